@@ -1,0 +1,64 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Leave-one-out baselines over prompt groups, by group id, for groups of any size."""
+
+import torch
+
+
+def group_sizes(group_B: torch.Tensor, valid_B: torch.Tensor) -> torch.Tensor:
+    """Number of valid rollouts in the group of each row, shape ``(B,)``; 0 for invalid rows."""
+    same_BB = (group_B[:, None] == group_B[None, :]) & valid_B[:, None] & valid_B[None, :]
+    return same_BB.sum(-1)
+
+
+def leave_one_out(
+    reward_BT: torch.Tensor, source_mask_BT: torch.Tensor, group_B: torch.Tensor, form: str = "released"
+) -> torch.Tensor:
+    """Subtract from each reward what the other rollouts of the same prompt received (PRIME, arXiv 2502.01456, Eq. 5).
+
+    Let m_j be the mean of the reward of rollout j over its source mask and n the size of its group.
+
+    * ``paper`` (Eq. 5): r_it - sum_{j != i} m_j / (n - 1)
+    * ``released`` (the code behind the published numbers): r_it * n / (n - 1) - sum_j m_j / (n - 1)
+
+    Averaged over the source mask both are m_i - mean_{j != i} m_j, so they agree exactly for a source with one reward
+    per response, such as the outcome. A group of one has no baseline: it receives 0, and the caller reports it.
+
+    Args:
+        reward_BT: rewards of one source.
+        source_mask_BT: where the source gives rewards: the response mask for process rewards, one-hot at the last
+            token for outcomes. Rows without any entry (padding) belong to no group and receive 0.
+        group_B: integer id of the prompt of each row; any order, any group size.
+        form: ``released`` or ``paper``.
+
+    Returns:
+        ``(B, T)`` centred rewards, 0 outside the source mask.
+    """
+    if form not in ("released", "paper"):
+        raise ValueError(f"leave-one-out form must be 'released' or 'paper', got {form!r}")
+    mask_BT = source_mask_BT.to(reward_BT.dtype)
+    valid_B = mask_BT.sum(-1) > 0
+    mean_B = (reward_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp_min(1.0)
+    same_BB = (group_B[:, None] == group_B[None, :]) & valid_B[:, None] & valid_B[None, :]
+    size_B = same_BB.sum(-1)
+    others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
+    # A masked sum, not a product with the 0/1 matrix: rows of padding may hold anything.
+    group_sum_B = torch.where(same_BB, mean_B[None, :], mean_B.new_zeros(())).sum(-1)
+    if form == "released":
+        scale_B = size_B.to(reward_BT.dtype) / others_B
+        centred_BT = reward_BT * scale_B[:, None] - (group_sum_B / others_B)[:, None]
+    else:
+        centred_BT = reward_BT - ((group_sum_B - mean_B) / others_B)[:, None]
+    keep_BT = source_mask_BT.bool() & (size_B > 1)[:, None]
+    return torch.where(keep_BT, centred_BT, centred_BT.new_zeros(()))

@@ -1,0 +1,40 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How well the implicit PRM orders and classifies finished responses."""
+
+import torch
+
+
+def pair_accuracy(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> float | None:
+    """Share of pairs of the same prompt with different outcomes that the score orders correctly; a tie is wrong.
+
+    Pairs are pooled over all groups and weighted by the difference of their labels, so that soft labels count by how
+    far they are apart. Without any such pair the accuracy does not exist, and None is returned.
+
+    Args:
+        score_B: one score per response, for example the summed log-ratio.
+        label_B: outcome in [0, 1].
+        group_B: integer id of the prompt.
+    """
+    better_BB = (group_B[:, None] == group_B[None, :]) & (label_B[:, None] > label_B[None, :])
+    weight_BB = torch.where(better_BB, label_B[:, None] - label_B[None, :], label_B.new_zeros(()))
+    total = weight_BB.sum()
+    if total == 0:
+        return None
+    return float((weight_BB * (score_B[:, None] > score_B[None, :])).sum() / total)
+
+
+def absolute_accuracy(score_B: torch.Tensor, label_B: torch.Tensor) -> float:
+    """Share of responses whose score is positive exactly when the outcome is above one half."""
+    return float(((score_B > 0) == (label_B > 0.5)).float().mean())

@@ -1,0 +1,60 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Online prompt filter: which prompt groups carry a training signal (PRIME, arXiv 2502.01456, section 3.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KEPT = "kept"
+TOO_HARD = "too_hard"
+TOO_EASY = "too_easy"
+TRUNCATED = "truncated"
+FAILED = "failed"
+
+# Bounds are inclusive, and 4/5 rollouts must count as 0.8 although the mean of floats may miss it by an ulp.
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class AccuracyBand:
+    """Keep a prompt when ``lower <= mean accuracy of its rollouts <= upper``.
+
+    Attributes:
+        lower: inclusive lower bound in [0, 1].
+        upper: inclusive upper bound in [0, 1], not below ``lower``.
+        drop_truncated: also drop the prompt when any rollout reached ``max_response_length``.
+        max_response_length: response length in tokens at which a rollout counts as truncated.
+    """
+
+    lower: float = 0.2
+    upper: float = 0.8
+    drop_truncated: bool = False
+    max_response_length: int = 0
+
+    def classify(self, accuracies: Sequence[float], response_lengths: Sequence[int]) -> str:
+        """Verdict on one prompt from the accuracy and length of each rollout that finished.
+
+        Returns:
+            ``kept``, ``too_hard``, ``too_easy``, ``truncated``, or ``failed`` when no rollout finished.
+        """
+        if not accuracies:
+            return FAILED
+        if self.drop_truncated and max(response_lengths) >= self.max_response_length:
+            return TRUNCATED
+        mean = sum(accuracies) / len(accuracies)
+        if mean < self.lower - _TOLERANCE:
+            return TOO_HARD
+        if mean > self.upper + _TOLERANCE:
+            return TOO_EASY
+        return KEPT

@@ -1,0 +1,109 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every name of verl that prime_ext relies on beyond its documented registries, and the check that they are still there.
+
+verl calls these names private or moves them without notice; the version is pinned for that reason. When verl is
+upgraded, this list says what has to be looked at.
+"""
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+SUPPORTED_VERL = "0.9.1"
+
+
+@dataclass(frozen=True)
+class VerlName:
+    """A name of verl: where it is, what it is for, and (optionally) a text its source must contain."""
+
+    module: str
+    attribute: str
+    used_for: str
+    source_contains: str = ""
+
+
+_TRAINER = "verl.trainer.ppo.v1.trainer_base"
+_BUFFER = "verl.trainer.ppo.v1.replay_buffer"
+_WORKERS = "verl.workers.engine_workers"
+
+VERL_NAMES = (
+    VerlName(_TRAINER, "register_trainer", "registering the PRIME trainer"),
+    VerlName(_TRAINER, "PPOTrainer._build_replay_buffer", "the accuracy band"),
+    VerlName(_TRAINER, "PPOTrainer._init_dataloader", "one prompt per fetch; the PRM's schedule"),
+    VerlName(
+        _TRAINER,
+        "PPOTrainer._setup",
+        "adding the PRM to the actor's worker processes",
+        "self.resource_pool_to_cls = {pool: {} for pool in",
+    ),
+    VerlName(_TRAINER, "PPOTrainer._load_checkpoint", "starting and resuming the PRM"),
+    VerlName(_TRAINER, "PPOTrainer._save_checkpoint", "saving the PRM"),
+    VerlName(_TRAINER, "PPOTrainer._compute_advantage", "PRIME's advantage"),
+    VerlName(_TRAINER, "PPOTrainer._get_required_batch_multiple", "padding to the PRM's mini-batch"),
+    VerlName(_TRAINER, "PPOTrainer._fetch_one_gen_batch", "prompts with stable ids"),
+    VerlName(_TRAINER, "PPOTrainer._submit_batch_to_rollout", "knowing what was submitted"),
+    VerlName(_TRAINER, "PPOTrainer.prepare_step", "oversampling"),
+    VerlName(_TRAINER, "PPOTrainer._add_prompts_to_generate", "refilling"),
+    VerlName("verl.trainer.ppo.v1.trainer_sync", "PPOTrainerSync", "the base of prime_sync"),
+    VerlName(_BUFFER, "ReplayBuffer._sync_metadata_from_transfer_queue", "finding finished rollouts"),
+    VerlName(_BUFFER, "ReplayBuffer._clear_groups", "dropping rejected prompts"),
+    VerlName(_BUFFER, "ReplayBuffer._materialize_batch", "handing out the batch"),
+    VerlName(_BUFFER, "ReplayBuffer._wait_for_next_poll", "waiting for rollouts"),
+    VerlName(_WORKERS, "TrainingWorker.infer_batch", "scoring"),
+    VerlName(_WORKERS, "TrainingWorker.train_mini_batch", "training the PRM"),
+    VerlName(_WORKERS, "TrainingWorker.set_loss_fn", "training the PRM"),
+    VerlName(_WORKERS, "TrainingWorker.reset", "building the PRM"),
+    VerlName("verl.workers.config", "TrainingWorkerConfig", "building the PRM"),
+    VerlName("verl.workers.utils.padding", "no_padding_2_padding", "reading log-probabilities"),
+    VerlName("verl.workers.utils.padding", "response_from_nested", "reading log-probabilities"),
+    VerlName("verl.workers.utils.padding", "response_to_nested", "writing advantages"),
+    VerlName("verl.utils.seqlen_balancing", "get_seqlen_balanced_partitions", "balancing the PRM's mini-batches"),
+    VerlName("verl.utils.seqlen_balancing", "calculate_workload", "balancing the PRM's mini-batches"),
+    VerlName("verl.utils.checkpoint.checkpoint_manager", "find_latest_ckpt_path", "resuming"),
+    VerlName("verl.single_controller.base.decorator", "make_nd_compute_dataproto_dispatch_fn", "PRM worker methods"),
+    VerlName("transfer_queue", "kv_batch_get", "reading rollouts"),
+    VerlName("transfer_queue", "kv_batch_put", "writing scores and advantages"),
+)
+
+
+def check_verl() -> list[str]:
+    """Check the version of verl and each name of :data:`VERL_NAMES`.
+
+    Returns:
+        One actionable line per problem; empty when everything is as expected.
+    """
+    problems = []
+    try:
+        installed = version("verl")
+    except PackageNotFoundError:
+        return [f"verl is not installed; install verl=={SUPPORTED_VERL}"]
+    if installed != SUPPORTED_VERL:
+        problems.append(
+            f"verl {installed} is installed, prime_ext is written for {SUPPORTED_VERL}: pip install verl=={SUPPORTED_VERL}"
+        )
+    for name in VERL_NAMES:
+        try:
+            target = importlib.import_module(name.module)
+            for part in name.attribute.split("."):
+                target = getattr(target, part)
+            if name.source_contains and name.source_contains not in inspect.getsource(target):
+                raise AttributeError(f"its source no longer contains {name.source_contains!r}")
+        except (ImportError, AttributeError) as error:
+            problems.append(
+                f"{name.module}.{name.attribute}, needed for {name.used_for}, is gone or changed ({error}); "
+                f"install verl=={SUPPORTED_VERL} or adapt prime_ext/compat.py"
+            )
+    return problems

@@ -1,0 +1,129 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""CPU mode: everything the released verl needs to train without an accelerator.
+
+It is active only when the environment variable ``VERL_PLATFORM`` is ``cpu``. The plug-in then calls
+:func:`install` in every process that imports verl (driver, Ray workers, reward workers).
+
+Public registries of verl are used wherever they exist: ``PlatformRegistry``, ``EngineRegistry``,
+``RolloutReplicaRegistry`` and the agent loop registry. Two private names are replaced or extended, because
+verl 0.9.1 offers nothing public for them: the functions of ``verl.utils.distributed`` that open the process group,
+and the table ``verl.workers.rollout.base._ROLLOUT_REGISTRY``. The modules concerned are large, so they are not
+imported here; a post-import hook acts when verl itself imports them.
+"""
+
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+EXPECTED_VERL_VERSION = "0.9.1"
+ROLLOUT_NAME = "transformers"
+
+_installed = False
+
+
+def is_active() -> bool:
+    """Whether this process was asked to run verl on the CPU (``VERL_PLATFORM=cpu``)."""
+    return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
+
+
+def require_verl_name(module: ModuleType, name: str) -> Any:
+    """Return ``module.name``, where ``name`` may be dotted.
+
+    Raises:
+        RuntimeError: the name is gone, which means that verl is not the version CPU mode was written for.
+    """
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            raise RuntimeError(
+                f"CPU mode relies on {module.__name__}.{name}, which this verl does not have; "
+                f"install verl=={EXPECTED_VERL_VERSION}."
+            )
+        value = getattr(value, part)
+    return value
+
+
+def _patch_process_group(module: ModuleType) -> None:
+    from prime_ext.cpu.process_group import patch_process_group
+
+    patch_process_group(module)
+
+
+def _register_engines(module: ModuleType) -> None:
+    require_verl_name(module, "FSDPEngineWithLMHead")
+    import prime_ext.cpu.engine  # noqa: F401  (registers the engines)
+
+
+def _register_replica(module: ModuleType) -> None:
+    def load_replica_class():
+        from prime_ext.cpu.rollout import TransformersReplica
+
+        return TransformersReplica
+
+    require_verl_name(module, "RolloutReplicaRegistry.register")(ROLLOUT_NAME, load_replica_class)
+
+
+def _register_weight_receiver(module: ModuleType) -> None:
+    table = require_verl_name(module, "_ROLLOUT_REGISTRY")
+    table[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
+
+
+def _register_agent_loop(module: ModuleType) -> None:
+    require_verl_name(module, "SingleTurnAgentLoop")
+    import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loop)
+
+
+_POST_IMPORT_HOOKS = {
+    "verl.utils.distributed": _patch_process_group,
+    "verl.workers.engine.fsdp": _register_engines,
+    "verl.workers.rollout.replica": _register_replica,
+    "verl.workers.rollout.base": _register_weight_receiver,
+    "verl.experimental.agent_loop": _register_agent_loop,
+}
+
+# Modules that copy a patched function with "from ... import": they have to be imported after install().
+_TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
+
+
+def install() -> None:
+    """Register the CPU platform now, and the rest when verl imports the modules concerned. Idempotent and cheap.
+
+    Raises:
+        RuntimeError: a name of verl that CPU mode relies on is gone, or verl's workers are already imported.
+    """
+    global _installed
+    if _installed:
+        return
+    # Importing verl loads its plug-ins, and with them, as a rule, CPU mode: look again afterwards.
+    import verl.plugin.platform
+
+    if _installed:
+        return
+    too_late = [name for name in _TOO_LATE if name in sys.modules]
+    if too_late:
+        raise RuntimeError(
+            f"CPU mode has to be installed before {too_late[0]} is imported; set VERL_PLATFORM=cpu before the first "
+            "`import verl` and let the plug-in prime_ext.plugin load it."
+        )
+    import prime_ext.cpu.platform  # noqa: F401  (registers the platform)
+    from prime_ext.cpu.vllm_adapter import alias_vllm_distribution
+
+    alias_vllm_distribution()
+    for module_name, hook in _POST_IMPORT_HOOKS.items():
+        wrapt.register_post_import_hook(hook, module_name)
+    _installed = True

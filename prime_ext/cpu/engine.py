@@ -1,0 +1,73 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""verl's FSDP2 engines, registered for the device ``cpu``.
+
+verl 0.9.1 registers them for cuda and npu. On the CPU they work as they are, except that engines which only run the
+forward pass ask torch for pinned memory, which needs an accelerator.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import (
+    FSDPEngine,
+    FSDPEngineWithLMHead,
+    FSDPEngineWithValueHead,
+)
+
+
+class _CPUEngineMixin(FSDPEngine):
+    """What differs on the CPU; to be placed before an FSDP engine class of verl."""
+
+    def __init__(self, model_config, engine_config, *args, **kwargs) -> None:
+        if engine_config.strategy == "fsdp":
+            raise ValueError(
+                "strategy=fsdp (FSDP1) does not run on the CPU; set strategy=fsdp2 for the actor, the reference model, "
+                "the critic and the process reward model."
+            )
+        if engine_config.offload_policy:
+            raise ValueError(
+                "fsdp_config.offload_policy=True needs an accelerator; on the CPU set offload_policy=False."
+            )
+        super().__init__(model_config, engine_config, *args, **kwargs)
+        # The weights are in host memory anyway: moving them there and back would only copy them.
+        self._is_offload_param = False
+        self._is_offload_optimizer = False
+
+    def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        with _built_as_trainable(self.engine_config):
+            return super()._build_fsdp_module(module)
+
+
+@contextmanager
+def _built_as_trainable(engine_config) -> Iterator[None]:
+    """Hide ``forward_only`` while the module is sharded: it is what makes verl ask for pinned host memory."""
+    forward_only = engine_config.forward_only
+    engine_config.forward_only = False
+    try:
+        yield
+    finally:
+        engine_config.forward_only = forward_only
+
+
+@EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
+class CPUEngineWithLMHead(_CPUEngineMixin, FSDPEngineWithLMHead):
+    """Causal language model on the CPU. Raises ValueError for FSDP1 and for ``offload_policy``."""
+
+
+@EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")
+class CPUEngineWithValueHead(_CPUEngineMixin, FSDPEngineWithValueHead):
+    """Value model (critic) on the CPU. Raises ValueError for FSDP1 and for ``offload_policy``."""

@@ -1,0 +1,131 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""rollout.name=transformers: the replica that starts the server and the adapter that sends it the weights."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl.workers.config import RolloutConfig
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica
+
+from prime_ext.cpu import ROLLOUT_NAME
+from prime_ext.cpu.rollout_server import TransformersServer
+from prime_ext.cpu.weights import pack_in_buckets
+
+# The server lives in a process of its own, started by Ray; what it needs from this process's environment.
+_FORWARDED_VARIABLES = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS")
+
+
+def _server_name(replica_rank: int, suffix: str = "") -> str:
+    return f"{ROLLOUT_NAME}_server_{replica_rank}{suffix}"
+
+
+def _check_config(config: RolloutConfig) -> None:
+    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    wrong = [f"rollout.{name}={getattr(config, name)}" for name in sizes if getattr(config, name) != 1]
+    if wrong:
+        raise ValueError(f"rollout.name={ROLLOUT_NAME} runs one replica per rank; set {wrong[0].split('=')[0]}=1.")
+
+
+class TransformersReplica(RolloutReplica):
+    """One rollout server per training rank, on the rank's node.
+
+    Raises:
+        ValueError: tensor, data or pipeline parallelism is asked for, or the replica is for a reward or teacher model.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _check_config(self.config)
+        if self.is_reward_model or self.is_teacher_model:
+            raise ValueError(f"rollout.name={ROLLOUT_NAME} serves the policy only, not a reward or teacher model.")
+
+    async def launch_servers(self) -> None:
+        """Start the server actor and wait until its model is loaded."""
+        node_id = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        name = _server_name(self.replica_rank, self.name_suffix)
+        server = (
+            ray.remote(TransformersServer)
+            .options(
+                name=name,
+                num_cpus=0,
+                max_concurrency=self.max_concurrency,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+                runtime_env={"env_vars": {key: os.environ[key] for key in _FORWARDED_VARIABLES if key in os.environ}},
+            )
+            .remote(self.config, self.model_config, self.replica_rank)
+        )
+        await server.ping.remote()
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = name
+
+
+class TransformersServerAdapter(BaseRollout):
+    """The training rank's side: sends the weights to the server of the replica with the same rank."""
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+        super().__init__(config, model_config, device_mesh)
+        _check_config(self.config)
+        self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
+        self._handle: ray.actor.ActorHandle | None = None
+
+    @property
+    def server(self) -> ray.actor.ActorHandle:
+        """Handle of the server, which starts after this object."""
+        if self._handle is None:
+            self._handle = ray.get_actor(_server_name(self.replica_rank))
+        return self._handle
+
+    async def resume(self, tags: list[str]) -> None:
+        """Nothing to do: the server keeps its memory."""
+
+    async def release(self) -> None:
+        """Nothing to do: the server keeps its memory."""
+
+    async def update_weights(  # type: ignore[override]
+        self,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        global_steps: int | None = None,
+        wire_format: str = "named_tensors",
+        peft_config: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send all weights; requests in flight finish first with the old ones.
+
+        Raises:
+            ValueError: another wire format than named tensors, LoRA adapters, or weights that do not match the model.
+        """
+        if wire_format != "named_tensors":
+            raise ValueError(
+                f"rollout.name={ROLLOUT_NAME} cannot receive {wire_format!r}; use checkpoint_engine.backend=naive."
+            )
+        if peft_config is not None:
+            raise ValueError(
+                f"rollout.name={ROLLOUT_NAME} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True."
+            )
+        bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
+        await self.server.begin_weight_update.remote()
+        try:
+            for bucket in pack_in_buckets(weights, bucket_bytes):
+                await self.server.receive_weights.remote(bucket)
+            await self.server.finish_weight_update.remote(global_steps)
+        except BaseException:
+            await self.server.abandon_weight_update.remote()
+            raise

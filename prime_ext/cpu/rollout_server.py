@@ -1,0 +1,327 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The rollout server of CPU mode: requests in, completions out, weights updated in between.
+
+:class:`TransformersServer` is an ordinary asynchronous class without Ray; ``prime_ext.cpu.rollout`` makes it an actor.
+Its methods are those that verl's trainer, clients and checkpoint engine call on a rollout server.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.replica import TokenOutput
+
+from prime_ext.cpu.generation import BatchedGenerator, GenerationOutput, GenerationRequest
+from prime_ext.cpu.seeds import stable_seed
+from prime_ext.cpu.weights import PackedTensor, WeightLoader
+
+# float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.cpu.generation.
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+# An idle server waits this long for requests that come together, so that they are prefilled together.
+_GATHER_SECONDS = 0.005
+
+# Sampling parameters that mean something only at other values than these.
+_NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (None, 1, 1.0),
+    "presence_penalty": (None, 0, 0.0),
+    "frequency_penalty": (None, 0, 0.0),
+    "min_p": (None, 0, 0.0),
+    "n": (None, 1),
+    "stop": (None, [], ()),
+    "prompt_logprobs": (None, False),
+    "logprobs": (None, True, False, 0),
+}
+
+
+def build_request(
+    prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], *, config: RolloutConfig, max_model_len: int, seed: int
+) -> GenerationRequest:
+    """Translate what verl passes to a rollout server. Lengths are limited as verl's vLLM server limits them.
+
+    Raises:
+        ValueError: the prompt leaves no room, or a sampling parameter is not supported.
+    """
+    room = max_model_len - len(prompt_ids)
+    if room < 1:
+        raise ValueError(
+            f"The prompt has {len(prompt_ids)} tokens, which leaves no room in rollout.max_model_len={max_model_len}; "
+            "set data.max_prompt_length (with data.filter_overlong_prompts=True) below it."
+        )
+    params = dict(sampling_params)
+    default = min(config.response_length, config.prompt_length + config.response_length - len(prompt_ids))
+    limits = [params.pop(name, None) for name in ("max_tokens", "max_new_tokens")]
+    max_new_tokens = next((limit for limit in limits if limit is not None), default)
+    supported = {
+        "temperature": float(params.pop("temperature", 1.0)),
+        "top_p": float(params.pop("top_p", 1.0)),
+        "top_k": int(params.pop("top_k", -1)),
+        "seed": int(seed),
+        "min_new_tokens": int(params.pop("min_tokens", None) or 0),
+        "stop_token_ids": tuple(params.pop("stop_token_ids", None) or ()),
+        "ignore_eos": bool(params.pop("ignore_eos", config.ignore_eos)),
+    }
+    params.pop("seed", None)
+    for name, value in params.items():
+        if name not in _NEUTRAL_VALUES or value not in _NEUTRAL_VALUES[name]:
+            raise ValueError(
+                f"Sampling parameter {name}={value!r} is not supported by rollout.name=transformers; remove it, or use "
+                "rollout.name=vllm."
+            )
+    return GenerationRequest(prompt_ids=prompt_ids, max_new_tokens=max(1, min(max_new_tokens, room)), **supported)
+
+
+class TransformersServer:
+    """Rollout server around :class:`~prime_ext.cpu.generation.BatchedGenerator`.
+
+    Args:
+        config: verl's rollout config. ``load_format=dummy`` starts without weights; the first update brings them.
+        model_config: verl's model config.
+        replica_rank: number of this replica; used in messages only, so that samples do not depend on it.
+
+    The seed of a request is ``sampling_params["seed"]`` where the agent loop gives one (see
+    ``prime_ext.cpu.agent_loop``). Otherwise it is a hash of the rollout seed, the version of the weights, the prompt
+    and the number of earlier requests with this prompt since the last weight update.
+    """
+
+    def __init__(self, config: RolloutConfig, model_config: Any, replica_rank: int = 0) -> None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        self.config: RolloutConfig = omega_conf_to_dataclass(config, dataclass_type=RolloutConfig)
+        self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+        self.replica_rank = replica_rank
+        self.model, self._generator = self._load()
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        self._max_model_len = self.config.max_model_len or positions or 2**31
+        if positions and self._max_model_len > positions:
+            raise ValueError(
+                f"rollout.max_model_len={self._max_model_len} is more than the model's {positions} positions."
+            )
+        self.global_steps: int | None = None
+        self._weights_problem = "it has received no weights yet" if "dummy" in self.config.load_format else None
+        self._loader: WeightLoader | None = None
+        self._paused = self._rejecting = False
+        self._changed = asyncio.Condition()
+        self._step_lock = asyncio.Lock()
+        self._futures: dict[int, asyncio.Future[GenerationOutput]] = {}
+        self._worker: asyncio.Task[None] | None = None
+        self._prompt_counts: Counter[tuple[int, ...]] = Counter()
+
+    def _load(self) -> tuple[PreTrainedModel, BatchedGenerator]:
+        if self.config.dtype not in _DTYPES:
+            raise ValueError(f"rollout.dtype={self.config.dtype!r} is not supported on the CPU; use {list(_DTYPES)}.")
+        path, tokenizer = self.model_config.local_path, self.model_config.tokenizer
+        options = {
+            "dtype": _DTYPES[self.config.dtype],
+            "attn_implementation": self.model_config.override_config.get("attn_implementation", "sdpa"),
+            "trust_remote_code": self.model_config.trust_remote_code,
+        }
+        if "dummy" in self.config.load_format:
+            model = AutoModelForCausalLM.from_config(self.model_config.hf_config, **options)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, **options)
+        # As in vLLM: the tokenizer's token and those of the generation config (which defaults to the model config).
+        generation_config = self.model_config.generation_config or GenerationConfig.from_model_config(model.config)
+        listed = generation_config.eos_token_id
+        eos = {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
+        generator = BatchedGenerator(
+            model.eval().requires_grad_(False),
+            eos_token_ids=eos,
+            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
+            n_tokens=len(tokenizer),
+            max_batch_size=self.config.max_num_seqs,
+            max_prefill_tokens=self.config.max_num_batched_tokens,
+            log_probs_mode=self.config.logprobs_mode,
+        )
+        return model, generator
+
+    async def ping(self) -> bool:
+        """Return True once the server is built."""
+        return True
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        request_id: str,
+        image_data: Any = None,
+        video_data: Any = None,
+        audio_data: Any = None,
+        mm_processor_kwargs: Any = None,
+        priority: int = 0,
+    ) -> TokenOutput:
+        """Complete one prompt. While the server is paused or loads weights, the request waits (or is turned away).
+
+        Raises:
+            ValueError: images, video or audio, a prompt that is too long, or an unsupported sampling parameter.
+            RuntimeError: the generation failed, or the weights are not complete.
+        """
+        if image_data or video_data or audio_data:
+            raise ValueError("rollout.name=transformers generates from text only; remove images, video and audio.")
+        prompt = tuple(int(token) for token in prompt_ids)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._admitting or (self._paused and self._rejecting))
+            if not self._admitting:
+                return self._token_output(GenerationOutput([], [], "aborted"), with_log_probs=False)
+            if self._weights_problem:
+                raise RuntimeError(f"The rollout server cannot generate: {self._weights_problem}.")
+            seed = sampling_params.get("seed")
+            if seed is None:
+                seed = stable_seed(self.config.seed, self.global_steps, prompt, self._prompt_counts[prompt])
+            request = build_request(
+                prompt, sampling_params, config=self.config, max_model_len=self._max_model_len, seed=seed
+            )
+            self._prompt_counts[prompt] += 1
+            future: asyncio.Future[GenerationOutput] = asyncio.get_running_loop().create_future()
+            self._futures[self._generator.submit(request)] = future
+            if self._worker is None:
+                self._worker = asyncio.create_task(self._decode_until_idle())
+        output = await future
+        return self._token_output(output, with_log_probs=bool(sampling_params.get("logprobs", False)))
+
+    @property
+    def _admitting(self) -> bool:
+        return not self._paused and self._loader is None
+
+    def _token_output(self, output: GenerationOutput, with_log_probs: bool) -> TokenOutput:
+        return TokenOutput(
+            token_ids=output.token_ids,
+            log_probs=output.log_probs if with_log_probs else None,
+            stop_reason="aborted" if output.stop_reason == "aborted" else "completed",
+            extra_fields={"global_steps": self.global_steps},
+        )
+
+    async def _decode_until_idle(self) -> None:
+        await asyncio.sleep(_GATHER_SECONDS)
+        while True:
+            while self._generator.has_work:
+                await self._step()
+            async with self._changed:
+                self._changed.notify_all()
+                if not self._generator.has_work:
+                    # Under the lock that generate() holds, so that its next request starts another task.
+                    self._worker = None
+                    return
+
+    async def _step(self) -> None:
+        async with self._step_lock:
+            try:
+                self._resolve(await asyncio.to_thread(self._generator.step))
+            except Exception as error:
+                # Whatever went wrong belongs to the requests in the batch; the server stays usable.
+                self._generator.abort()
+                failed, self._futures = self._futures, {}
+                for future in failed.values():
+                    if not future.done():
+                        future.set_exception(RuntimeError(f"Generation failed: {error!r}"))
+
+    def _resolve(self, outputs: Mapping[int, GenerationOutput]) -> None:
+        for ticket, output in outputs.items():
+            future = self._futures.pop(ticket)
+            if not future.done():  # a cancelled client does not wait any more
+                future.set_result(output)
+
+    async def wait_for_requests_to_drain(self) -> None:
+        """Return when every request that was admitted has its answer."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._futures)
+
+    async def begin_weight_update(self) -> None:
+        """Hold new requests, let those in flight finish, and make ready for :meth:`receive_weights`.
+
+        Raises:
+            RuntimeError: an update is under way.
+        """
+        if self._loader is not None:
+            raise RuntimeError("A weight update is under way; finish or abandon it first.")
+        self._loader = WeightLoader(self.model)
+        await self.wait_for_requests_to_drain()
+        self._weights_problem = "its weight update did not finish"
+
+    async def receive_weights(self, tensors: Sequence[PackedTensor]) -> None:
+        """Copy a part of the weights into the model. Raises ValueError if they do not match it."""
+        if self._loader is None:
+            raise RuntimeError("Call begin_weight_update before receive_weights.")
+        self._loader.load(tensors)
+
+    async def finish_weight_update(self, global_steps: int | None) -> None:
+        """Check that all weights arrived, set the version of the weights, and admit requests again."""
+        if self._loader is None:
+            raise RuntimeError("Call begin_weight_update before finish_weight_update.")
+        self._loader.finish()
+        self._weights_problem = None
+        self._prompt_counts.clear()
+        await self.set_global_steps(global_steps)
+        await self.abandon_weight_update()
+
+    async def abandon_weight_update(self) -> None:
+        """Admit requests again. If the update had not finished, they fail with a message that says so."""
+        async with self._changed:
+            self._loader = None
+            self._changed.notify_all()
+
+    async def set_global_steps(self, global_steps: int | None) -> None:
+        """Set the version of the weights; None (verl passes it around validation) leaves it as it is."""
+        if global_steps is not None:
+            self.global_steps = global_steps
+
+    async def abort_all_requests(
+        self, reset_prefix_cache: bool = True, reject_request: bool = False
+    ) -> dict[str, int | list[str]]:
+        """Answer all requests with what they have so far and hold new ones until :meth:`resume_generation`.
+
+        With ``reject_request`` new requests are not held but answered as aborted at once.
+        """
+        async with self._changed:
+            self._paused, self._rejecting = True, reject_request
+            self._changed.notify_all()
+        async with self._step_lock:
+            aborted = self._generator.abort()
+            self._resolve(aborted)
+        await self.wait_for_requests_to_drain()
+        return {"aborted_count": len(aborted), "request_ids": []}
+
+    async def resume_generation(self) -> None:
+        """Admit requests again after :meth:`abort_all_requests`."""
+        async with self._changed:
+            self._paused = self._rejecting = False
+            self._changed.notify_all()
+
+    async def sleep(self) -> None:
+        """Wait for the requests in flight, as verl's vLLM replica does. Host memory is not released."""
+        await self.wait_for_requests_to_drain()
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Nothing to do: nothing was released."""
+
+    async def clear_kv_cache(self) -> None:
+        """Nothing to do: keys and values live only as long as their request."""
+
+    async def release_kv_cache(self) -> None:
+        """Nothing to do, see :meth:`clear_kv_cache`."""
+
+    async def resume_kv_cache(self) -> None:
+        """Nothing to do, see :meth:`clear_kv_cache`."""
+
+    async def start_profile(self, **kwargs: Any) -> None:
+        """Nothing to do: verl's rollout profiler profiles accelerators."""
+
+    async def stop_profile(self) -> None:
+        """Nothing to do, see :meth:`start_profile`."""

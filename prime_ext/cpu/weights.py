@@ -1,0 +1,108 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Moves model weights from a trainer to a model in another process, checked by name, shape and completeness."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """A tensor as bytes. Ray moves numpy arrays without a copy; numpy has no bfloat16."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: np.ndarray
+
+    @classmethod
+    def pack(cls, name: str, tensor: torch.Tensor) -> "PackedTensor":
+        flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+        return cls(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy())
+
+    def unpack(self) -> torch.Tensor:
+        data = torch.from_numpy(np.array(self.data))  # a copy, because Ray's arrays are read-only
+        return data.view(getattr(torch, self.dtype)).reshape(self.shape)
+
+
+def pack_in_buckets(
+    named_tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int
+) -> Iterator[list[PackedTensor]]:
+    """Pack the tensors into lists of at least ``bucket_bytes`` bytes each (the last one may be smaller)."""
+    bucket: list[PackedTensor] = []
+    n_bytes = 0
+    for name, tensor in named_tensors:
+        bucket.append(PackedTensor.pack(name, tensor))
+        n_bytes += bucket[-1].data.nbytes
+        if n_bytes >= bucket_bytes:
+            yield bucket
+            bucket, n_bytes = [], 0
+    if bucket:
+        yield bucket
+
+
+class WeightLoader:
+    """One update of all weights of a model, in any number of parts.
+
+    A name may be any alias of a tied weight; if several aliases arrive they have to be equal.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._targets: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        persistent = model.state_dict(keep_vars=True)
+        self._targets |= {name: tensor for name, tensor in persistent.items() if name not in self._targets}
+        self._received: dict[int, str] = {}
+
+    @torch.no_grad()
+    def load(self, tensors: Iterable[PackedTensor]) -> None:
+        """Copy tensors into the model.
+
+        Raises:
+            ValueError: unknown name, other shape, or two values for one tied weight.
+        """
+        for packed in tensors:
+            target = self._targets.get(packed.name)
+            if target is None:
+                raise ValueError(
+                    f"Weight {packed.name!r} is not in the rollout model; trainer and rollout have to use the same "
+                    "model (with LoRA set model.lora.merge=True)."
+                )
+            if tuple(target.shape) != packed.shape:
+                raise ValueError(
+                    f"Weight {packed.name!r} has shape {packed.shape}, the rollout model expects {tuple(target.shape)}."
+                )
+            value = packed.unpack().to(target.dtype)
+            if id(target) in self._received:
+                if not torch.equal(target, value):
+                    raise ValueError(
+                        f"Weights {packed.name!r} and {self._received[id(target)]!r} are tied in the rollout model but "
+                        "differ in the trainer; set tie_word_embeddings alike in both."
+                    )
+                continue
+            target.copy_(value)
+            self._received[id(target)] = packed.name
+
+    def finish(self) -> None:
+        """Check that every weight arrived.
+
+        Raises:
+            ValueError: some did not.
+        """
+        missing = sorted({name for name, target in self._targets.items() if id(target) not in self._received})
+        if missing:
+            shown = ", ".join(missing[:3])
+            raise ValueError(f"{len(missing)} weights of the rollout model were not sent by the trainer: {shown} ...")

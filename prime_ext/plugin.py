@@ -1,0 +1,28 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What verl loads in every process: through the entry point group ``verl.plugins``, or, loudly,
+``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
+
+Importing it registers the trainers and, under ``VERL_PLATFORM=cpu``, CPU support. verl hides errors of entry points;
+``python -m prime_ext.doctor`` shows them.
+"""
+
+import os
+
+if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+    from prime_ext import cpu
+
+    cpu.install()
+
+import prime_ext.trainer.registration  # noqa: E402, F401

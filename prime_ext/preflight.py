@@ -1,0 +1,251 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checks of the configuration and of the files it names, before Ray or a model starts.
+
+Each problem is one line: which key, what it got, what it wants.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
+
+TRAINER_MODES = ("prime_sync",)
+
+# What verl 0.9.1 reserves: CPUs per worker process (ResourcePoolManager) and for TransferQueue's controller.
+CPUS_PER_RANK = 3
+CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+
+
+def check_config(config: DictConfig) -> list[str]:
+    """Everything that can be said from the configuration alone. Returns one line per problem."""
+    try:
+        prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
+        prm = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
+    except SettingsError as error:
+        return [str(error)]
+    return [
+        *_check_trainer(config, prime, prm),
+        *_check_batches(config, prm),
+        *(_check_cpu(config, prm) if config.trainer.device == "cpu" else []),
+    ]
+
+
+def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
+    mode = config.trainer.v1.trainer_mode
+    if not config.trainer.use_v1:
+        yield "trainer.use_v1=false selects verl's deprecated trainer; PRIME needs trainer.use_v1=true"
+    if mode not in (*TRAINER_MODES, "sync"):
+        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(TRAINER_MODES)}"
+    if config.algorithm.adv_estimator != "rloo":
+        yield (
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} would be computed and thrown away; PRIME computes "
+            f"its own advantage (prime.outcome, prime.process): leave it at rloo"
+        )
+    if config.critic.get("enable"):
+        yield "critic.enable=true builds a critic that PRIME never reads; leave it unset"
+    if config.algorithm.filter_groups.enable:
+        yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
+    if prime.process.coefficient > 0 and not prm.enable:
+        yield "prime.process.coefficient > 0 needs prm.enable=true; set the coefficient to 0 for outcome-only training"
+    if prime.process.reliability_gate and not (prm.enable and prime.outcome.coefficient > 0):
+        yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
+    if config.actor_rollout_ref.rollout.n < 2:
+        yield (
+            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n}: a leave-one-out baseline needs at least 2 "
+            f"rollouts per prompt"
+        )
+    if config.actor_rollout_ref.rollout.temperature <= 0:
+        yield f"actor_rollout_ref.rollout.temperature={config.actor_rollout_ref.rollout.temperature} must be above 0"
+    sampler = config.trainer.v1.sampler.custom_sampler
+    if sampler.path and sampler.name and prime.filter.enable:
+        yield "trainer.v1.sampler.custom_sampler replaces the prompt filter; set prime.filter.enable=false"
+    reward_model = config.reward.reward_model
+    if reward_model.enable and not reward_model.enable_resource_pool:
+        yield (
+            "reward.reward_model.enable=true without its own resource pool scores after sampling, too late for PRIME's "
+            "filter; set reward.reward_model.enable_resource_pool=true"
+        )
+    if prm.enable and config.prm.checkpoint.async_save or config.actor_rollout_ref.actor.checkpoint.async_save:
+        yield "checkpoint.async_save=true leaves no moment at which a checkpoint is known to be whole; set it to false"
+
+
+def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    prompts = config.data.train_batch_size
+    rollouts = config.actor_rollout_ref.rollout.n
+    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    actor = config.actor_rollout_ref.actor
+    actor_key = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    sizes = {actor_key: actor.ppo_mini_batch_size}
+    # 0: tokens, not rollouts, bound a forward pass.
+    micro = {actor_key: 0 if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu}
+    parallel = {actor_key: actor.get("ulysses_sequence_parallel_size", 1)}
+    if prm.enable:
+        sizes["prm.mini_batch_size"] = prm.mini_batch_size
+        micro["prm.mini_batch_size"] = 0 if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
+        parallel["prm.mini_batch_size"] = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
+    if not isinstance(prompts, int) or prompts < 1:
+        yield f"data.train_batch_size={prompts!r} must be a whole number >= 1"
+        return
+    for key, size in sizes.items():
+        data_parallel = max(1, ranks // (parallel[key] or 1))
+        if size > prompts:
+            yield f"{key}={size} is above data.train_batch_size={prompts}"
+        elif prompts % size:
+            yield f"data.train_batch_size={prompts} is not a multiple of {key}={size}"
+        elif (size * rollouts) % data_parallel:
+            yield (
+                f"{key}={size} times rollout.n={rollouts} is {size * rollouts} rollouts, which do not divide over "
+                f"{data_parallel} data-parallel ranks"
+            )
+        elif micro[key] and (size * rollouts // data_parallel) % micro[key]:
+            yield (
+                f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the micro-batch "
+                f"of {micro[key]}; change the micro-batch size or set use_dynamic_bsz=true"
+            )
+
+
+def _check_cpu(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+        yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
+    strategies = {
+        "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
+        "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
+        "prm.engine.strategy": config.prm.engine.get("strategy", "fsdp2") if prm.enable else "fsdp2",
+    }
+    for key, strategy in strategies.items():
+        if strategy != "fsdp2":
+            yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
+    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    needed = CPUS_PER_RANK * ranks + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
+    cpus = config.ray_kwargs.ray_init.num_cpus
+    cpus = os.cpu_count() if cpus is None else cpus
+    if cpus < needed:
+        yield (
+            f"ray_kwargs.ray_init.num_cpus={cpus}: verl reserves {needed} logical CPUs ({CPUS_PER_RANK} for each of {ranks} "
+            f"ranks, {CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue) and Ray would wait forever"
+        )
+    gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
+    if gpus < ranks:
+        yield f"+ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {ranks} logical GPU slots, one per rank"
+
+
+def check_files(config: DictConfig) -> list[str]:
+    """Everything that can be said from the files the configuration names. Returns one line per problem."""
+    data = config.data
+    columns = [data.prompt_key, data.get("reward_fn_key", "data_source"), "reward_model"]
+    problems = []
+    for key in ("train_files", "val_files"):
+        files = data[key]
+        for name in [files] if isinstance(files, str) else files:
+            problems.extend(_check_parquet(f"data.{key}", str(name), columns))
+    policy = config.actor_rollout_ref.model.path
+    problems.extend(_check_model("actor_rollout_ref.model.path", policy))
+    if config.prm.enable:
+        problems.extend(_check_model("prm.model.path", config.prm.model.path))
+        same = {"prm.model.path": config.prm.model.path}
+        if config.prm.reference == "frozen":
+            problems.extend(_check_model("prm.reference_path", config.prm.reference_path))
+            same["prm.reference_path"] = config.prm.reference_path
+        for key, path in same.items():
+            problems.extend(_check_same_vocabulary(key, path, policy))
+    resume = config.trainer.resume_from_path
+    if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
+        problems.append(f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder")
+    return list(dict.fromkeys(problems))
+
+
+def _check_parquet(key: str, name: str, columns: list[str]) -> Iterable[str]:
+    import pyarrow.parquet
+
+    if "://" in name:
+        return
+    path = Path(name).expanduser()
+    if not path.is_file():
+        yield f"{key}: {name} does not exist"
+        return
+    if path.suffix != ".parquet":
+        return
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except Exception as error:
+        yield f"{key}: {name} cannot be read as parquet ({str(error).splitlines()[0]})"
+        return
+    missing = [column for column in columns if column not in file.schema_arrow.names]
+    if missing:
+        yield f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
+    if file.metadata.num_rows == 0:
+        yield f"{key}: {name} has no rows"
+
+
+def _looks_like_hub_id(path: str) -> bool:
+    return path.count("/") <= 1 and not path.startswith((".", "/", "~"))
+
+
+def _check_model(key: str, path: str | None) -> Iterable[str]:
+    if not path:
+        yield f"{key} is not set"
+        return
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            yield f"{key}: {path} has no config.json, so it is not a Hugging Face model"
+        else:
+            yield from _check_vocabulary_covers_tokenizer(key, folder)
+    elif not _looks_like_hub_id(path) and "://" not in path:
+        yield f"{key}: {path} does not exist"
+
+
+def _vocabulary_size(folder: Path) -> int | None:
+    config = json.loads((folder / "config.json").read_text())
+    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    return size if isinstance(size, int) else None
+
+
+def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text())
+    vocabulary = content["model"].get("vocab", {})
+    if isinstance(vocabulary, list):
+        vocabulary = {piece: number for number, (piece, _) in enumerate(vocabulary)}
+    return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens", [])}}
+
+
+def _check_vocabulary_covers_tokenizer(key: str, folder: Path) -> Iterable[str]:
+    size, vocabulary = _vocabulary_size(folder), _tokenizer_vocabulary(folder)
+    if size is not None and vocabulary and max(vocabulary.values()) >= size:
+        yield (
+            f"{key}: the tokenizer of {folder} has token ids up to {max(vocabulary.values())}, its model only {size} "
+            f"embeddings"
+        )
+
+
+def _check_same_vocabulary(key: str, path: str | None, policy: str) -> Iterable[str]:
+    if not path or path == policy:
+        return
+    ours, theirs = Path(path).expanduser(), Path(policy).expanduser()
+    if not ((ours / "config.json").is_file() and (theirs / "config.json").is_file()):
+        return
+    vocabulary, expected = _tokenizer_vocabulary(ours), _tokenizer_vocabulary(theirs)
+    if vocabulary is not None and expected is not None and vocabulary != expected:
+        yield f"{key}: {path} has another vocabulary than the policy {policy}; they must share one tokenizer"
+    elif (_vocabulary_size(ours) or 0) < (max(expected.values()) + 1 if expected else 0):
+        yield f"{key}: {path} has fewer embeddings than the policy's tokenizer has tokens"

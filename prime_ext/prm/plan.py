@@ -1,0 +1,85 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which rows form which mini-batch of the PRM, so that the answer does not depend on the number of ranks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
+
+
+@dataclass(frozen=True)
+class MiniBatchPlan:
+    """Order and weights of the rows of a PRM update.
+
+    Attributes:
+        order: row numbers in the order in which they are dispatched: rank after rank, and for each rank its share of
+            every mini-batch in turn.
+        weight_B: weight of each row in its mini-batch's loss, indexed by row number: 1 / (valid rows in the
+            mini-batch), 0 for padding.
+    """
+
+    order: list[int]
+    weight_B: torch.Tensor
+
+
+def plan_mini_batches(
+    keys: Sequence[str],
+    padding: Sequence[bool],
+    lengths: Sequence[int],
+    mini_batch_size: int,
+    data_parallel_size: int,
+) -> MiniBatchPlan:
+    """Spread the rows over mini-batches and ranks.
+
+    Valid rows, in the order of their keys, are split evenly over the mini-batches, which keeps the rollouts of a
+    prompt together when the groups are complete; padding fills up each of them. Inside a mini-batch the rows are
+    distributed over the ranks by sequence length. The composition of each mini-batch is therefore the same for any
+    number of ranks and any order of the rows.
+
+    Args:
+        keys: key of each row; the canonical order.
+        padding: whether the row is padding.
+        lengths: tokens of each row.
+        mini_batch_size: rows per optimiser step over all ranks.
+        data_parallel_size: number of ranks.
+
+    Raises:
+        ValueError: the sizes do not divide.
+    """
+    rows = len(keys)
+    if rows % mini_batch_size or mini_batch_size % data_parallel_size:
+        raise ValueError(
+            f"{rows} rows do not divide into mini-batches of {mini_batch_size} over {data_parallel_size} ranks"
+        )
+    count = rows // mini_batch_size
+    by_key = sorted(range(rows), key=lambda row: keys[row])
+    valid = [row for row in by_key if not padding[row]]
+    spare = [row for row in by_key if padding[row]]
+
+    weight_B = torch.zeros(rows)
+    shares: list[list[int]] = [[] for _ in range(data_parallel_size)]
+    for chunk in np.array_split(np.array(valid, dtype=int), count):
+        members = chunk.tolist()
+        if members:
+            weight_B[members] = 1.0 / len(members)
+        fill = mini_batch_size - len(members)
+        members, spare = members + spare[:fill], spare[fill:]
+        workload = calculate_workload(torch.tensor([lengths[row] for row in members], dtype=torch.int64))
+        partitions = get_seqlen_balanced_partitions(workload, k_partitions=data_parallel_size, equal_size=True)
+        for share, partition in zip(shares, partitions, strict=True):
+            share.extend(members[position] for position in sorted(partition))
+    return MiniBatchPlan(order=[row for share in shares for row in share], weight_B=weight_B)

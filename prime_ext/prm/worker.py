@@ -1,0 +1,115 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The implicit PRM as a verl worker: a language model on any engine of verl's registry, and its loss."""
+
+import torch
+from tensordict import TensorDict
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine_workers import TrainingWorker
+from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
+
+from prime_ext.algorithms.implicit_reward import log_ratio
+from prime_ext.algorithms.prm_loss import cross_entropy
+
+# Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
+PRM_LOG_PROBS = "prm_log_probs"
+REFERENCE_LOG_PROBS = "prm_reference_log_probs"
+LABEL = "prm_label"
+WEIGHT = "prm_weight"
+ROW = "prm_row"
+
+# Option of `score`: the field to write to.
+OUTPUT_FIELD = "prm_output_field"
+
+
+class PRMLoss:
+    """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
+
+    The weights of the rows already contain the size of the mini-batch, so the sum over micro-batches and ranks is the
+    loss of the mini-batch. Engines average gradients over the data-parallel ranks, hence the factor ``dp_size``.
+
+    Args:
+        beta: scale of the reward.
+    """
+
+    def __init__(self, beta: float):
+        self.beta = beta
+        self._log_probs_of_row: dict[int, torch.Tensor] | None = None
+
+    def __call__(
+        self, model_output: dict, data: TensorDict, dp_group: object = None
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Loss of one micro-batch; the second value is empty because verl already reports the summed loss."""
+        log_prob_BT = no_padding_2_padding(model_output["log_probs"], data)
+        fields = data.select(REFERENCE_LOG_PROBS, LABEL, WEIGHT, ROW, "response_mask").to_padded_tensor(0)
+        mask_BT = fields["response_mask"]
+        if self._log_probs_of_row is not None:
+            length_B = data["responses"].offsets().diff()
+            for row, log_prob_T, length in zip(fields[ROW], log_prob_BT.detach().float().cpu(), length_B, strict=True):
+                self._log_probs_of_row[int(row)] = log_prob_T[:length]
+        ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
+        loss = cross_entropy(ratio_BT.sum(-1), fields[LABEL].float(), fields[WEIGHT].float(), self.beta)
+        return loss * data["dp_size"], {}
+
+    def start_recording(self) -> None:
+        """From now on keep the log-probabilities of every forward pass."""
+        self._log_probs_of_row = {}
+
+    def stop_recording(self) -> dict[int, torch.Tensor]:
+        """Stop, and return the response log-probabilities by row number."""
+        recorded, self._log_probs_of_row = self._log_probs_of_row, None
+        if recorded is None:
+            raise RuntimeError("stop_recording was called without start_recording")
+        return recorded
+
+
+class ImplicitPRMWorker(TrainingWorker):
+    """verl's training worker with two methods that return response log-probabilities to the store of rollouts."""
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
+    def score(self, data: TensorDict) -> TensorDict:
+        """Log-probabilities of the response tokens, without training, written to the field named by the options."""
+        name = tu.pop(data, key=OUTPUT_FIELD)
+        response_mask = data["response_mask"]
+        output = self.infer_batch(data)
+        if output is None:
+            return None
+        return TensorDict(
+            {name: response_from_nested(output["log_probs"], response_mask.cpu())}, batch_size=len(response_mask)
+        )
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
+    def update_and_score(self, data: TensorDict) -> TensorDict:
+        """Train on the mini-batches in order; the scores are the log-probabilities of the training forward passes.
+
+        PRIME's single forward (arXiv 2502.01456, section 4.4): a later mini-batch is scored by a PRM that the earlier
+        ones have already moved. The metrics of the update are fetched with :meth:`update_metrics`.
+        """
+        row_B = data[ROW].tolist()
+        self.loss_fn.start_recording()
+        try:
+            output = self.train_mini_batch(data)
+        finally:
+            recorded = self.loss_fn.stop_recording()
+        if output is None:
+            return None
+        self._update_metrics = tu.get(output, "metrics")
+        log_probs = torch.nested.as_nested_tensor([recorded[row] for row in row_B], layout=torch.jagged)
+        return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def update_metrics(self) -> dict | None:
+        """Metrics of the last :meth:`update_and_score`, already reduced over ranks; None on ranks without outputs."""
+        return getattr(self, "_update_metrics", None)

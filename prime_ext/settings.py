@@ -1,0 +1,206 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The settings that prime_ext adds to verl's configuration, as validated dataclasses.
+
+Every check names the key, what it got and what it wants. Nothing here imports verl or torch, so that a mistake is
+reported before anything starts.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+UPDATE_MODES = ("none", "before", "after", "interleaved")
+REFERENCES = ("frozen", "policy")
+NORMALIZATIONS = ("batch_max", "none")
+BASELINES = ("released", "paper")
+ON_EXHAUSTED = ("error", "partial")
+
+T = TypeVar("T")
+
+
+class SettingsError(ValueError):
+    """A configuration value that cannot work; the message is one line that says what would."""
+
+
+def _choice(key: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SettingsError(f"{key}={value!r} is not one of {', '.join(allowed)}")
+
+
+def _number(key: str, value: Any, low: float, high: float = math.inf, open_low: bool = False) -> None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or value > high or value < low or (open_low and value == low):
+        bounds = f"{'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if math.isfinite(high) else "")
+        raise SettingsError(f"{key}={value!r} must be a number {bounds}")
+
+
+def _boolean(key: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{key}={value!r} must be true or false")
+
+
+def _build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise SettingsError(f"unknown key {prefix}.{unknown[0]}; known keys: {', '.join(sorted(known))}")
+    missing = sorted(known - set(values))
+    if missing:
+        raise SettingsError(f"key {prefix}.{missing[0]} is missing")
+    return cls(**values)
+
+
+@dataclass(frozen=True)
+class OutcomeSettings:
+    """How the outcome reward enters the advantage (``prime.outcome``)."""
+
+    coefficient: float
+    """Weight in the sum of sources, before whitening."""
+    discount: float
+    """Discount of the outcome's return."""
+
+    def __post_init__(self) -> None:
+        _number("prime.outcome.coefficient", self.coefficient, 0.0)
+        _number("prime.outcome.discount", self.discount, 0.0, 1.0, open_low=True)
+
+
+@dataclass(frozen=True)
+class ProcessSettings:
+    """How the PRM's rewards enter the advantage (``prime.process``)."""
+
+    coefficient: float
+    """Weight in the sum of sources, before whitening."""
+    discount: float
+    """Discount of the process return."""
+    normalization: str
+    """``batch_max`` or ``none``."""
+    baseline: str
+    """Form of the leave-one-out baseline: ``released`` or ``paper``."""
+    reliability_gate: bool
+    """Scale the rewards by how well the PRM orders responses it had not trained on."""
+
+    def __post_init__(self) -> None:
+        _number("prime.process.coefficient", self.coefficient, 0.0)
+        _number("prime.process.discount", self.discount, 0.0, 1.0, open_low=True)
+        _choice("prime.process.normalization", self.normalization, NORMALIZATIONS)
+        _choice("prime.process.baseline", self.baseline, BASELINES)
+        _boolean("prime.process.reliability_gate", self.reliability_gate)
+
+
+@dataclass(frozen=True)
+class FilterSettings:
+    """Online prompt filter (``prime.filter``)."""
+
+    enable: bool
+    lower: float
+    upper: float
+    drop_truncated: bool
+    oversample: float
+    """Prompts in flight at most, in units of the training batch."""
+    max_examined: float
+    """Prompts examined per step at most, in units of the training batch."""
+    on_exhausted: str
+    """``error`` or ``partial``."""
+
+    def __post_init__(self) -> None:
+        _boolean("prime.filter.enable", self.enable)
+        _number("prime.filter.lower", self.lower, 0.0, 1.0)
+        _number("prime.filter.upper", self.upper, 0.0, 1.0)
+        if self.lower > self.upper:
+            raise SettingsError(
+                f"prime.filter.lower={self.lower} is above prime.filter.upper={self.upper}; no prompt could be kept"
+            )
+        _boolean("prime.filter.drop_truncated", self.drop_truncated)
+        _number("prime.filter.oversample", self.oversample, 1.0)
+        _number("prime.filter.max_examined", self.max_examined, 1.0)
+        if self.max_examined < self.oversample:
+            raise SettingsError(
+                f"prime.filter.max_examined={self.max_examined} is below prime.filter.oversample={self.oversample}"
+            )
+        _choice("prime.filter.on_exhausted", self.on_exhausted, ON_EXHAUSTED)
+
+
+@dataclass(frozen=True)
+class PrimeSettings:
+    """The section ``prime`` of the configuration."""
+
+    outcome: OutcomeSettings
+    process: ProcessSettings
+    whitening: bool
+    label_key: str
+    filter: FilterSettings
+    poll_interval: float
+
+    def __post_init__(self) -> None:
+        _boolean("prime.whitening", self.whitening)
+        if not isinstance(self.label_key, str) or not self.label_key:
+            raise SettingsError(f"prime.label_key={self.label_key!r} must name a key of the reward's extra info")
+        _number("prime.poll_interval", self.poll_interval, 0.0, open_low=True)
+        if self.outcome.coefficient == 0 and self.process.coefficient == 0:
+            raise SettingsError("prime.outcome.coefficient and prime.process.coefficient are both 0; one must count")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "PrimeSettings":
+        """Build from the resolved section ``prime``. Raises :class:`SettingsError`."""
+        parts = {
+            "outcome": _build(OutcomeSettings, values.get("outcome", {}), "prime.outcome"),
+            "process": _build(ProcessSettings, values.get("process", {}), "prime.process"),
+            "filter": _build(FilterSettings, values.get("filter", {}), "prime.filter"),
+        }
+        return _build(cls, {**values, **parts}, "prime")
+
+
+@dataclass(frozen=True)
+class PRMSettings:
+    """The section ``prm`` of the configuration, less ``model``, ``engine``, ``optim`` and ``checkpoint``,
+    which are verl's own dataclasses."""
+
+    enable: bool
+    beta: float
+    update_mode: str
+    reference: str
+    reference_path: str | None
+    mini_batch_size: int
+    """Prompts per optimiser step; times ``rollout.n`` rollouts."""
+    use_dynamic_bsz: bool
+    micro_batch_size_per_gpu: int | None
+    max_token_len_per_gpu: int
+    infer_micro_batch_size_per_gpu: int | None
+    infer_max_token_len_per_gpu: int
+    accuracy_freq: int
+
+    def __post_init__(self) -> None:
+        _boolean("prm.enable", self.enable)
+        _number("prm.beta", self.beta, 0.0, open_low=True)
+        _choice("prm.update_mode", self.update_mode, UPDATE_MODES)
+        _choice("prm.reference", self.reference, REFERENCES)
+        if not isinstance(self.mini_batch_size, int) or self.mini_batch_size < 1:
+            raise SettingsError(f"prm.mini_batch_size={self.mini_batch_size!r} must be a whole number of prompts >= 1")
+        if not self.use_dynamic_bsz:
+            for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
+                value = getattr(self, key)
+                if not isinstance(value, int) or value < 1:
+                    raise SettingsError(
+                        f"prm.{key}={value!r} must be a whole number >= 1 when prm.use_dynamic_bsz is false"
+                    )
+        if not isinstance(self.accuracy_freq, int) or self.accuracy_freq < 0:
+            raise SettingsError(f"prm.accuracy_freq={self.accuracy_freq!r} must be a whole number >= 0")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
+        """Build from the resolved section ``prm``. Raises :class:`SettingsError`."""
+        verl_sections = {"model", "engine", "optim", "checkpoint"}
+        return _build(cls, {k: v for k, v in values.items() if k not in verl_sections}, "prm")

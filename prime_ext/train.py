@@ -1,0 +1,79 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``python -m prime_ext.train``: verl's own main with PRIME's configuration, after checking everything that can be checked.
+
+Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
+accelerator. Exits with 2 and one line per problem when the configuration cannot work.
+"""
+
+import os
+import sys
+
+CONFIG_MODULE = "prime_ext.config"
+
+
+def main() -> None:
+    """Check, then hand over to verl."""
+    from hydra._internal.utils import get_args_parser
+
+    args, unknown = get_args_parser().parse_known_args()
+    if unknown:
+        raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
+    name = args.config_name or "prime_trainer"
+    if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
+        problems = preflight(name, args.overrides)
+        if problems:
+            for problem in problems:
+                print(f"prime_ext: {problem}", file=sys.stderr)
+            raise SystemExit(2)
+    # Loud: an error while loading the plug-in stops the run, in the driver and in every worker.
+    os.environ["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin"
+    if args.config_name is None:
+        sys.argv.insert(1, f"--config-name={name}")
+    if args.config_path is None:
+        sys.argv.insert(1, f"--config-path=pkg://{CONFIG_MODULE}")
+
+    from verl.trainer.main_ppo import main as verl_main
+
+    verl_main()
+
+
+def preflight(config_name: str, overrides: list[str]) -> list[str]:
+    """Compose the configuration and check it. Sets ``VERL_PLATFORM=cpu`` when it asks for the CPU.
+
+    Returns:
+        One line per problem.
+    """
+    from hydra import compose, initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from prime_ext.preflight import check_config, check_files
+
+    try:
+        with initialize_config_module(CONFIG_MODULE, version_base=None):
+            config = compose(config_name, overrides=overrides)
+        OmegaConf.resolve(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        # The second half of Hydra's message is advice for its own syntax; the first line names the key.
+        cause = error.__cause__ or error
+        return [f"{str(error).splitlines()[0]} {str(cause).splitlines()[0]}" if cause is not error else str(error)]
+    if config.trainer.device == "cpu":
+        os.environ.setdefault("VERL_PLATFORM", "cpu")
+    return [*check_config(config), *check_files(config)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,328 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PRIME on verl's V1 trainer, as a mixin that goes before one of verl's trainers."""
+
+import logging
+import math
+import os
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils import tensordict_utils as tu
+from verl.utils.debug import marked_timer
+
+from prime_ext import transfer
+from prime_ext.algorithms.prompt_filter import AccuracyBand
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.preflight import check_config
+from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
+from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.trainer import checkpoint
+from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
+
+logger = logging.getLogger(__name__)
+
+PRM_FOLDER = "prm"
+STATE_FILE = "prime_ext.pt"
+
+
+class PrimeTrainerMixin:
+    """Adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage.
+
+    A subclass names in ``base_mode`` the verl mode it builds on.
+    """
+
+    base_mode: str
+
+    def __init__(self, config: DictConfig):
+        problems = check_config(config)
+        if problems:
+            raise SettingsError("; ".join(problems))
+        self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
+        prm_settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
+        self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
+        self.gate = ReliabilityGate() if self.prime.process.reliability_gate else None
+        # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
+        self._queued_prompts: deque[TensorDict] = deque()
+        self._prompt_of_uid: dict[str, TensorDict] = {}
+        self._prompts_fetched = 0
+        with open_dict(config):
+            # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
+            config.trainer.v1.trainer_mode = self.base_mode
+            # Refilling needs prompts one by one.
+            if config.data.get("gen_batch_size", None) not in (None, 1):
+                logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
+            config.data.gen_batch_size = 1
+        super().__init__(config)
+
+    # ---- prompts: submission, filter, refill -----------------------------------------------------------------
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        custom = self.config.trainer.v1.sampler.get("custom_sampler", None)
+        if custom is not None and custom.get("path") and custom.get("name"):
+            return super()._build_replay_buffer()
+        filter_settings = self.prime.filter
+        batch_size = self.config.data.train_batch_size
+        sampler = self.config.trainer.v1.sampler
+        band = AccuracyBand(
+            lower=filter_settings.lower if filter_settings.enable else 0.0,
+            upper=filter_settings.upper if filter_settings.enable else 1.0,
+            drop_truncated=filter_settings.enable and filter_settings.drop_truncated,
+            max_response_length=self.config.data.max_response_length,
+        )
+        return PromptFilterReplayBuffer(
+            band=band,
+            label_key=self.prime.label_key,
+            max_in_flight=self._oversampled(),
+            max_examined=math.ceil(batch_size * filter_settings.max_examined),
+            partial=filter_settings.on_exhausted == "partial",
+            requeue=self._requeue_prompts,
+            trainer_mode=self.trainer_mode,
+            trainer_config=self.config.trainer.v1.get(self.trainer_mode, {}),
+            max_off_policy_threshold=sampler.max_off_policy_threshold,
+            max_off_policy_strategy=sampler.max_off_policy_strategy,
+            sampler_kwargs=sampler.sampler_kwargs,
+            refill_fn=self._add_prompts_to_generate,
+            poll_interval=self.prime.poll_interval,
+        )
+
+    @property
+    def _filters_prompts(self) -> bool:
+        return isinstance(self.replay_buffer, PromptFilterReplayBuffer)
+
+    def _oversampled(self) -> int:
+        factor = self.prime.filter.oversample if self.prime.filter.enable else 1.0
+        return math.ceil(self.config.data.train_batch_size * factor)
+
+    def prepare_step(self) -> dict:
+        """Submit the first prompts of the step, as many as may be in flight."""
+        self._submit_batch_to_rollout(self._next_train_batch(self._oversampled()))
+        return {}
+
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        """The next prompt: one that was given back, or a new one with an id that repeats when the run is repeated."""
+        if self._queued_prompts:
+            prompt = self._queued_prompts.popleft()
+        else:
+            prompt = super()._fetch_one_gen_batch()
+            prompt["uid"] = tu.get_tensordict({"uid": np.array([f"{self._prompts_fetched:012d}"], dtype=object)})["uid"]
+            self._prompts_fetched += 1
+        if self._filters_prompts:
+            self._prompt_of_uid[_uids(prompt)[0]] = prompt.copy()
+        return prompt
+
+    def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
+        if self._filters_prompts:
+            self.replay_buffer.on_submit(_uids(batch))
+        return super()._submit_batch_to_rollout(batch)
+
+    def _requeue_prompts(self, uids: list[str]) -> None:
+        """Put prompts back in front of the queue, in their order, and forget those of the step that is over."""
+        for uid in reversed(uids):
+            self._queued_prompts.appendleft(self._prompt_of_uid[uid])
+        self._prompt_of_uid.clear()
+
+    # ---- the PRM's life --------------------------------------------------------------------------------------
+
+    @property
+    def resource_pool_to_cls(self) -> dict:
+        """Worker classes of each resource pool; verl's ``_setup`` assigns it once, before it starts the workers."""
+        return self._resource_pool_to_cls
+
+    @resource_pool_to_cls.setter
+    def resource_pool_to_cls(self, pools: dict) -> None:
+        if self.prm is not None:
+            pool = self.resource_pool_manager.resource_pool_dict["global_pool"]
+            pools[pool].update(self.prm.worker_classes())
+        self._resource_pool_to_cls = pools
+
+    def _init_dataloader(self) -> None:
+        super()._init_dataloader()
+        batch_size, available = self.config.data.train_batch_size, len(self.train_dataset)
+        if available < batch_size:
+            raise SettingsError(
+                f"data.train_files has {available} usable prompts, fewer than data.train_batch_size={batch_size}"
+            )
+        if self.prm is not None and self.config.prm.optim.total_training_steps <= 0:
+            with open_dict(self.config):
+                steps = self.total_training_steps * self.parameter_sync_step
+                self.config.prm.optim.total_training_steps = steps
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        multiple = super()._get_required_batch_multiple(dp_size)
+        return multiple if self.prm is None else math.lcm(multiple, self.prm.mini_batch_rows)
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------
+
+    def _load_checkpoint(self) -> None:
+        if self.prm is not None:
+            self.prm.attach(self.actor_rollout_wg)
+        if self.config.trainer.resume_mode == "auto":
+            checkpoint.repair_tracker(Path(self.config.trainer.default_local_dir))
+        super()._load_checkpoint()
+        if self.global_steps > 0:
+            self._load_prime_state(self._checkpoint_folder())
+
+    def _checkpoint_folder(self) -> Path:
+        """Where verl has just resumed from."""
+        if self.config.trainer.resume_mode == "resume_path":
+            return Path(self.config.trainer.resume_from_path)
+        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _load_prime_state(self, folder: Path) -> None:
+        if self.prm is not None:
+            self.prm.load(str(folder / PRM_FOLDER), self.config.trainer.del_local_ckpt_after_load)
+        path = folder / STATE_FILE
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing: {folder} is not a checkpoint of prime_ext")
+        # Written by _save_prime_state; holds prompts of the dataset, which are arbitrary Python objects.
+        state = torch.load(path, weights_only=False)
+        self._queued_prompts = deque(state["queued_prompts"])
+        self._prompts_fetched = state["prompts_fetched"]
+        if self.gate is not None and state["gate_average"] is not None:
+            self.gate.average = state["gate_average"]
+        if self.config.algorithm.use_kl_in_reward and state["kl_coefficient"] is not None:
+            self.kl_ctrl_in_reward.value = state["kl_coefficient"]
+
+    def _save_prime_state(self, folder: Path) -> None:
+        kl_control = getattr(self, "kl_ctrl_in_reward", None)
+        state = {
+            "queued_prompts": list(self._queued_prompts),
+            "prompts_fetched": self._prompts_fetched,
+            "gate_average": None if self.gate is None else self.gate.average,
+            "kl_coefficient": None if kl_control is None else kl_control.value,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{STATE_FILE}"
+        torch.save(state, temporary)
+        os.replace(temporary, folder / STATE_FILE)
+
+    def _save_checkpoint(self) -> None:
+        """Save everything, declare the checkpoint whole, and only then delete older ones."""
+        trainer = self.config.trainer
+        root = Path(trainer.default_local_dir)
+        name = f"global_step_{self.global_steps}"
+        folder = root / name
+        checkpoint.mark_incomplete(folder)
+        if self.prm is not None:
+            remote = os.path.join(trainer.default_hdfs_dir, name, PRM_FOLDER) if trainer.default_hdfs_dir else None
+            self.prm.save(str(folder / PRM_FOLDER), remote, self.global_steps)
+        self._save_prime_state(folder)
+        keep = 1 if trainer.get("remove_previous_ckpt_in_save", False) else trainer.get("max_actor_ckpt_to_keep", None)
+        with _without_retention(self.config):
+            super()._save_checkpoint()
+        checkpoint.mark_complete(folder, {"global_step": self.global_steps})
+        deleted = checkpoint.prune(root, keep, self.global_steps)
+        if deleted:
+            logger.info("deleted checkpoints of steps %s", deleted)
+
+    # ---- one step --------------------------------------------------------------------------------------------
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
+        batch = super()._compute_advantage(batch, metrics)
+        step = PrimeStep.load(batch, self.prime, kl_in_reward=self.config.algorithm.use_kl_in_reward)
+        if self.prm is not None:
+            batch = self._prm_step(batch, step, metrics)
+        with marked_timer("prime_advantage", self.timing_raw):
+            advantage_BT, return_BT = step.advantages(self._gate_value(step, metrics), metrics)
+            return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
+
+    def _gate_value(self, step: PrimeStep, metrics: dict) -> float:
+        if self.gate is None:
+            return 1.0
+        value = self.gate.update(step.pair_accuracy_before)
+        metrics.update({"prime/gate/value": value, "prime/gate/pair_accuracy_average": self.gate.average})
+        return value
+
+    def _prm_step(self, batch: KVBatchMeta, step: PrimeStep, metrics: dict) -> KVBatchMeta:
+        """Reference, update and score of the PRM, in the order of ``prm.update_mode``."""
+        mode = self.prm.settings.update_mode
+        with marked_timer("prm_reference", self.timing_raw):
+            batch = self.prm.reference(batch)
+        step.reference_log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
+        planned = self.prm.put_labels(batch, step.label_B) if mode != "none" else batch
+
+        frequency = self.prm.settings.accuracy_freq
+        measure = frequency > 0 and self.global_steps % frequency == 0
+        if mode == "none":
+            step.set_scores(self._prm_score(batch), self.prm.settings.beta, metrics, when="before")
+        elif mode == "before":
+            if measure or self.gate is not None:
+                step.measure_pairs(self._prm_score(batch), metrics, when="before")
+            self._prm_update(planned, metrics)
+            step.set_scores(self._prm_score(batch), self.prm.settings.beta, metrics, when="after")
+        elif mode == "after":
+            step.set_scores(self._prm_score(batch), self.prm.settings.beta, metrics, when="before")
+            self._prm_update(planned, metrics)
+        else:
+            with marked_timer("prm_update", self.timing_raw):
+                self._log_update(self.prm.update_and_score(planned), metrics)
+            step.set_scores(self._fetch_scores(batch), self.prm.settings.beta, metrics, when="before")
+        if measure and mode in ("after", "interleaved"):
+            step.measure_pairs(self._prm_score(batch), metrics, when="after")
+        return batch
+
+    def _prm_score(self, batch: KVBatchMeta) -> torch.Tensor:
+        with marked_timer("prm_score", self.timing_raw):
+            self.prm.score(batch)
+        return self._fetch_scores(batch)
+
+    @staticmethod
+    def _fetch_scores(batch: KVBatchMeta) -> torch.Tensor:
+        return transfer.fetch_padded(batch, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
+
+    def _prm_update(self, planned: KVBatchMeta, metrics: dict) -> None:
+        with marked_timer("prm_update", self.timing_raw):
+            self._log_update(self.prm.update(planned), metrics)
+
+    @staticmethod
+    def _log_update(update: dict[str, float], metrics: dict) -> None:
+        if not math.isfinite(update["loss"]):
+            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", update["loss"])
+        renamed = {"mfu": "perf/mfu/prm"}
+        for name, value in update.items():
+            metrics[renamed.get(name, name if name.startswith("perf/") else f"prm/{name}")] = value
+
+
+def _uids(prompts: TensorDict) -> list[str]:
+    return [str(uid) for uid in prompts["uid"]]
+
+
+class _without_retention:  # noqa: N801
+    """Context in which verl deletes no checkpoint: it would do so before the new one is whole."""
+
+    _KEYS = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
+
+    def __init__(self, config: DictConfig):
+        self._trainer = config.trainer
+
+    def __enter__(self) -> None:
+        self._saved: dict[str, Any] = {key: self._trainer[key] for key in self._KEYS if key in self._trainer}
+        with open_dict(self._trainer):
+            for key in self._saved:
+                self._trainer[key] = None
+
+    def __exit__(self, *exception: object) -> None:
+        with open_dict(self._trainer):
+            self._trainer.update(self._saved)

@@ -1,0 +1,204 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Replay buffer with PRIME's online prompt filter.
+
+Prompts are submitted in a fixed order and their rollouts finish in any order. The batch consists of the first prompts,
+*in the order of submission*, that pass the filter; whatever was generated beyond the last of them goes back to the
+queue. How many prompts are generated ahead is thus a matter of speed alone: it changes neither the batch nor which
+prompts are used up, so a run can be repeated and resumed exactly, and short responses have no advantage.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils.skip import SkipManager
+
+from prime_ext import transfer
+from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
+
+logger = logging.getLogger(__name__)
+
+
+class PromptsExhausted(RuntimeError):
+    """Too few prompts passed the filter."""
+
+
+class PromptFilterReplayBuffer(ReplayBuffer):
+    """verl's replay buffer whose training batches hold only prompts inside the accuracy band.
+
+    Args:
+        band: the filter.
+        label_key: key of the reward's extra info that holds the accuracy of a rollout.
+        max_in_flight: prompts generating at the same time, at most.
+        max_examined: prompts examined for one batch, at most.
+        partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
+        requeue: takes back the ids of prompts that were submitted but not needed, in order.
+        kwargs: verl's own arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        band: AccuracyBand,
+        label_key: str,
+        max_in_flight: int,
+        max_examined: int,
+        partial: bool,
+        requeue: Callable[[list[str]], None],
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.band = band
+        self.label_key = label_key
+        self.max_in_flight = max_in_flight
+        self.max_examined = max_examined
+        self.partial = partial
+        self.requeue = requeue
+        self._submitted: list[str] = []
+        self._verdicts: dict[str, str] = {}
+        self._accuracy: dict[str, list[float]] = {}
+        # Guides how far to generate ahead, nothing else.
+        self._acceptance_rate = 0.5
+
+    def on_submit(self, uids: Iterable[str]) -> None:
+        """Tell the buffer which prompts were submitted, in order."""
+        self._submitted.extend(uids)
+
+    @SkipManager.annotate_tq(role="rollout_tq", phase="sample")
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
+        """The next batch of ``batch_size`` prompts that pass the filter, rows ordered by key.
+
+        Raises:
+            PromptsExhausted: ``max_examined`` prompts did not contain enough that pass.
+        """
+        if partition_id == "val":
+            return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+
+        refills = 0
+        last_report = 0.0
+        while True:
+            self._sync_metadata_from_transfer_queue()
+            self._classify_finished(partition_id)
+            kept, examined = self._first_kept(batch_size)
+            in_flight = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
+            if len(kept) == batch_size or examined == self.max_examined:
+                # Requests of this policy version must be over before its weights are replaced.
+                if in_flight == 0:
+                    break
+            else:
+                missing = self._prompts_to_submit(batch_size, in_flight)
+                if missing > 0:
+                    refills += 1
+                    self.refill_fn(missing)
+                    continue
+            last_report = self._wait_for_next_poll(partition_id, last_report)
+
+        if len(kept) < batch_size:
+            self._report_exhaustion(batch_size, kept, examined)
+        batch = self._take(partition_id, kept)
+        metrics = self._metrics(examined, len(kept), refills)
+        self._finish_step(partition_id, examined)
+        return batch, metrics
+
+    def _classify_finished(self, partition_id: str) -> None:
+        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones."""
+        finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self._verdicts.keys()
+        if not finished:
+            return
+        lengths: dict[str, list[int]] = {uid: [] for uid in finished}
+        accuracies: dict[str, list[float]] = {uid: [] for uid in finished}
+        keys = [key for key in self.partitions[partition_id] if transfer.group_uid(key) in finished]
+        if keys:
+            for key, value in zip(keys, transfer.fetch_reward_info(keys, partition_id, self.label_key), strict=True):
+                uid = transfer.group_uid(key)
+                accuracies[uid].append(value)
+                lengths[uid].append(self.partitions[partition_id][key]["response_len"])
+        rejected = set()
+        for uid in finished:
+            verdict = self.band.classify(accuracies[uid], lengths[uid])
+            self._verdicts[uid] = verdict
+            self._accuracy[uid] = accuracies[uid]
+            if verdict != KEPT:
+                rejected.add(uid)
+        self._clear_groups(partition_id, rejected)
+
+    def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
+        """The prompts to train on among the leading run of judged ones, and how many were examined to find them."""
+        kept: list[str] = []
+        for examined, uid in enumerate(self._submitted):
+            if uid not in self._verdicts or examined == self.max_examined or len(kept) == batch_size:
+                return kept, examined
+            if self._verdicts[uid] == KEPT:
+                kept.append(uid)
+        return kept, len(self._submitted)
+
+    def _prompts_to_submit(self, batch_size: int, in_flight: int) -> int:
+        judged = len(self._verdicts)
+        kept = sum(verdict == KEPT for verdict in self._verdicts.values())
+        rate = (kept + 4 * self._acceptance_rate) / (judged + 4)
+        wanted = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
+        room = min(self.max_in_flight - in_flight, self.max_examined - len(self._submitted))
+        # Once everything submitted has been judged, something must be submitted or the loop would never end.
+        least = 1 if in_flight == 0 else 0
+        return max(min(max(wanted, least), room), 0)
+
+    def _report_exhaustion(self, batch_size: int, kept: list[str], examined: int) -> None:
+        counts = Counter(self._verdicts[uid] for uid in self._submitted[:examined])
+        message = (
+            f"only {len(kept)} of {batch_size} prompts passed the filter among {examined} examined "
+            f"({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]} truncated, "
+            f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}; use data of another "
+            f"difficulty, widen prime.filter.lower/upper, or raise prime.filter.max_examined"
+        )
+        if not kept or not self.partial:
+            hint = "" if self.partial else ", or set prime.filter.on_exhausted=partial to train on fewer"
+            raise PromptsExhausted(message + hint)
+        logger.warning("%s; training on the smaller batch", message)
+
+    def _take(self, partition_id: str, kept: list[str]) -> KVBatchMeta:
+        batch = self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id]))
+        batch.reorder(sorted(range(len(batch)), key=lambda row: batch.keys[row]))
+        return batch
+
+    def _metrics(self, examined: int, kept: int, refills: int) -> dict[str, float]:
+        uids = self._submitted[:examined]
+        counts = Counter(self._verdicts[uid] for uid in uids)
+        accuracy_all = [value for uid in uids for value in self._accuracy[uid]]
+        accuracy_kept = [value for uid in uids if self._verdicts[uid] == KEPT for value in self._accuracy[uid]]
+        self._acceptance_rate = kept / examined
+        return {
+            "prime/filter/examined": examined,
+            "prime/filter/kept": kept,
+            "prime/filter/too_hard": counts[TOO_HARD],
+            "prime/filter/too_easy": counts[TOO_EASY],
+            "prime/filter/truncated": counts[TRUNCATED],
+            "prime/filter/failed": counts[FAILED],
+            "prime/filter/kept_fraction": kept / examined,
+            "prime/filter/refills": refills,
+            "prime/filter/returned_to_queue": len(self._submitted) - examined,
+            "prime/accuracy/before_filter": sum(accuracy_all) / max(1, len(accuracy_all)),
+            "prime/accuracy/after_filter": sum(accuracy_kept) / max(1, len(accuracy_kept)),
+        }
+
+    def _finish_step(self, partition_id: str, examined: int) -> None:
+        surplus = self._submitted[examined:]
+        self._clear_groups(partition_id, set(surplus))
+        self.requeue(surplus)
+        self._submitted.clear()
+        self._verdicts.clear()
+        self._accuracy.clear()

@@ -1,0 +1,112 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The only module that talks to TransferQueue, verl's store of rollouts.
+
+On the driver a batch is a list of keys; tensors are fetched by key, as nested tensors, and written back the same way.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.workers.utils.padding import response_to_nested
+
+IS_PADDING = "is_padding"
+
+
+def group_uid(key: str) -> str:
+    """Prompt id of a trajectory key ``{uid}_{session}_{index}``."""
+    return key.split("_", 1)[0]
+
+
+def is_padding(tag: Mapping[str, Any]) -> bool:
+    """Whether verl appended this row to make the batch divisible."""
+    return bool(tag.get(IS_PADDING, False))
+
+
+def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Token-level fields as ``(B, T)`` tensors, padded with 0, rows in the order of ``batch.keys``."""
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise RuntimeError(f"rollouts have no field {missing[0]!r}; present: {sorted(map(str, data.keys()))}")
+    return {name: data[name].to_padded_tensor(0) if data[name].is_nested else data[name] for name in names}
+
+
+def fetch_reward_info(keys: Sequence[str], partition_id: str, name: str) -> list[float]:
+    """The value ``name`` of the reward's extra info of each trajectory.
+
+    Raises:
+        RuntimeError: the reward manager did not return that value, or it is not a number in [0, 1].
+    """
+    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
+    values = []
+    for key, extra in zip(keys, list(data["extra_fields"]), strict=True):
+        extra = getattr(extra, "data", extra)
+        info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else {}
+        if name not in info:
+            raise RuntimeError(
+                f"the reward of rollout {key} has no {name!r} in its extra info (it has {sorted(info)}); "
+                f"let the reward function return it, or set prime.label_key to one of those"
+            )
+        value = float(info[name])
+        if not 0.0 <= value <= 1.0:
+            raise RuntimeError(f"{name}={value} of rollout {key} is not in [0, 1]; PRIME needs an accuracy as label")
+        values.append(value)
+    return values
+
+
+def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:
+    """Write one value per row; returns the batch that knows the new fields."""
+    return tq.kv_batch_put(
+        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(dict(fields), batch_size=len(batch))
+    )
+
+
+def put_tokens(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:
+    """Write ``(B, T)`` tensors as nested tensors of each response's length; returns the batch that knows them."""
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
+    return put_rows(batch, {name: response_to_nested(value, data["response_mask"]) for name, value in fields.items()})
+
+
+def with_options(batch: KVBatchMeta, **options: Any) -> KVBatchMeta:
+    """The same rows with exactly these options for the worker method that receives them."""
+    return KVBatchMeta(
+        keys=list(batch.keys),
+        tags=list(batch.tags),
+        partition_id=batch.partition_id,
+        fields=batch.fields,
+        extra_info=dict(options),
+    )
+
+
+def with_field(batch: KVBatchMeta, name: str) -> KVBatchMeta:
+    """The same rows, knowing of a field that a worker has written."""
+    fields = batch.fields if batch.fields is None or name in batch.fields else [*batch.fields, name]
+    return KVBatchMeta(
+        keys=list(batch.keys),
+        tags=list(batch.tags),
+        partition_id=batch.partition_id,
+        fields=fields,
+        extra_info=dict(batch.extra_info or {}),
+    )
+
+
+def wait_for(output: Any) -> Any:
+    """Wait for a non-blocking worker method whose results went to TransferQueue."""
+    return ray.get(output.futures)
