@@ -34,11 +34,19 @@ CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 
 def check_config(config: DictConfig) -> list[str]:
     """Everything that can be said from the configuration alone. Returns one line per problem."""
-    try:
-        prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
-        prm = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
-    except SettingsError as error:
-        return [str(error)]
+    built: dict[str, PrimeSettings | PRMSettings] = {}
+    problems = []
+    for name, settings in (("prime", PrimeSettings), ("prm", PRMSettings)):
+        section = config.get(name)
+        try:
+            built[name] = settings.from_mapping(OmegaConf.to_container(section, resolve=True) if section else section)
+        except SettingsError as error:
+            problems.append(str(error))
+    problems.extend(_check_whole_numbers(config))
+    if problems:
+        return problems
+    prime, prm = built["prime"], built["prm"]
+    assert isinstance(prime, PrimeSettings) and isinstance(prm, PRMSettings)
     return [
         *_check_trainer(config, prime, prm),
         *_check_batches(config, prm),
@@ -46,11 +54,26 @@ def check_config(config: DictConfig) -> list[str]:
     ]
 
 
+def _check_whole_numbers(config: DictConfig) -> Iterable[str]:
+    """The sizes that the other checks calculate with."""
+    keys = (
+        "data.train_batch_size",
+        "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "trainer.n_gpus_per_node",
+        "trainer.nnodes",
+    )
+    for key in keys:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            yield f"{key}={value!r} must be a whole number >= 1"
+
+
 def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     mode = config.trainer.v1.trainer_mode
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; PRIME needs trainer.use_v1=true"
-    if mode not in (*TRAINER_MODES, "sync"):
+    if mode not in TRAINER_MODES:
         yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(TRAINER_MODES)}"
     if config.algorithm.adv_estimator != "rloo":
         yield (
@@ -99,9 +122,6 @@ def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         sizes["prm.mini_batch_size"] = prm.mini_batch_size
         micro["prm.mini_batch_size"] = 0 if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
         parallel["prm.mini_batch_size"] = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
-    if not isinstance(prompts, int) or prompts < 1:
-        yield f"data.train_batch_size={prompts!r} must be a whole number >= 1"
-        return
     for key, size in sizes.items():
         data_parallel = max(1, ranks // (parallel[key] or 1))
         if size > prompts:
@@ -153,7 +173,9 @@ def check_files(config: DictConfig) -> list[str]:
     problems = []
     for key in ("train_files", "val_files"):
         files = data[key]
-        for name in [files] if isinstance(files, str) else files:
+        if not files:
+            problems.append(f"data.{key} is not set; name one or more parquet files")
+        for name in [files] if isinstance(files, str) else files or []:
             problems.extend(_check_parquet(f"data.{key}", str(name), columns))
     policy = config.actor_rollout_ref.model.path
     problems.extend(_check_model("actor_rollout_ref.model.path", policy))
@@ -247,5 +269,7 @@ def _check_same_vocabulary(key: str, path: str | None, policy: str) -> Iterable[
     vocabulary, expected = _tokenizer_vocabulary(ours), _tokenizer_vocabulary(theirs)
     if vocabulary is not None and expected is not None and vocabulary != expected:
         yield f"{key}: {path} has another vocabulary than the policy {policy}; they must share one tokenizer"
-    elif (_vocabulary_size(ours) or 0) < (max(expected.values()) + 1 if expected else 0):
+        return
+    size = _vocabulary_size(ours)
+    if size is not None and expected and size <= max(expected.values()):
         yield f"{key}: {path} has fewer embeddings than the policy's tokenizer has tokens"

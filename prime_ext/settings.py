@@ -52,7 +52,14 @@ def _boolean(key: str, value: Any) -> None:
         raise SettingsError(f"{key}={value!r} must be true or false")
 
 
+def _whole_number(key: str, value: Any, low: int, note: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise SettingsError(f"{key}={value!r} must be a whole number{note} >= {low}")
+
+
 def _build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
+    if not isinstance(values, Mapping):
+        raise SettingsError(f"{prefix}={values!r} must be a section with keys")
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     unknown = sorted(set(values) - known)
     if unknown:
@@ -155,6 +162,8 @@ class PrimeSettings:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PrimeSettings":
         """Build from the resolved section ``prime``. Raises :class:`SettingsError`."""
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"prime={values!r} must be a section with keys")
         parts = {
             "outcome": _build(OutcomeSettings, values.get("outcome", {}), "prime.outcome"),
             "process": _build(ProcessSettings, values.get("process", {}), "prime.process"),
@@ -187,20 +196,18 @@ class PRMSettings:
         _number("prm.beta", self.beta, 0.0, open_low=True)
         _choice("prm.update_mode", self.update_mode, UPDATE_MODES)
         _choice("prm.reference", self.reference, REFERENCES)
-        if not isinstance(self.mini_batch_size, int) or self.mini_batch_size < 1:
-            raise SettingsError(f"prm.mini_batch_size={self.mini_batch_size!r} must be a whole number of prompts >= 1")
-        if not self.use_dynamic_bsz:
-            for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
-                value = getattr(self, key)
-                if not isinstance(value, int) or value < 1:
-                    raise SettingsError(
-                        f"prm.{key}={value!r} must be a whole number >= 1 when prm.use_dynamic_bsz is false"
-                    )
-        if not isinstance(self.accuracy_freq, int) or self.accuracy_freq < 0:
-            raise SettingsError(f"prm.accuracy_freq={self.accuracy_freq!r} must be a whole number >= 0")
+        _whole_number("prm.mini_batch_size", self.mini_batch_size, 1, " of prompts")
+        _boolean("prm.use_dynamic_bsz", self.use_dynamic_bsz)
+        sizes = ("max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu",)
+        for key in (*sizes, *(f"infer_{key}" for key in sizes)):
+            note = f" (prm.use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
+            _whole_number(f"prm.{key}", getattr(self, key), 1, note)
+        _whole_number("prm.accuracy_freq", self.accuracy_freq, 0)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
         """Build from the resolved section ``prm``. Raises :class:`SettingsError`."""
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"prm={values!r} must be a section with keys")
         verl_sections = {"model", "engine", "optim", "checkpoint"}
         return _build(cls, {k: v for k, v in values.items() if k not in verl_sections}, "prm")

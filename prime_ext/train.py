@@ -19,6 +19,12 @@ accelerator. Exits with 2 and one line per problem when the configuration cannot
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+from prime_ext.metrics_file import metrics_path, put_aside
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 CONFIG_MODULE = "prime_ext.config"
 
@@ -32,11 +38,14 @@ def main() -> None:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
     name = args.config_name or "prime_trainer"
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
-        problems = preflight(name, args.overrides)
+        config, problems = preflight(name, args.overrides)
         if problems:
             for problem in problems:
                 print(f"prime_ext: {problem}", file=sys.stderr)
             raise SystemExit(2)
+        path = metrics_path(config.trainer.logger, config.trainer.project_name, config.trainer.experiment_name)
+        if path is not None:
+            put_aside(path)
     # Loud: an error while loading the plug-in stops the run, in the driver and in every worker.
     os.environ["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin"
     if args.config_name is None:
@@ -49,11 +58,11 @@ def main() -> None:
     verl_main()
 
 
-def preflight(config_name: str, overrides: list[str]) -> list[str]:
+def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:
     """Compose the configuration and check it. Sets ``VERL_PLATFORM=cpu`` when it asks for the CPU.
 
     Returns:
-        One line per problem.
+        The resolved configuration (None when it does not compose), and one line per problem.
     """
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException
@@ -69,10 +78,11 @@ def preflight(config_name: str, overrides: list[str]) -> list[str]:
     except (HydraException, OmegaConfBaseException) as error:
         # The second half of Hydra's message is advice for its own syntax; the first line names the key.
         cause = error.__cause__ or error
-        return [f"{str(error).splitlines()[0]} {str(cause).splitlines()[0]}" if cause is not error else str(error)]
+        line = str(error).splitlines()[0]
+        return None, [line if cause is error else f"{line} {str(cause).splitlines()[0]}"]
     if config.trainer.device == "cpu":
         os.environ.setdefault("VERL_PLATFORM", "cpu")
-    return [*check_config(config), *check_files(config)]
+    return config, [*check_config(config), *check_files(config)]
 
 
 if __name__ == "__main__":

@@ -47,18 +47,18 @@ def leave_one_out(
     """
     if form not in ("released", "paper"):
         raise ValueError(f"leave-one-out form must be 'released' or 'paper', got {form!r}")
-    mask_BT = source_mask_BT.to(reward_BT.dtype)
-    valid_B = mask_BT.sum(-1) > 0
-    mean_B = (reward_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp_min(1.0)
+    keep_BT = source_mask_BT.bool()
+    # A selection, not a product with the mask: outside of it there may be anything, NaN included.
+    reward_BT = torch.where(keep_BT, reward_BT, reward_BT.new_zeros(()))
+    valid_B = keep_BT.any(-1)
+    mean_B = reward_BT.sum(-1) / keep_BT.sum(-1).clamp_min(1)
     same_BB = (group_B[:, None] == group_B[None, :]) & valid_B[:, None] & valid_B[None, :]
     size_B = same_BB.sum(-1)
     others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
-    # A masked sum, not a product with the 0/1 matrix: rows of padding may hold anything.
     group_sum_B = torch.where(same_BB, mean_B[None, :], mean_B.new_zeros(())).sum(-1)
     if form == "released":
         scale_B = size_B.to(reward_BT.dtype) / others_B
         centred_BT = reward_BT * scale_B[:, None] - (group_sum_B / others_B)[:, None]
     else:
         centred_BT = reward_BT - ((group_sum_B - mean_B) / others_B)[:, None]
-    keep_BT = source_mask_BT.bool() & (size_B > 1)[:, None]
-    return torch.where(keep_BT, centred_BT, centred_BT.new_zeros(()))
+    return torch.where(keep_BT & (size_B > 1)[:, None], centred_BT, centred_BT.new_zeros(()))

@@ -22,8 +22,9 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
     Positions outside the mask contribute nothing and receive 0; a hole in the mask (for example a tool's answer in the
     middle of a response) is stepped over without discounting.
     """
+    # A selection, not a product with the mask: outside of it there may be anything, NaN included.
+    reward_BT = torch.where(mask_BT.bool(), reward_BT, reward_BT.new_zeros(()))
     mask_BT = mask_BT.to(reward_BT.dtype)
-    reward_BT = reward_BT * mask_BT
     if discount == 1.0:
         return reward_BT.flip(-1).cumsum(-1).flip(-1) * mask_BT
     return_BT = torch.zeros_like(reward_BT)

@@ -17,10 +17,10 @@ It is active only when the environment variable ``VERL_PLATFORM`` is ``cpu``. Th
 :func:`install` in every process that imports verl (driver, Ray workers, reward workers).
 
 Public registries of verl are used wherever they exist: ``PlatformRegistry``, ``EngineRegistry``,
-``RolloutReplicaRegistry`` and the agent loop registry. Two private names are replaced or extended, because
-verl 0.9.1 offers nothing public for them: the functions of ``verl.utils.distributed`` that open the process group,
-and the table ``verl.workers.rollout.base._ROLLOUT_REGISTRY``. The modules concerned are large, so they are not
-imported here; a post-import hook acts when verl itself imports them.
+``RolloutReplicaRegistry`` and the agent loop registry. verl 0.9.1 offers nothing public for the rest, which is replaced
+or extended: the functions of ``verl.utils.distributed`` that open the process group,
+``verl.utils.model.load_valuehead_model``, and the table ``verl.workers.rollout.base._ROLLOUT_REGISTRY``. The modules
+concerned are large, so they are not imported here; a post-import hook acts when verl itself imports them.
 """
 
 import os
@@ -64,6 +64,12 @@ def _patch_process_group(module: ModuleType) -> None:
     patch_process_group(module)
 
 
+def _patch_value_model_loading(module: ModuleType) -> None:
+    from prime_ext.cpu.value_model import patch_value_model_loading
+
+    patch_value_model_loading(module)
+
+
 def _register_engines(module: ModuleType) -> None:
     require_verl_name(module, "FSDPEngineWithLMHead")
     import prime_ext.cpu.engine  # noqa: F401  (registers the engines)
@@ -88,12 +94,20 @@ def _register_agent_loop(module: ModuleType) -> None:
     import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loop)
 
 
+def _keep_vllm_linear_weights(module: ModuleType) -> None:
+    from prime_ext.cpu.vllm_adapter import keep_linear_weights
+
+    keep_linear_weights(module)
+
+
 _POST_IMPORT_HOOKS = {
     "verl.utils.distributed": _patch_process_group,
+    "verl.utils.model": _patch_value_model_loading,
     "verl.workers.engine.fsdp": _register_engines,
     "verl.workers.rollout.replica": _register_replica,
     "verl.workers.rollout.base": _register_weight_receiver,
     "verl.experimental.agent_loop": _register_agent_loop,
+    "vllm.model_executor.layers.utils": _keep_vllm_linear_weights,
 }
 
 # Modules that copy a patched function with "from ... import": they have to be imported after install().
@@ -110,7 +124,7 @@ def install() -> None:
     if _installed:
         return
     # Importing verl loads its plug-ins, and with them, as a rule, CPU mode: look again afterwards.
-    import verl.plugin.platform
+    import verl.plugin.platform  # noqa: F401
 
     if _installed:
         return

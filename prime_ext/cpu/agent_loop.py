@@ -14,9 +14,9 @@
 """An agent loop that gives every sample its own reproducible seed.
 
 verl 0.9.1 names its requests with random ids, and several requests of one prompt are told apart by nothing else. This
-loop passes a seed in the sampling parameters, made from the rollout seed, the training step, the dataset row, the prompt
-and the number of the sample within its group. A run that was killed and resumed then draws the same samples, whichever
-server answers and in whatever order.
+loop passes a seed in the sampling parameters, made from the rollout seed, the training step, the dataset row, the
+prompt and the number of the sample within its group. A run that was killed and resumed then draws the same samples,
+whichever server answers and in whatever order.
 """
 
 from typing import Any

@@ -132,7 +132,7 @@ def processed_logits(
 
 
 def sample_by_inversion(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """Token whose interval of the cumulative distribution, in the order of the token ids, contains the uniform, (B,)."""
+    """Token (B,) whose interval of the cumulative distribution, in the order of the token ids, contains the uniform."""
     cumulative_BV = logits_BV.double().softmax(-1).cumsum(-1)
     total_B = cumulative_BV[:, -1]
     # Below the total even after rounding, so that a token of probability zero at the end is never chosen.

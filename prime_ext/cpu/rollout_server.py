@@ -53,7 +53,12 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def build_request(
-    prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], *, config: RolloutConfig, max_model_len: int, seed: int
+    prompt_ids: Sequence[int],
+    sampling_params: Mapping[str, Any],
+    *,
+    config: RolloutConfig,
+    max_model_len: int,
+    seed: int,
 ) -> GenerationRequest:
     """Translate what verl passes to a rollout server. Lengths are limited as verl's vLLM server limits them.
 

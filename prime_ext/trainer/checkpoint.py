@@ -47,8 +47,19 @@ def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration before a checkpoint of the same step is written again."""
+    """Withdraw the declaration before a checkpoint of the same step is written again, or deleted.
+
+    A tracker that names this step is set back to the latest other whole checkpoint.
+    """
     (folder / MARKER).unlink(missing_ok=True)
+    root = folder.parent
+    match = _FOLDER.fullmatch(folder.name)
+    if match and int(match[1]) == _tracked_step(root):
+        others = [step for step in complete_steps(root) if step != int(match[1])]
+        if others:
+            write_atomically(root / TRACKER, str(others[-1]))
+        else:
+            (root / TRACKER).unlink()
 
 
 def _tracked_step(root: Path) -> int | None:

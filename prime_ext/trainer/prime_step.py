@@ -85,7 +85,7 @@ class PrimeStep:
 
     def set_scores(self, log_prob_BT: torch.Tensor, beta: float, metrics: dict, when: str) -> None:
         """Take the PRM's log-probabilities as the process rewards of this step."""
-        highest = float((log_prob_BT * self.mask_BT).max())
+        highest = float(log_prob_BT.masked_fill(~self.mask_BT.bool(), 0.0).max())
         if highest > _POSITIVE_LOG_PROB or not torch.isfinite(log_prob_BT[self.mask_BT.bool()]).all():
             logger.warning("log-probabilities of the PRM are not in (-inf, 0]: the highest is %s", highest)
         ratio_BT = self._log_ratio(log_prob_BT)

@@ -1,0 +1,43 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Value models (critics) on the CPU.
+
+verl 0.9.1 loads them with FlashAttention 2 whatever the configuration says, which needs an accelerator.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from transformers import AutoModelForTokenClassification, PreTrainedModel
+
+
+def load_value_model(
+    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
+) -> PreTrainedModel:
+    """Load a token classification model with the attention of ``model_config``.
+
+    It stands in for ``verl.utils.model.load_valuehead_model``, without the fall-back to trl's value head.
+    """
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+    )
+
+
+def patch_value_model_loading(module: ModuleType) -> None:
+    """Replace ``load_valuehead_model`` of ``verl.utils.model``. Raises RuntimeError if that is gone."""
+    from prime_ext.cpu import require_verl_name
+
+    require_verl_name(module, "load_valuehead_model")
+    module.load_valuehead_model = load_value_model  # type: ignore[attr-defined]

@@ -1,0 +1,246 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PRIME against RLOO with the outcome verifier only: curves, steps and seconds to an accuracy, with standard errors.
+
+    python -m recipes.compare_prime_rloo.compare evaluate --run RUN --data test.parquet
+    python -m recipes.compare_prime_rloo.compare summarize --runs RUNS --output-dir FOLDER
+
+``evaluate`` measures every checkpoint of one run on the held-out problems; ``summarize`` reads ``RUNS/<method>_seed<k>``
+and writes ``comparison.json``, ``comparison.png`` and ``comparison.md``. A standard error is over seeds: the warm-started
+policy and the held-out problems are the same in all runs.
+"""
+
+import argparse
+import json
+import math
+import platform
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from prime_ext.metrics_file import read_metrics
+from prime_ext.trainer.checkpoint import complete_steps
+from recipes.quickstart.evaluate import evaluate
+from recipes.quickstart.files import atomic_path, write_json
+
+METHODS = {"prime": "PRIME", "rloo": "RLOO, outcome only"}
+COLOURS = {"prime": "#2166ac", "rloo": "#d66014"}
+THRESHOLDS = (0.5, 0.6, 0.7)
+# Timings of a step that are measurement, not training.
+NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
+
+
+def evaluate_run(run: Path, data: Path, start: Path, seed: int) -> None:
+    """Accuracy of the start and of every checkpoint; writes ``curve.json``. Finished evaluations are kept."""
+    target = run / "curve.json"
+    curve = {int(step): value for step, value in json.loads(target.read_text()).items()} if target.exists() else {}
+    policies = {0: start}
+    for step in complete_steps(run / "checkpoints"):
+        policies[step] = run / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+    for step, policy in policies.items():
+        if step not in curve:
+            result = evaluate(policy, data, seed=seed)
+            curve[step] = {name: result[name]["accuracy"] for name in ("temperature_1", "greedy")}
+            curve[step]["n_problems"] = result["n_problems"]
+            write_json(target, curve)
+    print(f"{target}: {len(curve)} policies")
+
+
+def mean_and_error(values: list[float]) -> dict[str, float | int | None]:
+    """Mean, standard error of the mean (None for a single value), and the number of values."""
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+    return {"mean": float(np.mean(values)), "standard_error": error, "n": len(values)}
+
+
+def crossing(steps: list[int], values: list[float], threshold: float) -> float | None:
+    """Step at which the linearly interpolated curve first reaches the threshold; None if it never does."""
+    if values and values[0] >= threshold:
+        return float(steps[0])
+    for left in range(len(steps) - 1):
+        low, high = values[left], values[left + 1]
+        if low < threshold <= high:
+            return steps[left] + (threshold - low) / (high - low) * (steps[left + 1] - steps[left])
+    return None
+
+
+def read_run(folder: Path) -> dict:
+    """Curve, training seconds of every step and PRM accuracy of one run."""
+    curve = {int(step): value for step, value in json.loads((folder / "curve.json").read_text()).items()}
+    steps = sorted(curve)
+    accuracy = [curve[step]["temperature_1"] for step in steps]
+    metrics = read_metrics(folder / "metrics.jsonl")
+    training = {step: row for step, row in metrics.items() if "timing_s/step" in row}
+    seconds = {
+        step: row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING) for step, row in training.items()
+    }
+    reached = {str(threshold): crossing(steps, accuracy, threshold) for threshold in THRESHOLDS}
+    pairs = [row["prm/pair_accuracy/before_update"] for row in training.values() if "prm/pair_accuracy/before_update" in row]
+    return {
+        "steps": steps,
+        "accuracy_temperature_1": accuracy,
+        "accuracy_greedy": [curve[step]["greedy"] for step in steps],
+        "n_problems": curve[steps[0]]["n_problems"],
+        "steps_to": reached,
+        "seconds_to": {
+            name: None if step is None else sum(value for number, value in seconds.items() if number <= step)
+            for name, step in reached.items()
+        },
+        "seconds_per_step_median": float(np.median(list(seconds.values()))),
+        "prm_pair_accuracy_last_10_steps": float(np.mean(pairs[-10:])) if pairs else None,
+        "prm_pair_accuracy_first_5_steps": float(np.mean(pairs[:5])) if pairs else None,
+        "rollouts_generated": int(sum(row["prime/filter/examined"] for row in training.values())),
+    }
+
+
+def summarize(runs: Path) -> dict:
+    """The content of ``comparison.json``.
+
+    Raises:
+        FileNotFoundError: a method has no evaluated run.
+    """
+    found: dict[str, dict[str, dict]] = {method: {} for method in METHODS}
+    for folder in sorted(runs.glob("*_seed*")):
+        match = re.fullmatch(r"(\w+)_seed(\d+)", folder.name)
+        if match and match[1] in METHODS and (folder / "curve.json").exists():
+            found[match[1]][match[2]] = read_run(folder)
+    for method, by_seed in found.items():
+        if not by_seed:
+            raise FileNotFoundError(f"no evaluated run {method}_seed* in {runs}")
+    paired = sorted(set(found["prime"]) & set(found["rloo"]), key=int)
+    aggregate = {}
+    for method, by_seed in found.items():
+        chosen = [by_seed[seed] for seed in paired]
+        aggregate[method] = {
+            "final_accuracy_temperature_1": mean_and_error([run["accuracy_temperature_1"][-1] for run in chosen]),
+            "final_accuracy_greedy": mean_and_error([run["accuracy_greedy"][-1] for run in chosen]),
+            "seconds_per_step": mean_and_error([run["seconds_per_step_median"] for run in chosen]),
+        }
+        for what in ("steps_to", "seconds_to"):
+            for threshold in map(str, THRESHOLDS):
+                values = [run[what][threshold] for run in chosen if run[what][threshold] is not None]
+                name = f"{what}_{threshold}"
+                aggregate[method][name] = {**mean_and_error(values), "runs": len(chosen)} if values else None
+    difference = [
+        found["prime"][seed]["accuracy_temperature_1"][-1] - found["rloo"][seed]["accuracy_temperature_1"][-1]
+        for seed in paired
+    ]
+    return {
+        "seeds": [int(seed) for seed in paired],
+        "final_difference_prime_minus_rloo_temperature_1": mean_and_error(difference),
+        "aggregate": aggregate,
+        "runs": found,
+        "settings": settings(runs),
+        "versions": {name: version(name) for name in ("torch", "transformers", "verl", "ray")}
+        | {"python": platform.python_version()},
+        "standard_errors": "over seeds; same warm-started policy and same held-out problems in all runs",
+    }
+
+
+def settings(runs: Path) -> list[str]:
+    """The knobs of the runs, as the recipe wrote them."""
+    path = runs / "settings.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def plot(summary: dict, path: Path) -> None:
+    """Mean curves with their standard error, and every single run, thin."""
+    plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axis = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    for method, label in METHODS.items():
+        runs = [summary["runs"][method][str(seed)] for seed in summary["seeds"]]
+        values_RS = np.array([run["accuracy_temperature_1"] for run in runs])
+        steps = runs[0]["steps"]
+        for values in values_RS:
+            axis.plot(steps, values, color=COLOURS[method], alpha=0.25, linewidth=1)
+        mean = values_RS.mean(0)
+        error = values_RS.std(0, ddof=1) / math.sqrt(len(runs)) if len(runs) > 1 else np.zeros_like(mean)
+        axis.plot(steps, mean, color=COLOURS[method], linewidth=2.4, marker="o", markersize=4, label=label)
+        axis.fill_between(steps, mean - error, mean + error, color=COLOURS[method], alpha=0.2, linewidth=0)
+    count = runs[0]["n_problems"]
+    axis.set(xlabel="policy updates", ylabel=f"accuracy on {count} held-out problems, temperature 1", ylim=(0, 1))
+    axis.set_title(f"PRIME and RLOO from the same start, {len(summary['seeds'])} seeds", fontsize=11)
+    axis.grid(alpha=0.25)
+    axis.legend(frameon=False, loc="lower right")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150, format="png")
+    plt.close(figure)
+
+
+def _cell(value: dict | None, factor: float = 1.0, digits: int = 1) -> str:
+    if value is None:
+        return "never"
+    error = "" if value["standard_error"] is None else f" ± {factor * value['standard_error']:.{digits}f}"
+    partial = f" ({value['n']} of {value['runs']} runs)" if value.get("runs", value["n"]) != value["n"] else ""
+    return f"{factor * value['mean']:.{digits}f}{error}{partial}"
+
+
+def table(summary: dict) -> str:
+    """Markdown table of the comparison."""
+    rows = {
+        "accuracy at the end, temperature 1 (%)": ("final_accuracy_temperature_1", 100.0, 1),
+        "accuracy at the end, greedy (%)": ("final_accuracy_greedy", 100.0, 1),
+        "training seconds per step": ("seconds_per_step", 1.0, 2),
+    }
+    for threshold in THRESHOLDS:
+        rows[f"steps to {threshold:.0%}"] = (f"steps_to_{threshold}", 1.0, 1)
+        rows[f"training seconds to {threshold:.0%}"] = (f"seconds_to_{threshold}", 1.0, 0)
+    lines = ["| | " + " | ".join(METHODS.values()) + " |", "| --- | " + " | ".join("---" for _ in METHODS) + " |"]
+    for label, (key, factor, digits) in rows.items():
+        cells = [_cell(summary["aggregate"][method][key], factor, digits) for method in METHODS]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    difference = _cell(summary["final_difference_prime_minus_rloo_temperature_1"], 100.0, 1)
+    pairs = [run["prm_pair_accuracy_last_10_steps"] for run in summary["runs"]["prime"].values()]
+    lines += [
+        "",
+        f"PRIME minus RLOO at the end, temperature 1, paired by seed: {difference} points. "
+        f"Pair accuracy of the PRM before each update, last 10 steps: {np.mean(pairs):.3f}. "
+        f"± is the standard error over {len(summary['seeds'])} seeds.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("evaluate", help="measure every checkpoint of one run")
+    one.add_argument("--run", type=Path, required=True)
+    one.add_argument("--start", type=Path, required=True, help="the warm-started policy")
+    one.add_argument("--data", type=Path, required=True)
+    one.add_argument("--seed", type=int, default=0, help="of the sampling; the same for all runs")
+    every = commands.add_parser("summarize", help="join the runs")
+    every.add_argument("--runs", type=Path, required=True)
+    every.add_argument("--output-dir", type=Path, required=True)
+    arguments = parser.parse_args()
+    if arguments.command == "evaluate":
+        evaluate_run(arguments.run, arguments.data, arguments.start, arguments.seed)
+        return
+    summary = summarize(arguments.runs)
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    write_json(arguments.output_dir / "comparison.json", summary)
+    plot(summary, arguments.output_dir / "comparison.png")
+    with atomic_path(arguments.output_dir / "comparison.md") as temporary:
+        temporary.write_text(table(summary))
+    print(table(summary))
+    print(f"{arguments.output_dir}: comparison.json, comparison.png, comparison.md")
+
+
+if __name__ == "__main__":
+    main()

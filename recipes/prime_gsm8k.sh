@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PRIME on GSM8K with any Hugging Face chat model.
+#
+#   bash recipes/prime_gsm8k.sh MODEL_PATH [verl overrides ...]
+#
+# On a node with GPUs the defaults train with FSDP and vLLM. DEVICE=cpu runs the same recipe on the CPU with a small
+# batch, to try it out. Run again after an interruption, it resumes from the last checkpoint.
+set -euo pipefail
+
+if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
+    sed -n '/^# PRIME on GSM8K/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    echo "Knobs (environment): DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE"
+    echo "                     POLICY_LR PRM_LR BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ"
+    [[ $# -ge 1 ]] && exit 0 || exit 2
+fi
+MODEL_PATH=$1
+shift
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+DEVICE=${DEVICE:-cuda}
+# Folder with the official train.jsonl and test.jsonl; empty: from the Hugging Face hub.
+GSM8K_DIR=${GSM8K_DIR:-}
+OUTPUT_DIR=${OUTPUT_DIR:-outputs/gsm8k}
+N_ROLLOUTS=${N_ROLLOUTS:-4}
+MAX_PROMPT=${MAX_PROMPT:-512}
+BETA=${BETA:-0.05}
+EPOCHS=${EPOCHS:-15}
+STEPS=${STEPS:-null}
+
+if [[ "$DEVICE" == "cpu" ]]; then
+    CONFIG=prime_trainer_cpu
+    N_GPUS=${N_GPUS:-1}
+    TRAIN_BATCH=${TRAIN_BATCH:-4}
+    MINI_BATCH=${MINI_BATCH:-4}
+    MAX_RESPONSE=${MAX_RESPONSE:-192}
+    DEVICE_OVERRIDES=(data.val_max_samples=16)
+else
+    CONFIG=prime_trainer
+    N_GPUS=${N_GPUS:-8}
+    TRAIN_BATCH=${TRAIN_BATCH:-256}
+    MINI_BATCH=${MINI_BATCH:-64}
+    MAX_RESPONSE=${MAX_RESPONSE:-1024}
+    DEVICE_OVERRIDES=(
+        actor_rollout_ref.actor.use_dynamic_bsz=true
+        actor_rollout_ref.actor.fsdp_config.param_offload=true
+        actor_rollout_ref.actor.fsdp_config.optimizer_offload=true
+        actor_rollout_ref.rollout.name=vllm
+        actor_rollout_ref.rollout.tensor_model_parallel_size=1
+        actor_rollout_ref.rollout.gpu_memory_utilization=0.6
+    )
+fi
+POLICY_LR=${POLICY_LR:-1e-6}
+PRM_LR=${PRM_LR:-1e-6}
+SAVE_FREQ=${SAVE_FREQ:-20}
+TEST_FREQ=${TEST_FREQ:-20}
+
+PYTHON=${PYTHON:-$(command -v python3)}
+export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+DATA=$OUTPUT_DIR/data
+if [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]]; then
+    "$PYTHON" -m data_preprocessing.gsm8k --output-dir "$DATA" ${GSM8K_DIR:+--source "$GSM8K_DIR"}
+fi
+
+mkdir -p "$OUTPUT_DIR"
+export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
+set -x
+"$PYTHON" -m prime_ext.train --config-name="$CONFIG" \
+    data.train_files="$DATA/train.parquet" \
+    data.val_files="$DATA/test.parquet" \
+    data.train_batch_size="$TRAIN_BATCH" \
+    data.max_prompt_length="$MAX_PROMPT" \
+    data.max_response_length="$MAX_RESPONSE" \
+    data.filter_overlong_prompts=true \
+    actor_rollout_ref.model.path="$MODEL_PATH" \
+    actor_rollout_ref.actor.ppo_mini_batch_size="$MINI_BATCH" \
+    actor_rollout_ref.actor.optim.lr="$POLICY_LR" \
+    actor_rollout_ref.rollout.n="$N_ROLLOUTS" \
+    prm.beta="$BETA" \
+    prm.optim.lr="$PRM_LR" \
+    trainer.logger='[console,file,tensorboard]' \
+    trainer.experiment_name=gsm8k \
+    trainer.n_gpus_per_node="$N_GPUS" \
+    trainer.total_epochs="$EPOCHS" \
+    trainer.total_training_steps="$STEPS" \
+    trainer.save_freq="$SAVE_FREQ" \
+    trainer.test_freq="$TEST_FREQ" \
+    trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \
+    "${DEVICE_OVERRIDES[@]}" \
+    "$@"

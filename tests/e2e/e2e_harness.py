@@ -1,0 +1,123 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Small whole runs through verl's main, on the CPU."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from prime_ext.metrics_file import read_metrics
+from recipes.quickstart import task
+from recipes.quickstart.data import rl_rows, write_parquet
+from recipes.quickstart.model import build_model
+from recipes.quickstart.tokenizer import build_tokenizer
+
+TIMEOUT = 420
+
+
+def parity_reward(data_source: str, solution_str: str, ground_truth: str, extra_info: dict | None = None) -> dict:
+    """Right when the response has an even number of digits: even an untrained model gets a mix of both."""
+    correct = float(sum(character.isdigit() for character in solution_str) % 2 == 0)
+    return {"score": correct, "acc": correct}
+
+
+def write_inputs(folder: Path) -> None:
+    """An untrained model of the quickstart's kind, and small training and validation files."""
+    tokenizer = build_tokenizer()
+    build_model(tokenizer, seed=0).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    for name, size in (("train", 64), ("val", 4)):
+        problems = task.generate_problems(name, size, seed=0)
+        write_parquet(folder / f"{name}.parquet", rl_rows(name, problems))
+
+
+def command(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> list[str]:
+    """The command line of a small run that writes its checkpoints below ``output``."""
+    stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
+    return [
+        sys.executable, "-u", "-m", module, *stock, "--config-name=prime_trainer_cpu",
+        f"data.train_files={inputs}/train.parquet",
+        f"data.val_files={inputs}/val.parquet",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=24",
+        "data.max_response_length=12",
+        f"actor_rollout_ref.model.path={inputs}/model",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "prm.mini_batch_size=2",
+        "prm.optim.lr=1e-3",
+        "prm.optim.lr_warmup_steps=2",
+        f"reward.custom_reward_function.path={Path(__file__).resolve()}",
+        "reward.custom_reward_function.name=parity_reward",
+        "trainer.logger=[console,file]",
+        "trainer.val_before_train=false",
+        f"trainer.default_local_dir={output}/checkpoints",
+        *overrides,
+    ]  # fmt: skip
+
+
+def environment(output: Path) -> dict[str, str]:
+    """Environment of a run: one thread, no hub, metrics to ``output/metrics.jsonl``."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "VERL_PLATFORM": "cpu",
+        "VERL_FILE_LOGGER_PATH": str(output / "metrics.jsonl"),
+        "HF_HUB_OFFLINE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def run(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> None:
+    """Run to the end; a failure shows the end of the log."""
+    output.mkdir(parents=True, exist_ok=True)
+    log = output / "log.txt"
+    with log.open("a") as stream:
+        done = subprocess.run(
+            command(inputs, output, overrides, module), env=environment(output), stdout=stream, stderr=stream,
+            timeout=TIMEOUT, check=False, start_new_session=True,
+        )  # fmt: skip
+    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+
+
+def run_until_killed(inputs: Path, output: Path, overrides: list[str], when: Callable[[], bool]) -> None:
+    """Start a run and send SIGKILL to all its processes as soon as ``when`` says so."""
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "log.txt").open("a") as stream:
+        process = subprocess.Popen(
+            command(inputs, output, overrides), env=environment(output), stdout=stream, stderr=stream,
+            start_new_session=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + TIMEOUT
+        while not when():
+            assert process.poll() is None, (output / "log.txt").read_text(errors="replace")[-6000:]
+            assert time.monotonic() < deadline, "the moment to kill the run never came"
+            time.sleep(0.002)
+        # Ray's workers have sessions of their own and would go on for a while: kill the whole tree at once.
+        for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        process.wait()
+
+
+def metrics(output: Path) -> dict[int, dict[str, float]]:
+    """Metrics by step."""
+    return read_metrics(output / "metrics.jsonl")

@@ -1,0 +1,108 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A run that is killed while it saves, and started again, equals the run that was left alone."""
+
+import e2e_harness as harness
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow
+
+STEPS = 5
+OVERRIDES = [
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.total_epochs=50",
+    "trainer.save_freq=2",
+    "trainer.test_freq=-1",
+    "trainer.max_actor_ckpt_to_keep=2",
+]
+# Clocks and memory differ between runs, and the rollout engine's log-probabilities by the rounding of its batches.
+NOT_REPEATABLE = ("timing", "perf/", "rollout_corr/", "training/rollout_", "/perf/", "prime/filter/refills")
+
+
+def repeatable(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics that two equal runs share. How far it generated ahead is a matter of speed, not of the result."""
+    skipped = (*NOT_REPEATABLE, "prime/filter/returned_to_queue")
+    return {name: value for name, value in metrics.items() if not any(part in name for part in skipped)}
+
+
+def weights(folder, part: str) -> dict:
+    """Weights and optimiser state of one model of a checkpoint, as plain tensors by name."""
+    tensors = {}
+    for kind in ("model", "optim"):
+        path = folder / part / f"{kind}_world_size_1_rank_0.pt"
+        stack = [(kind, torch.load(path, weights_only=False))]
+        while stack:
+            name, value = stack.pop()
+            if isinstance(value, dict):
+                stack.extend((f"{name}.{key}", item) for key, item in value.items())
+            elif isinstance(value, list | tuple):
+                stack.extend((f"{name}.{key}", item) for key, item in enumerate(value))
+            elif isinstance(value, torch.Tensor):
+                tensors[name] = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of the run left alone (verl's stock command) and of the one that was killed and started again."""
+    base = tmp_path_factory.mktemp("resume")
+    inputs = base / "inputs"
+    harness.write_inputs(inputs)
+    alone, killed = base / "alone", base / "killed"
+    harness.run(inputs, alone, OVERRIDES, module="verl.trainer.main_ppo")
+    saving = killed / "checkpoints" / "global_step_4"
+    harness.run_until_killed(inputs, killed, OVERRIDES, when=saving.exists)
+    assert not (saving / "prime_ext_complete.json").exists(), "it was killed too late to prove anything"
+    harness.run(inputs, killed, OVERRIDES)
+    return alone, killed
+
+
+def test_it_resumed_from_the_last_whole_checkpoint(runs):
+    log = (runs[1] / "log.txt").read_text(errors="replace")
+    assert f"{runs[1]}/checkpoints/global_step_2" in log
+    assert "Training Progress:  40%" in log
+
+
+def test_metrics_are_those_of_the_uninterrupted_run(runs):
+    alone, killed = (harness.metrics(folder) for folder in runs)
+    assert sorted(alone) == sorted(killed) == list(range(1, STEPS + 1))
+    for step in alone:
+        assert repeatable(killed[step]) == pytest.approx(repeatable(alone[step]), rel=1e-6, abs=1e-7), f"step {step}"
+
+
+@pytest.mark.parametrize("part", ["actor", "prm"])
+def test_final_weights_and_optimisers_are_those_of_the_uninterrupted_run(runs, part):
+    alone, killed = (weights(folder / "checkpoints" / f"global_step_{STEPS}", part) for folder in runs)
+    assert alone.keys() == killed.keys() and len(alone) > 40
+    for name in alone:
+        torch.testing.assert_close(killed[name], alone[name], rtol=0, atol=0, msg=name)
+
+
+def test_old_checkpoints_are_deleted_only_after_a_new_one_is_whole(runs):
+    for folder in runs:
+        kept = sorted(path.name for path in (folder / "checkpoints").glob("global_step_*"))
+        assert kept == ["global_step_4", f"global_step_{STEPS}"]
+        assert all((folder / "checkpoints" / name / "prime_ext_complete.json").exists() for name in kept)
+
+
+def test_the_policy_and_the_prm_both_learned_something(runs):
+    metrics = harness.metrics(runs[0])
+    assert metrics[1]["prm/loss"] == pytest.approx(0.6931, abs=0.02)
+    assert all(metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0 for step in metrics)
+
+
+def test_rollout_and_trainer_agree_on_log_probabilities(runs):
+    for step, metrics in harness.metrics(runs[0]).items():
+        assert metrics["training/rollout_probs_diff_max"] < 1e-5, f"step {step}"
