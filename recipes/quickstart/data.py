@@ -1,0 +1,110 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Write the data of the quickstart: ``train``, ``val`` and ``test`` in verl's RL schema, ``sft`` in its SFT schema.
+
+The prompts of the four files are disjoint by construction (see ``task.split_of``) and unique within each file. Only
+``sft`` holds demonstrations, and they are noisy on purpose; the RL files hold the right final answer and no steps.
+
+    python -m recipes.quickstart.data --output-dir outputs/quickstart/data
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recipes.quickstart import task
+from recipes.quickstart.files import atomic_path, write_json
+
+
+def rl_rows(split: str, problems: list[task.Problem]) -> list[dict]:
+    """Rows in the schema of verl's ``RLHFDataset``."""
+    return [
+        {
+            "data_source": task.DATA_SOURCE,
+            "prompt": [{"role": "user", "content": problem.prompt}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": str(problem.answer)},
+            "extra_info": {"split": split, "index": index},
+        }
+        for index, problem in enumerate(problems)
+    ]
+
+
+def sft_rows(problems: list[task.Problem], mean_error: float, misconception_seed: int, seed: int) -> list[dict]:
+    """Noisy demonstrations in the schema of verl's ``MultiTurnSFTDataset``."""
+    misconceptions = task.draw_misconceptions(mean_error, misconception_seed)
+    rng = random.Random(f"demonstrations-{seed}")
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": problem.prompt},
+                {"role": "assistant", "content": task.demonstrate(problem, misconceptions, rng)},
+            ]
+        }
+        for problem in problems
+    ]
+
+
+def write_parquet(path: Path, rows: list[dict]) -> None:
+    """Write rows to a parquet file, atomically."""
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows), temporary)
+
+
+def write_data(
+    output_dir: Path,
+    *,
+    train_size: int = 8192,
+    val_size: int = 256,
+    test_size: int = 2000,
+    sft_size: int = 64000,
+    mean_error: float = 0.25,
+    misconception_seed: int = 123,
+    seed: int = 0,
+) -> dict[str, int]:
+    """Write the four files and, last, ``data.json`` with the settings, whose presence means that all is complete.
+
+    Returns:
+        The number of rows per file.
+    """
+    sizes = {"train": train_size, "val": val_size, "test": test_size, "sft": sft_size}
+    for split, size in sizes.items():
+        problems = task.generate_problems(split, size, seed)
+        rows = sft_rows(problems, mean_error, misconception_seed, seed) if split == "sft" else rl_rows(split, problems)
+        write_parquet(output_dir / f"{split}.parquet", rows)
+        print(f"{output_dir / f'{split}.parquet'}: {size} rows")
+    settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
+    write_json(output_dir / "data.json", {"rows": sizes, **settings})
+    return sizes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--train-size", type=int, default=8192, help="problems for RL")
+    parser.add_argument("--val-size", type=int, default=256, help="problems for verl's validation during training")
+    parser.add_argument("--test-size", type=int, default=2000, help="held-out problems for evaluate.py only")
+    parser.add_argument("--sft-size", type=int, default=64000, help="noisy demonstrations for the warm start")
+    parser.add_argument("--mean-error", type=float, default=0.25, help="mean error probability of a demonstrated fact")
+    parser.add_argument("--misconception-seed", type=int, default=123, help="which facts are mistaken, and how")
+    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
+    write_data(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Copy policy and PRM of the latest complete checkpoint to Hugging Face folders, in float32.
+
+    python -m recipes.quickstart.export --checkpoints outputs/quickstart/checkpoints --output-dir outputs/quickstart
+
+Needs ``hf_model`` among the saved contents of both. verl's ``python -m verl.model_merger`` makes a Hugging Face folder
+from any FSDP checkpoint too, but it rounds the weights to bfloat16, and verl's own ``hf_model`` folder holds float32
+weights under a configuration that says bfloat16; a small policy changes visibly by that rounding.
+"""
+
+import argparse
+from pathlib import Path
+
+from prime_ext.trainer.checkpoint import complete_steps
+from recipes.quickstart.files import atomic_path
+from recipes.quickstart.respond import load_model
+
+
+def export(checkpoints: Path, output_dir: Path) -> int:
+    """Write ``policy`` and ``prm`` below ``output_dir``; returns the step of the checkpoint.
+
+    Raises:
+        FileNotFoundError: there is no complete checkpoint, or it holds no Hugging Face weights.
+    """
+    steps = complete_steps(checkpoints)
+    if not steps:
+        raise FileNotFoundError(f"no complete checkpoint in {checkpoints}")
+    for name, role in (("policy", "actor"), ("prm", "prm")):
+        source = checkpoints / f"global_step_{steps[-1]}" / role / "huggingface"
+        if not (source / "model.safetensors").is_file():
+            raise FileNotFoundError(f"{source} holds no weights; train with hf_model among the checkpoint contents")
+        model, tokenizer = load_model(source)
+        with atomic_path(output_dir / name) as temporary:
+            model.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+        print(f"{output_dir / name}: {role} of step {steps[-1]}")
+    return steps[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", type=Path, required=True, help="trainer.default_local_dir of the run")
+    parser.add_argument("--output-dir", type=Path, required=True)
+    arguments = parser.parse_args()
+    export(arguments.checkpoints, arguments.output_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Warm start: imitate the noisy demonstrators for 1,000 steps, with the loss on the response tokens only.
+
+    python -m recipes.quickstart.sft --data outputs/quickstart/data/sft.parquet --output-dir outputs/quickstart/sft
+
+The default settings give a policy that solves about a quarter of the held-out problems at temperature 1, as the
+demonstrators do.
+
+Why the Hugging Face trainer and not verl's own: ``verl.trainer.sft_trainer`` does run on this data with
+``VERL_PLATFORM=cpu`` (``torchrun --nproc_per_node=1 -m verl.trainer.sft_trainer data.train_files=...``) and its loss
+falls alike, but it renders three chat templates per sample in the training loop and took 0.33 s per step, against
+0.08 s here: more than five minutes instead of one and a half.
+"""
+
+import argparse
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+import transformers
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Trainer, TrainingArguments
+
+from recipes.quickstart.files import atomic_path, write_json
+from recipes.quickstart.model import build_model
+from recipes.quickstart.tokenizer import build_tokenizer
+
+IGNORED_LABEL = -100
+
+
+class DemonstrationDataset(Dataset):
+    """Tokenised conversations; the labels of the prompt tokens are ignored.
+
+    Args:
+        conversations: question and answer, each in the schema of ``sft.parquet``.
+    """
+
+    def __init__(self, conversations: list[list[dict[str, str]]], tokenizer: PreTrainedTokenizerFast):
+        prompts = [conversation[:1] for conversation in conversations]
+        options = {"tokenize": True, "return_dict": True}
+        self.input_ids = tokenizer.apply_chat_template(conversations, **options)["input_ids"]
+        prompt_ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, **options)["input_ids"]
+        self.prompt_lengths = [len(ids) for ids in prompt_ids]
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        ids, prompt_length = self.input_ids[index], self.prompt_lengths[index]
+        return {
+            "input_ids": ids,
+            "attention_mask": [1] * len(ids),
+            "labels": [IGNORED_LABEL] * prompt_length + ids[prompt_length:],
+        }
+
+
+class SameLengthBatches(Sampler[list[int]]):
+    """Batches of sequences of the same length, in random order: no padding, and no drift of the length within an epoch.
+
+    (Sorting by length within large chunks, as ``group_by_length`` does, left this model clearly worse: .17 against .25
+    at temperature 1 after 1,000 steps.)
+    """
+
+    def __init__(self, lengths: list[int], batch_size: int, seed: int):
+        self.by_length: dict[int, list[int]] = defaultdict(list)
+        for index, length in enumerate(lengths):
+            self.by_length[length].append(index)
+        self.batch_size = batch_size
+        self.rng = random.Random(seed)
+        if len(self) == 0:
+            raise ValueError(f"{len(lengths)} demonstrations are too few for batches of {batch_size} of equal length")
+
+    def __len__(self) -> int:
+        return sum(len(indices) // self.batch_size for indices in self.by_length.values())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = []
+        for indices in self.by_length.values():
+            order = self.rng.sample(indices, len(indices))
+            full = len(order) - len(order) % self.batch_size
+            batches += [order[start : start + self.batch_size] for start in range(0, full, self.batch_size)]
+        self.rng.shuffle(batches)
+        return iter(batches)
+
+
+class WarmStartTrainer(Trainer):
+    """The Hugging Face trainer with batches of equal length."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        lengths = [len(ids) for ids in self.train_dataset.input_ids]
+        batches = SameLengthBatches(lengths, self.args.per_device_train_batch_size, self.args.seed)
+        return DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
+
+
+def train(
+    data: Path,
+    output_dir: Path,
+    *,
+    steps: int = 1000,
+    batch_size: int = 64,
+    learning_rate: float = 3e-3,
+    seed: int = 0,
+) -> None:
+    """Train a fresh model on ``data`` and write model, tokenizer and ``sft.json`` to ``output_dir``, atomically."""
+    started = time.time()
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, seed)
+    conversations = pq.read_table(data, columns=["messages"])["messages"].to_pylist()
+    if not conversations:
+        raise ValueError(f"{data} has no rows")
+    with atomic_path(output_dir) as temporary:
+        arguments = TrainingArguments(
+            output_dir=str(temporary),
+            max_steps=steps,
+            per_device_train_batch_size=batch_size,
+            learning_rate=learning_rate,
+            lr_scheduler_type="linear",
+            warmup_steps=min(50, steps),
+            adam_beta2=0.95,
+            weight_decay=0.01,
+            max_grad_norm=1.0,
+            seed=seed,
+            use_cpu=True,
+            save_strategy="no",
+            report_to="none",
+            logging_steps=100,
+        )
+        collator = DataCollatorForSeq2Seq(tokenizer, padding=True, label_pad_token_id=IGNORED_LABEL)
+        trainer = WarmStartTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=DemonstrationDataset(conversations, tokenizer),
+            data_collator=collator,
+        )
+        result = trainer.train()
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        write_json(
+            temporary / "sft.json",
+            {
+                "steps": steps,
+                "batch_size": batch_size,
+                "learning_rate": learning_rate,
+                "seed": seed,
+                "parameters": model.num_parameters(),
+                "train_loss": result.training_loss,
+                "seconds": round(time.time() - started, 1),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        )
+    print(f"{output_dir}: {model.num_parameters():,} parameters, {steps} steps, {time.time() - started:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="sft.parquet written by data.py")
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    train(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

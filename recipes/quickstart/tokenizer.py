@@ -1,0 +1,50 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+r"""The 21-token tokenizer of the quickstart: one token per character, and one for ``\boxed{``.
+
+There is no unknown token: a character outside the alphabet is an error, not a silent replacement. The chat template
+adds only what the model was trained on: ``<bos>`` before a question and ``<eos>`` after an answer. ``<bos>`` belongs to
+the user turn (not to the start of the conversation), because verl's SFT data set renders every turn on its own.
+"""
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+VOCABULARY = (PAD, BOS, EOS, *"0123456789+-*=;?", "\\boxed{", "}")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}{{ bos_token + message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
+    "{% else %}{{ raise_exception('roles are user and assistant, got ' + message['role']) }}{% endif %}"
+    "{% endfor %}"
+)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Build the tokenizer. Decoding joins the tokens without spaces, so text round-trips exactly."""
+    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(VOCABULARY)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        padding_side="left",
+        model_max_length=128,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )

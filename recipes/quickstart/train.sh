@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# The training run of the quickstart and of the comparison: PRIME on the last-digit chains, through verl, on the CPU.
+#
+#   bash recipes/quickstart/train.sh RUN_DIR DATA_DIR MODEL [verl overrides ...]
+#
+# Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ KEEP PYTHON
+# Started again, it resumes from the last complete checkpoint of RUN_DIR.
+set -euo pipefail
+
+if [[ $# -lt 3 ]]; then
+    sed -n '/^# The training run/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3- >&2
+    exit 2
+fi
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+RUN_DIR=$1 DATA_DIR=$2 MODEL=$3
+shift 3
+PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
+# TransferQueue would use 8 threads in every process, and warn at every call that there are fewer cores.
+export TQ_NUM_THREADS=1 TORCH_COMPILE_DISABLE=1
+export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
+export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
+# The progress of the run matters more than the notes of every process that starts.
+export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore} VERL_LOGGING_LEVEL=${VERL_LOGGING_LEVEL:-WARNING}
+
+# One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM updates per step.
+# hf_model among the contents of a checkpoint: verl's merger would round the weights to bfloat16.
+exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
+    hydra.run.dir="$RUN_DIR/hydra" \
+    data.train_files="$DATA_DIR/train.parquet" \
+    data.val_files="$DATA_DIR/val.parquet" \
+    data.seed="${SEED:-0}" \
+    data.train_batch_size="${PROMPTS:-16}" \
+    data.max_prompt_length=24 \
+    data.max_response_length=48 \
+    reward.custom_reward_function.path="$ROOT/recipes/quickstart/task.py" \
+    reward.custom_reward_function.name=compute_score \
+    actor_rollout_ref.model.path="$MODEL" \
+    actor_rollout_ref.rollout.n="${ROLLOUTS:-4}" \
+    actor_rollout_ref.rollout.seed="${SEED:-0}" \
+    actor_rollout_ref.rollout.val_kwargs.do_sample=true \
+    actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \
+    actor_rollout_ref.actor.ppo_mini_batch_size="${PROMPTS:-16}" \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 \
+    actor_rollout_ref.actor.optim.lr="${LR:-2e-4}" \
+    actor_rollout_ref.actor.optim.lr_warmup_steps="${LR_WARMUP:-10}" \
+    actor_rollout_ref.actor.optim.betas=[0.9,0.99] \
+    actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
+    prm.beta="${BETA:-0.2}" \
+    prm.mini_batch_size="${PRM_MINI_BATCH:-4}" \
+    prm.optim.lr="${PRM_LR:-1e-3}" \
+    prm.optim.betas=[0.9,0.99] \
+    prm.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
+    trainer.logger=[console,tensorboard,file] \
+    trainer.default_local_dir="$RUN_DIR/checkpoints" \
+    trainer.val_before_train=false \
+    trainer.test_freq="${TEST_FREQ:--1}" \
+    trainer.save_freq="${SAVE_FREQ:-10}" \
+    trainer.max_actor_ckpt_to_keep="${KEEP:-2}" \
+    trainer.total_epochs=1000 \
+    trainer.total_training_steps="${STEPS:-80}" \
+    "$@"

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PRIME from nothing to a trained model on a machine without an accelerator (2 cores, 8 GB, about 15 minutes).
+#
+#   bash recipes/quickstart_cpu.sh                        everything into outputs/quickstart
+#   OUT=outputs/seed1 SEED=1 bash recipes/quickstart_cpu.sh
+#   bash recipes/quickstart_cpu.sh prm.update_mode=after  further words are overrides of verl's configuration
+#
+# Environment -> data -> warm start -> evaluation -> PRIME through verl -> export -> evaluation -> report. A phase whose
+# result is complete is skipped, and the training goes on from its last checkpoint: after an interruption, run the same
+# command again. Other settings need another OUT. The knobs are the environment variables below.
+set -euo pipefail
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+OUT="${OUT:-$ROOT/outputs/quickstart}"             # folder of the run
+SEED="${SEED:-0}"                                  # of warm start, order of the problems, sampling
+MEAN_ERROR="${MEAN_ERROR:-0.25}"                   # how often the demonstrators of the warm start are wrong, per step
+TEST_SIZE="${TEST_SIZE:-2000}"                     # held-out problems
+SFT_STEPS="${SFT_STEPS:-1000}"                     # warm start: optimiser steps
+STEPS="${STEPS:-80}"                               # PRIME steps
+PROMPTS="${PROMPTS:-16}"                           # problems per step, after the filter
+ROLLOUTS="${ROLLOUTS:-4}"                          # samples per problem
+LR="${LR:-2e-4}"                                   # learning rate of the policy
+LR_WARMUP="${LR_WARMUP:-10}"                       # steps
+PRM_LR="${PRM_LR:-1e-3}"                           # learning rate of the process reward model
+PRM_MINI_BATCH="${PRM_MINI_BATCH:-4}"              # problems per update of the process reward model
+BETA="${BETA:-0.2}"                                # of the process reward
+TEST_FREQ="${TEST_FREQ:--1}"                       # steps between verl's own validations; -1: none
+SAVE_FREQ="${SAVE_FREQ:-20}"                       # steps between checkpoints
+KNOBS=(SEED MEAN_ERROR TEST_SIZE SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA TEST_FREQ
+  SAVE_FREQ)
+
+if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+  sed -n '/^# PRIME from nothing/,/^KNOBS/p' "${BASH_SOURCE[0]}" | sed '$d; /^set -/d; /^ROOT=/d; s/^# \{0,1\}//'
+  exit 0
+fi
+
+mkdir -p "$OUT"
+OUT="$(cd "$OUT" && pwd)"
+cd "$ROOT"
+
+settings="$(for knob in "${KNOBS[@]}"; do printf '%s=%s\n' "$knob" "${!knob}"; done; printf 'OVERRIDES=%s\n' "$*")"
+if [[ ! -f "$OUT/settings.txt" ]]; then
+  printf '%s\n' "$settings" > "$OUT/settings.txt.new"
+  mv "$OUT/settings.txt.new" "$OUT/settings.txt"
+elif [[ "$(cat "$OUT/settings.txt")" != "$settings" ]]; then
+  echo "$OUT holds a run with other settings (settings.txt); choose another OUT or delete that folder:" >&2
+  diff "$OUT/settings.txt" - <<< "$settings" >&2 || exit 2
+fi
+
+# phase NAME COMMAND...: run the command and note its seconds, also if it is interrupted.
+running=""
+note_seconds() {
+  if [[ -n "$running" ]]; then
+    printf '%s\t%s\n' "$running" "$((SECONDS - phase_start))" >> "$OUT/seconds.tsv"
+    running=""
+  fi
+}
+trap note_seconds EXIT
+trap 'exit 130' INT TERM
+phase() {
+  running="$1"
+  phase_start=$SECONDS
+  shift
+  printf '\n== %s\n' "$running"
+  "$@"
+  printf '== %s: %s s\n' "$running" "$((SECONDS - phase_start))"
+  note_seconds
+}
+# skip NAME FILE: true, with a line that says so, if the result of the phase is there.
+skip() {
+  [[ -e "$2" ]] && printf '\n== %s: done before (%s)\n' "$1" "${2#"$OUT"/}"
+}
+
+phase environment bash recipes/make_environment.sh
+PYTHON="$ROOT/.venv/bin/python"
+export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.quickstart.data --output-dir "$OUT/data" \
+  --seed "$SEED" --test-size "$TEST_SIZE" --mean-error "$MEAN_ERROR"
+
+skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.sft \
+  --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
+
+skip evaluation_before "$OUT/evaluation_before.json" || phase evaluation_before "$PYTHON" -m recipes.quickstart.evaluate \
+  --model "$OUT/sft" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_before.json" --seed "$SEED"
+
+# ---------------------------------------------------------------------------------------------------------------------
+# PRIME through verl: every override is in recipes/quickstart/train.sh.
+export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ PYTHON
+skip prime "$OUT/checkpoints/global_step_$STEPS/prime_ext_complete.json" \
+  || phase prime bash recipes/quickstart/train.sh "$OUT" "$OUT/data" "$OUT/sft" "$@"
+# ---------------------------------------------------------------------------------------------------------------------
+
+# prm/ is written after policy/.
+skip export "$OUT/prm/config.json" || phase export "$PYTHON" -m recipes.quickstart.export \
+  --checkpoints "$OUT/checkpoints" --output-dir "$OUT"
+
+skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$PYTHON" -m recipes.quickstart.evaluate \
+  --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
+
+# The report is cheap and prints what came out, so it is always made.
+report_settings=()
+while IFS= read -r line; do report_settings+=(--setting "$line"); done < "$OUT/settings.txt"
+"$PYTHON" -m recipes.quickstart.report --run-dir "$OUT" --beta "$BETA" --seed "$SEED" "${report_settings[@]}"

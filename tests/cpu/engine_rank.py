@@ -1,0 +1,178 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One rank of the engine tests: runs verl's TrainingWorker on gloo, without Ray, and saves what it computed.
+
+Started by test_engine.py as a program of its own, because a process can open one process group only:
+``python engine_rank.py MODEL_PATH WORK_DIR`` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import prime_ext.cpu
+
+prime_ext.cpu.install()
+
+from verl.trainer.config import CheckpointConfig  # noqa: E402
+from verl.utils import tensordict_utils as tu  # noqa: E402
+from verl.workers.config import (  # noqa: E402
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+    TrainingWorkerConfig,
+)
+from verl.workers.engine_workers import TrainingWorker  # noqa: E402
+from verl.workers.utils.losses import sft_loss  # noqa: E402
+
+FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+
+
+def build_worker(
+    model_path, *, forward_only=False, remove_padding=True, strategy="fsdp2", model_type="language_model", **options
+):
+    config = TrainingWorkerConfig(
+        model_type=model_type,
+        model_config=HFModelConfig(
+            path=str(model_path),
+            use_remove_padding=remove_padding,
+            enable_gradient_checkpointing=False,
+            override_config={"attn_implementation": "sdpa"},
+        ),
+        engine_config=FSDPEngineConfig(
+            strategy=strategy,
+            forward_only=forward_only,
+            model_dtype="fp32",
+            mixed_precision=FP32,
+            use_torch_compile=False,
+            max_token_len_per_gpu=64,
+            infer_max_token_len_per_gpu=64,
+            micro_batch_size_per_gpu=2,
+            infer_micro_batch_size_per_gpu=2,
+            **options,
+        ),
+        optimizer_config=None if forward_only else FSDPOptimizerConfig(lr=1e-2, total_training_steps=10),
+        checkpoint_config=CheckpointConfig(),
+    )
+    worker = TrainingWorker(config)
+    worker.reset()
+    worker.set_loss_fn(partial(sft_loss, config=None))
+    return worker
+
+
+def build_sequences(n=8):
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(4, 30, (n,), generator=generator).tolist()
+    return [torch.randint(2, 40, (length,), generator=generator) for length in lengths]
+
+
+def build_batch(sequences, **non_tensors):
+    """The nested tensors that verl's V1 trainer sends to its workers; every token but the first is trained on."""
+    nested = partial(torch.nested.as_nested_tensor, layout=torch.jagged)
+    return tu.get_tensordict(
+        tensor_dict={
+            "input_ids": nested(sequences),
+            "position_ids": nested([torch.arange(len(ids)) for ids in sequences]),
+            "loss_mask": nested([torch.tensor([0] + [1] * (len(ids) - 1)) for ids in sequences]),
+        },
+        non_tensor_dict={"temperature": 1.0, "global_batch_size": 8, "pad_mode": "no_padding", **non_tensors},
+    )
+
+
+def own_share(sequences):
+    n = len(sequences) // dist.get_world_size()
+    return sequences[n * dist.get_rank() : n * (dist.get_rank() + 1)]
+
+
+def gathered(values):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, values)
+    return [value for part in parts for value in part]
+
+
+def log_probs(worker, sequences, **non_tensors):
+    """Log-probability of every token but the first, one tensor per sequence, over all ranks."""
+    output = worker.infer_batch(build_batch(own_share(sequences), compute_loss=False, **non_tensors))
+    return gathered([row[:-1].clone() for row in output["log_probs"].unbind()])
+
+
+def full_weights(worker):
+    weights, _ = worker.engine.get_per_tensor_param()
+    return {name: tensor.detach().clone() for name, tensor in weights}
+
+
+def train(worker, sequences, steps, **non_tensors):
+    losses = []
+    for _ in range(steps):
+        output = worker.train_batch(build_batch(own_share(sequences), **non_tensors))
+        losses.append(tu.get(output, "metrics")["loss"])
+    return losses
+
+
+def message_of(function):
+    try:
+        function()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def main(model_path, work_dir):
+    sequences = build_sequences()
+    results = {"sequences": sequences}
+    for remove_padding in (True, False):
+        worker = build_worker(model_path, remove_padding=remove_padding)
+        for dynamic in (True, False):
+            for micro_batch_size in (1, 4):
+                results["infer", remove_padding, dynamic, micro_batch_size] = log_probs(
+                    worker, sequences, use_dynamic_bsz=dynamic, micro_batch_size_per_gpu=micro_batch_size
+                )
+                if dynamic:
+                    break
+    results["forward_only"] = log_probs(build_worker(model_path, forward_only=True), sequences, use_dynamic_bsz=False)
+
+    for dynamic, micro_batch_size in ((False, 1), (False, 4), (True, 1)):
+        worker = build_worker(model_path)
+        losses = train(worker, sequences, 2, use_dynamic_bsz=dynamic, micro_batch_size_per_gpu=micro_batch_size)
+        results["train", dynamic, micro_batch_size] = losses, full_weights(worker)
+
+    # Saved after two steps, restored into a fresh engine, trained one step more: as if never interrupted.
+    folder = str(Path(work_dir) / "checkpoint")
+    worker.save_checkpoint(folder, global_step=2)
+    dist.barrier()
+    restored = build_worker(model_path)
+    restored.load_checkpoint(folder)
+    results["resumed"] = [
+        (train(each, sequences, 1, use_dynamic_bsz=False), full_weights(each)) for each in (worker, restored)
+    ]
+
+    value_worker = build_worker(model_path, model_type="value_model", remove_padding=False)
+    batch = build_batch(own_share(sequences), compute_loss=False, use_dynamic_bsz=False)
+    results["values"] = gathered([row.clone() for row in value_worker.infer_batch(batch)["values"].unbind()])
+    results["value_engine"] = type(value_worker.engine).__name__
+
+    results["refused_fsdp1"] = message_of(lambda: build_worker(model_path, strategy="fsdp"))
+    results["refused_offload_policy"] = message_of(lambda: build_worker(model_path, offload_policy=True))
+    results["backend"] = dist.get_backend()
+    if dist.get_rank() == 0:
+        torch.save(results, Path(work_dir) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,126 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""verl's FSDP2 engine on the CPU, through verl's TrainingWorker, on one and on two gloo ranks."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+RANK_PROGRAM = Path(__file__).parent / "engine_rank.py"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_ranks(model_path, work_dir, n_ranks):
+    environment = os.environ | {
+        "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_PLUGINS": "none",
+        "WORLD_SIZE": str(n_ranks),
+        "LOCAL_WORLD_SIZE": str(n_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    root = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with open(log, "w") as stream:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(RANK_PROGRAM), str(model_path), str(work_dir)],
+                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    try:
+        codes = [process.wait(timeout=400) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
+    return torch.load(work_dir / "results.pt", weights_only=False)
+
+
+@pytest.fixture(scope="module")
+def results_by_ranks(model_path, tmp_path_factory):
+    return {n: run_ranks(model_path, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
+def results(request, results_by_ranks):
+    return results_by_ranks[request.param]
+
+
+@pytest.fixture(scope="module")
+def expected_log_probs(model, results_by_ranks):
+    return [
+        model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        for ids in results_by_ranks[1]["sequences"]
+    ]
+
+
+def assert_rows_close(rows, expected_rows):
+    assert len(rows) == len(expected_rows)
+    for row, expected in zip(rows, expected_rows, strict=True):
+        torch.testing.assert_close(row, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("remove_padding", [True, False], ids=["remove padding", "padded"])
+@pytest.mark.parametrize("dynamic, micro_batch_size", [(True, 1), (False, 1), (False, 4)])
+def test_log_probs_equal_those_of_transformers(results, expected_log_probs, remove_padding, dynamic, micro_batch_size):
+    assert results["backend"] == "gloo"
+    assert_rows_close(results["infer", remove_padding, dynamic, micro_batch_size], expected_log_probs)
+
+
+def test_an_engine_that_only_runs_forward_needs_no_pinned_memory(results, expected_log_probs):
+    assert_rows_close(results["forward_only"], expected_log_probs)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("dynamic, micro_batch_size", [(False, 1), (False, 4), (True, 1)])
+def test_training_does_not_depend_on_ranks_and_micro_batches(results_by_ranks, n_ranks, dynamic, micro_batch_size):
+    losses, weights = results_by_ranks[n_ranks]["train", dynamic, micro_batch_size]
+    expected_losses, expected_weights = results_by_ranks[1]["train", False, 4]
+    assert losses[1] < losses[0]
+    assert losses == pytest.approx(expected_losses, abs=1e-5)
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, expected_weights[name], atol=1e-3, rtol=0)
+
+
+def test_a_restored_checkpoint_continues_bit_for_bit(results):
+    (losses, weights), (restored_losses, restored_weights) = results["resumed"]
+    assert restored_losses == losses
+    assert all(torch.equal(restored_weights[name], weight) for name, weight in weights.items())
+
+
+def test_the_value_model_runs_on_the_cpu_engine(results):
+    assert results["value_engine"] == "CPUEngineWithValueHead"
+    assert len(results["values"]) == 8 and all(row.isfinite().all() for row in results["values"])
+
+
+def test_what_the_cpu_cannot_do_is_refused_with_advice(results):
+    assert "set strategy=fsdp2" in results["refused_fsdp1"]
+    assert "offload_policy=False" in results["refused_offload_policy"]

@@ -1,0 +1,252 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The batched generator: exact log-probabilities, and samples that belong to the request alone."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prime_ext.cpu.generation import (
+    BatchedGenerator,
+    GenerationRequest,
+    processed_logits,
+    request_uniforms,
+    sample_by_inversion,
+)
+
+EOS = 1
+
+
+def engine(model, **options) -> BatchedGenerator:
+    return BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=model.config.vocab_size, **options)
+
+
+def random_requests(n, seed=0, **options) -> list[GenerationRequest]:
+    generator = np.random.default_rng(seed)
+    return [
+        GenerationRequest(
+            prompt_ids=generator.integers(2, 40, size=generator.integers(1, 12)).tolist(),
+            max_new_tokens=int(generator.integers(1, 20)),
+            seed=i,
+            **options,
+        )
+        for i in range(n)
+    ]
+
+
+def plain_log_probs(model, request, token_ids, temperature=1.0):
+    ids = torch.tensor([[*request.prompt_ids, *token_ids]])
+    logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(-1, torch.tensor(token_ids)[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probs_equal_those_of_a_plain_forward_pass(model, temperature):
+    requests = random_requests(40, temperature=temperature)
+    for request, output in zip(requests, engine(model, max_batch_size=16).generate(requests), strict=True):
+        expected = plain_log_probs(model, request, output.token_ids, temperature)
+        torch.testing.assert_close(torch.tensor(output.log_probs).float(), expected, atol=1e-5, rtol=0)
+
+
+def test_greedy_equals_generate_of_transformers(model):
+    requests = random_requests(20, temperature=0.0)
+    for request, output in zip(requests, engine(model).generate(requests), strict=True):
+        ids = torch.tensor([request.prompt_ids])
+        expected = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=request.max_new_tokens
+        )
+        assert output.token_ids == expected[0, ids.shape[1] :].tolist()
+        torch.testing.assert_close(
+            torch.tensor(output.log_probs).float(), plain_log_probs(model, request, output.token_ids), atol=1e-5, rtol=0
+        )
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 3, 64])
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_samples_do_not_depend_on_the_batch_nor_on_the_order_of_arrival(model, max_batch_size, order):
+    requests = random_requests(48)
+    expected = [engine(model).generate([request])[0].token_ids for request in requests]
+    step = 1 if order == "forward" else -1
+    outputs = engine(model, max_batch_size=max_batch_size, max_prefill_tokens=32).generate(requests[::step])[::step]
+    assert [output.token_ids for output in outputs] == expected
+
+
+def test_samples_of_requests_that_join_a_running_batch_are_the_same(model):
+    requests = random_requests(30)
+    expected = [engine(model).generate([request])[0] for request in requests]
+    generator, outputs, waiting = engine(model, max_batch_size=8), {}, list(requests)
+    tickets = []
+    while waiting or generator.has_work:
+        if waiting:
+            tickets.append(generator.submit(waiting.pop(0)))
+        outputs |= generator.step()
+    for ticket, output in zip(tickets, expected, strict=True):
+        assert outputs[ticket].token_ids == output.token_ids
+        assert outputs[ticket].log_probs == pytest.approx(output.log_probs, abs=1e-5)
+
+
+def test_in_double_precision_log_probs_do_not_depend_on_the_batch_to_twelve_digits(model, tokenizer):
+    import copy
+
+    model = copy.deepcopy(model).double()
+    requests = random_requests(32)
+    alone = [engine(model).generate([request])[0] for request in requests]
+    for one, many in zip(alone, engine(model).generate(requests), strict=True):
+        assert many.token_ids == one.token_ids
+        assert many.log_probs == pytest.approx(one.log_probs, abs=1e-12)
+
+
+def test_the_cache_forgets_columns_that_no_row_uses(model):
+    generator = engine(model, max_batch_size=4)
+    for request in random_requests(200):
+        generator.submit(request)
+    while generator.has_work:
+        generator.step()
+        if generator._rows is not None:
+            assert generator._cache.get_seq_length() <= 12 + 20 + 20
+
+
+def test_another_seed_gives_another_sample(model):
+    request = GenerationRequest([5, 6, 7], 19, seed=1)
+    other = GenerationRequest([5, 6, 7], 19, seed=2)
+    first, second, third = engine(model).generate([request, other, request])
+    assert first.token_ids == third.token_ids != second.token_ids
+
+
+def test_an_aborted_request_continues_with_the_uniforms_it_would_have_used(model):
+    request = GenerationRequest([5, 6, 7], 12, seed=3, ignore_eos=True)
+    whole = engine(model).generate([request])[0]
+    generator = engine(model)
+    ticket = generator.submit(request)
+    for _ in range(3):
+        generator.step()
+    part = generator.abort()[ticket]
+    assert part.stop_reason == "aborted" and 0 < len(part.token_ids) < 12 and not generator.has_work
+    rest = GenerationRequest([5, 6, 7, *part.token_ids], 12 - len(part.token_ids), seed=3, ignore_eos=True)
+    assert part.token_ids + engine(model).generate([rest])[0].token_ids == whole.token_ids
+
+
+def test_sampled_frequencies_follow_the_model(model):
+    prompt, n = [9, 10, 11], 4000
+    outputs = engine(model).generate([GenerationRequest(prompt, 1, seed=seed) for seed in range(n)])
+    counts = torch.bincount(torch.tensor([o.token_ids[0] for o in outputs]), minlength=model.config.vocab_size)
+    probabilities = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+    standard_error = (probabilities * (1 - probabilities) / n).sqrt()
+    assert ((counts / n - probabilities).abs() <= 5 * standard_error + 1e-6).all()
+
+
+@pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 5, "top_p": 0.7, "temperature": 1.3}])
+def test_truncated_sampling_stays_in_its_support_and_reports_renormalised_log_probs(model, options):
+    prompt = [4, 8]
+    requests = [GenerationRequest(prompt, 1, seed=seed, **options) for seed in range(300)]
+    outputs = engine(model).generate(requests + random_requests(5))[: len(requests)]
+    logits = model(torch.tensor([prompt])).logits[0, -1].double() / options.get("temperature", 1.0)
+    ranked = logits.softmax(-1).sort(descending=True)
+    kept = ranked.values[: options.get("top_k", len(logits))]
+    kept = kept / kept.sum()
+    n_kept = int((kept.cumsum(0) - kept < options.get("top_p", 1.0)).sum())
+    support = ranked.indices[:n_kept].tolist()
+    assert {output.token_ids[0] for output in outputs} == set(support)
+    expected = dict(zip(support, (kept[:n_kept] / kept[:n_kept].sum()).log().tolist(), strict=True))
+    for output in outputs:
+        assert output.log_probs[0] == pytest.approx(expected[output.token_ids[0]], abs=1e-5)
+
+
+def test_raw_log_probs_ignore_temperature_and_truncation(model):
+    request = GenerationRequest([4, 8], 6, temperature=0.5, top_k=2, seed=1)
+    output = engine(model, log_probs_mode="raw_logprobs").generate([request])[0]
+    expected = plain_log_probs(model, request, output.token_ids)
+    torch.testing.assert_close(torch.tensor(output.log_probs).float(), expected, atol=1e-5, rtol=0)
+
+
+def test_a_completion_ends_with_the_stop_token_and_says_why(model):
+    requests = [GenerationRequest([3], 60, seed=seed) for seed in range(60)]
+    outputs = engine(model).generate(requests)
+    assert {output.stop_reason for output in outputs} == {"stop", "length"}
+    for output in outputs:
+        assert (EOS in output.token_ids) == (output.stop_reason == "stop")
+        assert EOS not in output.token_ids[:-1]
+        assert output.stop_reason == "stop" or len(output.token_ids) == 60
+
+
+def test_stop_tokens_minimum_length_and_ignored_eos(model):
+    everything = range(model.config.vocab_size)
+    stop_at_all = GenerationRequest([3], 20, seed=1, stop_token_ids=[t for t in everything if t != 5])
+    forced = GenerationRequest([3], 20, seed=1, min_new_tokens=4, stop_token_ids=[t for t in everything if t != 5])
+    unstoppable = [GenerationRequest([3], 60, seed=seed, ignore_eos=True) for seed in range(60)]
+    first, second, *rest = engine(model).generate([stop_at_all, forced, *unstoppable])
+    assert len(first.token_ids) == 1 or first.token_ids[0] == 5
+    assert second.token_ids[:4] == [5, 5, 5, 5]
+    assert all(len(output.token_ids) == 60 and output.stop_reason == "length" for output in rest)
+    assert any(EOS in output.token_ids for output in rest)
+
+
+def test_tokens_outside_the_tokenizer_are_never_sampled(model):
+    generator = BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=10)
+    outputs = generator.generate(random_requests(30))
+    assert max(token for output in outputs for token in output.token_ids) < 10
+
+
+def test_impossible_requests_are_refused(model):
+    for options, message in [
+        ({"prompt_ids": []}, "prompt_ids is empty"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"seed": -1}, "seed"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            GenerationRequest(**{"prompt_ids": [3], "max_new_tokens": 2, **options})
+    with pytest.raises(ValueError, match="tokenizer has 1000 tokens"):
+        BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=1000)
+
+
+def test_models_without_a_plain_key_value_cache_are_refused():
+    from transformers import Mamba2Config, Mamba2ForCausalLM
+
+    config = Mamba2Config(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_heads=4, head_dim=8, state_size=8, n_groups=1, expand=2
+    )
+    generator = BatchedGenerator(Mamba2ForCausalLM(config).eval(), eos_token_ids=[1], pad_token_id=0, n_tokens=20)
+    with pytest.raises(ValueError, match="attention models only"):
+        generator.generate([GenerationRequest([3, 4], 2)])
+
+
+def test_the_stream_of_uniforms_is_fixed():
+    whole = request_uniforms(seed=7, start=0, count=10)
+    assert (whole >= 0).all() and (whole < 1).all() and len(set(whole)) == 10
+    assert (request_uniforms(seed=7, start=4, count=6) == whole[4:]).all()
+    assert request_uniforms(seed=2**64 - 1, start=0, count=1)[0] != request_uniforms(seed=0, start=0, count=1)[0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(-30, 30), min_size=2, max_size=12),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 12),
+    st.floats(0.01, 1.0),
+)
+def test_inversion_takes_the_first_token_whose_cumulative_probability_exceeds_the_uniform(logits, uniform, k, p):
+    top_k, top_p = torch.tensor([k]), torch.tensor([p], dtype=torch.float64)
+    processed = processed_logits(torch.tensor([logits]), torch.tensor([0.8], dtype=torch.float64), top_k, top_p)
+    token = int(sample_by_inversion(processed, torch.tensor([uniform], dtype=torch.float64))[0])
+    probabilities = processed.double().softmax(-1)[0].tolist()
+    assert probabilities[token] > 0
+    assert math.fsum(probabilities[:token]) <= uniform + 1e-12
+    assert uniform < math.fsum(probabilities[: token + 1]) + 1e-12

@@ -1,0 +1,114 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Installing CPU mode in a fresh process: what gets registered, and what happens when verl is not the one expected."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def run_python(code, **environment):
+    path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
+    base = os.environ | {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_PLUGINS": "none", "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=base | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_everything_is_registered_lazily_under_verls_own_registries():
+    code = """
+import sys
+import prime_ext.cpu as cpu
+cpu.install(); cpu.install()
+assert "verl.workers.engine" not in sys.modules and "verl.trainer" not in sys.modules, "install() has to stay cheap"
+import torch
+from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, get_torch_device
+assert (get_device_name(), get_nccl_backend()) == ("cpu", "gloo")
+assert torch.zeros(1).to(get_device_id()).device.type == "cpu"
+assert torch.device(f"{get_device_name()}:{get_device_id()}") == torch.device("cpu:0")
+assert get_torch_device().max_memory_allocated() == 0
+import pickle
+assert f"{pickle.loads(pickle.dumps(get_device_id()))}" == "0"
+from verl.workers.engine import EngineRegistry
+for model_type, name in (("language_model", "CPUEngineWithLMHead"), ("value_model", "CPUEngineWithValueHead")):
+    for backend in ("fsdp", "fsdp2"):
+        assert EngineRegistry.get_engine_cls(model_type, backend).__name__ == name
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+from verl.workers.rollout.base import get_rollout_class
+assert RolloutReplicaRegistry.get("transformers").__name__ == "TransformersReplica"
+assert get_rollout_class("transformers").__name__ == "TransformersServerAdapter"
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+assert "seeded_single_turn_agent" in _agent_loop_registry
+import verl.workers.engine_workers as workers
+assert workers.initialize_global_process_group_ray.__module__ == "verl.utils.distributed"
+assert workers.initialize_global_process_group_ray.__wrapped__ is not None
+print("registered")
+"""
+    result = run_python(code)
+    assert result.stdout.strip().endswith("registered"), result.stderr
+
+
+def test_a_missing_name_of_verl_fails_the_import_and_is_named():
+    code = """
+import types
+import prime_ext.cpu as cpu
+cpu.install()
+for module, hook in cpu._POST_IMPORT_HOOKS.items():
+    try:
+        hook(types.ModuleType(module))
+    except RuntimeError as error:
+        print(error)
+"""
+    messages = run_python(code).stdout
+    for name in (
+        "verl.utils.distributed.initialize_global_process_group_ray",
+        "verl.utils.model.load_valuehead_model",
+        "verl.workers.engine.fsdp.FSDPEngineWithLMHead",
+        "verl.workers.rollout.base._ROLLOUT_REGISTRY",
+        "verl.workers.rollout.replica.RolloutReplicaRegistry.register",
+        "verl.experimental.agent_loop.SingleTurnAgentLoop",
+    ):
+        assert f"relies on {name}, which this verl does not have; install verl==0.9.1." in messages
+
+
+def test_installing_after_the_workers_were_imported_is_refused():
+    code = """
+import types, sys
+import verl
+sys.modules["verl.workers.engine_workers"] = types.ModuleType("verl.workers.engine_workers")
+import prime_ext.cpu as cpu
+cpu.install()
+"""
+    result = run_python(code)
+    assert result.returncode == 1
+    assert "before verl.workers.engine_workers is imported" in result.stderr
+
+
+def test_a_process_without_the_variable_is_left_alone():
+    code = """
+import prime_ext.cpu as cpu
+assert not cpu.is_active()
+import verl
+from verl.plugin.platform import PlatformRegistry
+assert PlatformRegistry.get("cpu") is None
+print("untouched")
+"""
+    assert run_python(code, VERL_PLATFORM="").stdout.strip().endswith("untouched")

@@ -1,0 +1,292 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The rollout server without Ray: requests, weight updates, pause and resume, failures."""
+
+import asyncio
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from verl.workers.config import HFModelConfig, RolloutConfig
+
+from prime_ext.cpu.agent_loop import sample_seed
+from prime_ext.cpu.rollout_server import TransformersServer, build_request
+from prime_ext.cpu.seeds import stable_seed
+from prime_ext.cpu.weights import PackedTensor, WeightLoader, pack_in_buckets
+
+PROMPT = [5, 6, 7, 8]
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+
+
+def rollout_config(**options) -> RolloutConfig:
+    defaults = dict(
+        name="transformers",
+        prompt_length=16,
+        response_length=24,
+        dtype="float32",
+        tensor_model_parallel_size=1,
+        load_format="auto",
+        seed=3,
+    )
+    return RolloutConfig(**(defaults | options))
+
+
+@pytest.fixture(scope="module")
+def model_config(model_path):
+    return HFModelConfig(path=str(model_path), override_config={"attn_implementation": "sdpa"})
+
+
+@pytest.fixture
+def make_server(model_config):
+    def make(**options) -> TransformersServer:
+        return TransformersServer(rollout_config(**options), model_config)
+
+    return make
+
+
+async def update(server, model, global_steps=1, bucket_bytes=1 << 12):
+    await server.begin_weight_update()
+    for bucket in pack_in_buckets(model.named_parameters(), bucket_bytes):
+        await server.receive_weights(bucket)
+    await server.finish_weight_update(global_steps)
+
+
+def plain_log_probs(model, prompt, token_ids):
+    logits = model(torch.tensor([[*prompt, *token_ids]])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(token_ids)[:, None])[:, 0]
+
+
+def assert_log_probs_of(model, output, prompt=PROMPT):
+    expected = plain_log_probs(model, prompt, output.token_ids)
+    torch.testing.assert_close(torch.tensor(output.log_probs), expected, atol=1e-5, rtol=0)
+
+
+def test_log_probs_equal_the_trainers_before_and_after_a_weight_update(make_server, model, other_model):
+    async def run():
+        server = make_server()
+        await server.set_global_steps(0)
+        before = await server.generate(PROMPT, SAMPLING, "a")
+        await update(server, other_model, global_steps=1)
+        return before, await server.generate(PROMPT, SAMPLING, "b")
+
+    before, after = asyncio.run(run())
+    assert_log_probs_of(model, before)
+    assert_log_probs_of(other_model, after)
+    assert (before.extra_fields["global_steps"], after.extra_fields["global_steps"]) == (0, 1)
+    assert before.stop_reason == after.stop_reason == "completed"
+    assert before.token_ids != after.token_ids
+
+
+def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes(make_server, model):
+    async def samples(server, n=6, other_prompts=()):
+        prompts = [*([PROMPT] * n), *other_prompts]
+        outputs = await asyncio.gather(*[server.generate(p, SAMPLING, str(i)) for i, p in enumerate(prompts)])
+        return sorted(tuple(output.token_ids) for output in outputs[:n])
+
+    async def run():
+        server = make_server()
+        await server.set_global_steps(1)
+        first = await samples(server)
+        await update(server, model, global_steps=2)  # the same weights as another version
+        second = await samples(server)
+        await update(server, model, global_steps=1)
+        return first, second, await samples(server, other_prompts=[[9, 9], [4]])
+
+    first, second, again = asyncio.run(run())
+    assert len(set(first)) > 1
+    assert first == again != second
+
+
+def test_a_given_seed_decides_the_sample_whatever_the_weights_are_called(make_server):
+    async def run():
+        outputs = []
+        for steps in (1, 2):
+            server = make_server()
+            await server.set_global_steps(steps)
+            outputs.append(await server.generate(PROMPT, {**SAMPLING, "seed": 11}, "a"))
+        return outputs
+
+    first, second = asyncio.run(run())
+    assert first.token_ids == second.token_ids
+
+
+def test_requests_in_flight_finish_with_the_old_weights_and_later_ones_use_the_new(make_server, model, other_model):
+    async def run():
+        server = make_server(ignore_eos=True)
+        await server.set_global_steps(4)
+        early = [asyncio.create_task(server.generate(PROMPT, SAMPLING, str(i))) for i in range(8)]
+        await asyncio.sleep(0.02)
+        await server.begin_weight_update()
+        assert all(task.done() for task in early)
+        late = asyncio.create_task(server.generate(PROMPT, SAMPLING, "late"))
+        for bucket in pack_in_buckets(other_model.named_parameters(), 1 << 20):
+            await server.receive_weights(bucket)
+        assert not late.done()
+        await server.finish_weight_update(5)
+        return [task.result() for task in early], await late
+
+    early, late = asyncio.run(run())
+    for output in early:
+        assert_log_probs_of(model, output)
+        assert output.extra_fields["global_steps"] == 4
+    assert_log_probs_of(other_model, late)
+    assert late.extra_fields["global_steps"] == 5
+
+
+def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(make_server):
+    async def run():
+        server = make_server(ignore_eos=True, response_length=100)
+        tasks = [asyncio.create_task(server.generate(PROMPT, SAMPLING, str(i))) for i in range(4)]
+        await asyncio.sleep(0.05)
+        report = await server.abort_all_requests()
+        partial = [await task for task in tasks]
+        held = asyncio.create_task(server.generate(PROMPT, SAMPLING, "held"))
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        await server.resume_generation()
+        completed = await asyncio.wait_for(held, 20)
+        await server.abort_all_requests(reject_request=True)
+        rejected = await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "rejected"), 5)
+        return report, partial, completed, rejected
+
+    report, partial, completed, rejected = asyncio.run(run())
+    assert report["aborted_count"] == 4
+    assert all(output.stop_reason == "aborted" and len(output.token_ids) < 100 for output in partial)
+    assert completed.stop_reason == "completed" and len(completed.token_ids) == 100
+    assert rejected.stop_reason == "aborted" and rejected.token_ids == []
+
+
+def test_sleep_waits_for_the_requests_in_flight(make_server):
+    async def run():
+        server = make_server(ignore_eos=True)
+        task = asyncio.create_task(server.generate(PROMPT, SAMPLING, "a"))
+        await asyncio.sleep(0.01)
+        await server.sleep()
+        assert task.done()
+        await server.wake_up()
+
+    asyncio.run(run())
+
+
+def test_a_failing_generation_fails_its_requests_and_leaves_the_server_usable(make_server):
+    async def run():
+        server = make_server()
+        forward, server.model.forward = server.model.forward, lambda **_: 1 / 0
+        results = await asyncio.wait_for(
+            asyncio.gather(*[server.generate(PROMPT, SAMPLING, str(i)) for i in range(3)], return_exceptions=True), 20
+        )
+        server.model.forward = forward
+        return results, await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "ok"), 20)
+
+    results, output = asyncio.run(run())
+    assert all(isinstance(result, RuntimeError) and "ZeroDivisionError" in str(result) for result in results)
+    assert output.stop_reason == "completed"
+
+
+def test_without_weights_the_server_refuses_to_generate_and_a_broken_update_does_not_hang(make_server, model):
+    async def run():
+        server = make_server(load_format="dummy")
+        with pytest.raises(RuntimeError, match="received no weights"):
+            await server.generate(PROMPT, SAMPLING, "a")
+        await server.begin_weight_update()
+        await server.receive_weights([PackedTensor.pack("model.norm.weight", model.model.norm.weight)])
+        with pytest.raises(ValueError, match="were not sent"):
+            await server.finish_weight_update(1)
+        await server.abandon_weight_update()
+        with pytest.raises(RuntimeError, match="did not finish"):
+            await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "b"), 5)
+        await update(server, model)
+        return await server.generate(PROMPT, SAMPLING, "c")
+
+    assert_log_probs_of(model, asyncio.run(run()))
+
+
+def test_weights_that_do_not_match_the_model_are_refused(model):
+    loader = WeightLoader(model)
+    for name, tensor, message in [
+        ("nothing", torch.zeros(2), "not in the rollout model"),
+        ("model.norm.weight", torch.zeros(2), "has shape"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            loader.load([PackedTensor.pack(name, tensor)])
+
+
+def test_tied_weights_may_arrive_under_any_of_their_names_but_not_with_two_values(model_path, other_model):
+    embedding = other_model.model.embed_tokens.weight
+    others = [(name, value) for name, value in other_model.named_parameters() if value is not embedding]
+    for aliases in (["lm_head.weight"], ["model.embed_tokens.weight"], ["lm_head.weight", "model.embed_tokens.weight"]):
+        receiver = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+        loader = WeightLoader(receiver)
+        loader.load(PackedTensor.pack(name, value) for name, value in [*((a, embedding) for a in aliases), *others])
+        loader.finish()
+        assert torch.equal(receiver(torch.tensor([PROMPT])).logits, other_model(torch.tensor([PROMPT])).logits)
+    with pytest.raises(ValueError, match="tied in the rollout model"):
+        loader = WeightLoader(receiver)
+        loader.load(
+            [
+                PackedTensor.pack("lm_head.weight", embedding),
+                PackedTensor.pack("model.embed_tokens.weight", embedding + 1),
+            ]
+        )
+
+
+def test_tensors_survive_packing():
+    tensors = [torch.randn(3, 4), torch.randn(5).bfloat16(), torch.tensor(3.5), torch.arange(6).reshape(2, 3).T]
+    buckets = list(pack_in_buckets(((str(i), t) for i, t in enumerate(tensors)), bucket_bytes=40))
+    assert [len(bucket) for bucket in buckets] == [1, 3]
+    for tensor, packed in zip(tensors, [packed for bucket in buckets for packed in bucket], strict=True):
+        assert torch.equal(packed.unpack(), tensor) and packed.unpack().dtype == tensor.dtype
+
+
+def test_lengths_are_limited_as_in_verls_vllm_server():
+    config = rollout_config(prompt_length=16, response_length=24)
+
+    def limit(n_prompt, max_model_len=128, **sampling):
+        return build_request(
+            [1] * n_prompt, sampling, config=config, max_model_len=max_model_len, seed=0
+        ).max_new_tokens
+
+    assert limit(4) == 24  # the response length ...
+    assert limit(20) == 20  # ... within prompt length + response length
+    assert limit(4, max_tokens=7) == limit(4, max_new_tokens=7) == 7
+    assert limit(4, max_model_len=10) == 6
+    with pytest.raises(ValueError, match="leaves no room"):
+        limit(10, max_model_len=10)
+
+
+@pytest.mark.parametrize("option", [{"stop": ["\n"]}, {"repetition_penalty": 1.2}, {"n": 2}, {"guided_json": "{}"}])
+def test_unsupported_sampling_parameters_are_refused(make_server, option):
+    with pytest.raises(ValueError, match=f"{next(iter(option))}=.* is not supported"):
+        asyncio.run(make_server().generate(PROMPT, {**SAMPLING, **option}, "a"))
+
+
+def test_stable_seeds_are_the_same_everywhere():
+    assert stable_seed(1, "a", [2]) == stable_seed(1, "a", [2]) == 1855870061761875673
+    assert stable_seed(1, "a", [2]) != stable_seed(1, "a", [3])
+
+
+def test_every_sample_of_a_step_has_its_own_reproducible_seed():
+    sample = {"global_steps": 3, "index": 7, "session_id": 0, "raw_prompt": [{"role": "user", "content": "1+2"}]}
+    changes = [
+        {},
+        {"global_steps": 4},
+        {"index": 8},
+        {"session_id": 1},
+        {"raw_prompt": [{"role": "user", "content": ""}]},
+    ]
+    seeds = [sample_seed(5, sample | change) for change in changes] + [sample_seed(6, sample)]
+    assert len(set(seeds)) == len(seeds)
+    assert sample_seed(5, sample | {"uid": "random"}) == seeds[0]  # nothing that another run would name otherwise
+    with pytest.raises(ValueError, match="trainer.use_v1=True"):
+        sample_seed(5, {"raw_prompt": []})

