@@ -84,8 +84,6 @@ def _versions(report: Report) -> None:
     for label, names in DISTRIBUTIONS.items():
         found = [f"{version(name)} ({name})" if len(names) > 1 else version(name) for name in names if _installed(name)]
         report.add("versions", label, found[0] if found else "not installed")
-    if sys.version_info < (3, 10):
-        report.problems.append(f"python {platform.python_version()} is too old; use 3.10 or newer")
 
 
 def _installed(distribution: str) -> bool:
@@ -104,8 +102,8 @@ def _machine(report: Report) -> None:
     report.add("machine", "memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GB available")
     if memory.available / 2**30 < LEAST_MEMORY_GB:
         report.problems.append(
-            f"only {memory.available / 2**30:.1f} GB of memory are available; close other programs, a run needs at least "
-            f"{LEAST_MEMORY_GB:g} GB"
+            f"only {memory.available / 2**30:.1f} GB of memory are available; close other programs, a run needs "
+            f"at least {LEAST_MEMORY_GB:g} GB"
         )
     if os.path.isdir("/dev/shm"):
         free = shutil.disk_usage("/dev/shm").free / 2**30
@@ -131,8 +129,8 @@ def _device(report: Report) -> None:
     report.add("machine", "VERL_PLATFORM", wanted or "not set")
     if not accelerators and wanted != "cpu":
         report.problems.append(
-            "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and use "
-            "--config-name=prime_trainer_cpu"
+            "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and "
+            "use --config-name=prime_trainer_cpu"
         )
 
 
@@ -157,8 +155,8 @@ def _plugin(report: Report) -> None:
     report.add("plug-in", "VERL_USE_EXTERNAL_MODULES", "names it" if loud else "does not name it")
     if not loud and not present:
         report.problems.append(
-            f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; run pip install . "
-            f"in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
+            f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; run "
+            f"pip install . in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
         )
     elif not loud and allowed != "auto" and PLUGIN_NAME not in allowed.split(","):
         report.problems.append(

@@ -20,6 +20,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -38,8 +39,9 @@ def check_config(config: DictConfig) -> list[str]:
     problems = []
     for name, settings in (("prime", PrimeSettings), ("prm", PRMSettings)):
         section = config.get(name)
+        values: Any = OmegaConf.to_container(section, resolve=True) if section else section
         try:
-            built[name] = settings.from_mapping(OmegaConf.to_container(section, resolve=True) if section else section)
+            built[name] = settings.from_mapping(values)
         except SettingsError as error:
             problems.append(str(error))
     problems.extend(_check_whole_numbers(config))

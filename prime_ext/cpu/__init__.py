@@ -135,6 +135,8 @@ def install() -> None:
             f"CPU mode has to be installed before {too_late[0]} is imported; set VERL_PLATFORM=cpu before the first "
             "`import verl` and let the plug-in prime_ext.plugin load it."
         )
+    # TransferQueue would use 8 threads in every process, and warn at every call where there are fewer cores.
+    os.environ.setdefault("TQ_NUM_THREADS", "1")
     import prime_ext.cpu.platform  # noqa: F401  (registers the platform)
     from prime_ext.cpu.vllm_adapter import alias_vllm_distribution
 

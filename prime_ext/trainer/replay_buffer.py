@@ -197,7 +197,8 @@ class PromptFilterReplayBuffer(ReplayBuffer):
 
     def _finish_step(self, partition_id: str, examined: int) -> None:
         surplus = self._submitted[examined:]
-        self._clear_groups(partition_id, set(surplus))
+        # The rollouts of rejected prompts are gone already.
+        self._clear_groups(partition_id, {uid for uid in surplus if self._verdicts.get(uid, KEPT) == KEPT})
         self.requeue(surplus)
         self._submitted.clear()
         self._verdicts.clear()

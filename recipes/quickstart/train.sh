@@ -28,8 +28,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 RUN_DIR=$1 DATA_DIR=$2 MODEL=$3
 shift 3
 PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
-# TransferQueue would use 8 threads in every process, and warn at every call that there are fewer cores.
-export TQ_NUM_THREADS=1 TORCH_COMPILE_DISABLE=1
+export TORCH_COMPILE_DISABLE=1
 export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
 # The progress of the run matters more than the notes of every process that starts.

@@ -81,6 +81,10 @@ def environment(output: Path) -> dict[str, str]:
         "VERL_PLATFORM": "cpu",
         "VERL_FILE_LOGGER_PATH": str(output / "metrics.jsonl"),
         "HF_HUB_OFFLINE": "1",
+        "TQ_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
     }

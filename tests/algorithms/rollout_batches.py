@@ -1,0 +1,86 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Batches as they come from rollouts, for hypothesis: groups of any size in any order, holes, padding, garbage."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+
+NAN, INF = float("nan"), float("inf")
+
+
+@dataclass
+class Batch:
+    """Rollouts of a few prompts; whatever stands outside the mask is garbage."""
+
+    reward_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    group_B: torch.Tensor
+    label_B: torch.Tensor
+
+    def permuted(self, order: list[int]) -> "Batch":
+        return Batch(self.reward_BT[order], self.mask_BT[order], self.group_B[order], self.label_B[order])
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows that are not padding."""
+        return [row for row in range(len(self.group_B)) if self.mask_BT[row].any()]
+
+    def tokens(self, row: int) -> list[int]:
+        """Valid positions of a row."""
+        return [t for t in range(self.mask_BT.shape[1]) if self.mask_BT[row, t]]
+
+    def members(self, row: int) -> list[int]:
+        """Rows of the same prompt, this one included."""
+        return [other for other in self.rows if self.group_B[other] == self.group_B[row]]
+
+
+@st.composite
+def batches(draw, holes: bool = True, padding: bool = True, min_group: int = 1, max_group: int = 5):
+    """float64 batches, so that a comparison with a loop over Python floats has no rounding to excuse."""
+    sizes = draw(st.lists(st.integers(min_group, max_group), min_size=1, max_size=4))
+    n_tokens = draw(st.integers(1, 6))
+    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    rows = []
+    for group, size in enumerate(sizes):
+        for _ in range(size):
+            length = rng.randint(1, n_tokens)
+            mask = [float(t < length) for t in range(n_tokens)]
+            if holes:
+                # The first and the last token of a response are never a tool's answer.
+                mask = [m if t in (0, length - 1) or rng.random() < 0.7 else 0.0 for t, m in enumerate(mask)]
+            reward = [rng.uniform(-3, 3) if m else rng.choice([0.0, 7.0, NAN, INF, -INF]) for m in mask]
+            rows.append((reward, mask, 10 * group + 3, rng.choice([0.0, 1.0, 1.0, 0.25, 0.5])))
+    if padding:
+        for _ in range(draw(st.integers(0, 3))):
+            garbage = [rng.choice([0.0, 5.0, NAN, INF]) for _ in range(n_tokens)]
+            # Padding may even carry the id of a real prompt.
+            rows.append((garbage, [0.0] * n_tokens, rng.choice([3, 99]), rng.choice([0.0, 1.0])))
+    rng.shuffle(rows)
+    reward, mask, group, label = zip(*rows, strict=True)
+    return Batch(
+        torch.tensor(reward, dtype=torch.float64),
+        torch.tensor(mask, dtype=torch.float64),
+        torch.tensor(group),
+        torch.tensor(label, dtype=torch.float64),
+    )
+
+
+def orders(batch: Batch, seed: int) -> list[int]:
+    """A permutation of the rows."""
+    order = list(range(len(batch.group_B)))
+    random.Random(seed).shuffle(order)
+    return order

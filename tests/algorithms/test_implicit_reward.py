@@ -1,0 +1,158 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Implicit rewards r_t = beta * q_t and the losses and accuracies built on them."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_batches import INF, NAN, batches, orders
+
+from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
+from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
+from prime_ext.algorithms.prm_loss import cross_entropy
+
+betas = st.sampled_from([0.05, 1.0])
+
+
+def ratio_of(batch):
+    """The batch's rewards, garbage included, as log-probabilities against a reference of -1."""
+    return log_ratio(batch.reward_BT, torch.full_like(batch.reward_BT, -1.0), batch.mask_BT)
+
+
+# ---- q and r -----------------------------------------------------------------------------------------------------
+
+
+@given(batches())
+def test_at_initialisation_q_is_exactly_zero_even_where_padding_holds_nan(batch):
+    ratio_BT = log_ratio(batch.reward_BT, batch.reward_BT.clone(), batch.mask_BT)
+    assert torch.equal(ratio_BT, torch.zeros_like(ratio_BT))
+
+
+@given(batches(), betas)
+def test_rewards_sum_to_beta_times_the_summed_log_ratio_last_token_included(batch, beta):
+    reward_BT = process_rewards(ratio_of(batch), beta)
+    for i in range(len(batch.group_B)):
+        expected = beta * sum(float(batch.reward_BT[i, t]) + 1.0 for t in batch.tokens(i))
+        assert float(reward_BT[i].sum()) == pytest.approx(expected, abs=1e-5)
+    for i in batch.rows:
+        last = batch.tokens(i)[-1]
+        assert float(reward_BT[i, last]) == pytest.approx(beta * (float(batch.reward_BT[i, last]) + 1.0), abs=1e-5)
+
+
+def test_low_precision_inputs_are_subtracted_in_float32():
+    """Near -10 neighbouring bfloat16 numbers are 0.06 apart: the difference must not be rounded a second time."""
+    policy, reference = torch.tensor([[-10.0]]).bfloat16(), torch.tensor([[-0.01]]).bfloat16()
+    ratio_BT = log_ratio(policy, reference, torch.ones(1, 1))
+    assert ratio_BT.dtype == torch.float32
+    assert float(ratio_BT) == float(policy) - float(reference) != float(policy - reference)
+
+
+def test_no_gradient_flows_into_padding():
+    log_prob_BT = torch.zeros(1, 3, requires_grad=True)
+    log_ratio(log_prob_BT, torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]])).sum().backward()
+    assert log_prob_BT.grad.tolist() == [[1.0, 0.0, 1.0]]
+
+
+# ---- loss --------------------------------------------------------------------------------------------------------
+
+
+@given(batches(), betas)
+def test_cross_entropy_equals_the_formula_with_soft_labels(batch, beta):
+    ratio_sum_B = ratio_of(batch).sum(-1)
+    n = len(batch.rows)
+    weight_B = torch.tensor([1.0 / n if i in batch.rows else 0.0 for i in range(len(batch.group_B))])
+    loss = cross_entropy(ratio_sum_B, batch.label_B.float(), weight_B, beta)
+    expected = 0.0
+    for i in batch.rows:
+        p = 1.0 / (1.0 + math.exp(-beta * float(ratio_sum_B[i])))
+        y = float(batch.label_B[i])
+        expected -= (y * math.log(p) + (1 - y) * math.log(1 - p)) / n
+    assert float(loss) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), betas)
+def test_the_loss_at_initialisation_is_ln_2_whatever_the_labels(labels, beta):
+    n = len(labels)
+    loss = cross_entropy(torch.zeros(n), torch.tensor(labels), torch.full((n,), 1 / n), beta)
+    assert float(loss) == pytest.approx(math.log(2), abs=1e-6)
+
+
+@pytest.mark.parametrize("ratio_sum, label", [(1000.0, 0.0), (-1000.0, 1.0)])
+def test_a_saturated_prm_that_is_wrong_keeps_its_gradient(ratio_sum, label):
+    """With a probability instead of the logit the loss would be capped and its gradient 0."""
+    ratio_sum_B = torch.tensor([ratio_sum], requires_grad=True)
+    loss = cross_entropy(ratio_sum_B, torch.tensor([label]), torch.ones(1), 1.0)
+    loss.backward()
+    assert float(loss) == pytest.approx(1000.0) and abs(float(ratio_sum_B.grad)) == pytest.approx(1.0)
+
+
+@given(batches(), st.integers(0, 1000), st.integers(1, 4))
+def test_the_loss_of_a_mini_batch_is_the_sum_over_any_micro_batches(batch, seed, size):
+    ratio_sum_B, label_B = ratio_of(batch).sum(-1), batch.label_B.float()
+    weight_B = (batch.mask_BT.sum(-1) > 0).float() / len(batch.rows)
+    whole = cross_entropy(ratio_sum_B, label_B, weight_B, 0.05)
+    order = orders(batch, seed)
+    parts = [order[k : k + size] for k in range(0, len(order), size)]
+    total = sum(cross_entropy(ratio_sum_B[part], label_B[part], weight_B[part], 0.05) for part in parts)
+    assert float(total) == pytest.approx(float(whole), abs=1e-6)
+
+
+# ---- accuracy ----------------------------------------------------------------------------------------------------
+
+
+def pairs_by_loops(score, label, group):
+    right = total = 0.0
+    for i in range(len(score)):
+        for j in range(len(score)):
+            if group[i] == group[j] and label[i] > label[j]:
+                total += label[i] - label[j]
+                right += (label[i] - label[j]) * (score[i] > score[j])
+    return right / total if total else None
+
+
+@given(batches(padding=False), st.integers(0, 1000))
+def test_pair_accuracy_equals_a_loop_over_pairs_in_any_order(batch, seed):
+    score_B = ratio_of(batch).sum(-1).double().round()  # rounding makes ties
+    expected = pairs_by_loops(score_B.tolist(), batch.label_B.tolist(), batch.group_B.tolist())
+    order = orders(batch, seed)
+    for rows in (list(range(len(order))), order):
+        accuracy = pair_accuracy(score_B[rows], batch.label_B[rows], batch.group_B[rows])
+        assert accuracy == (None if expected is None else pytest.approx(expected))
+
+
+def test_an_untrained_prm_orders_nothing_and_a_batch_without_pairs_has_no_accuracy():
+    group_B = torch.tensor([0, 0, 1])
+    assert pair_accuracy(torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]), group_B) == 0.0
+    assert pair_accuracy(torch.rand(3), torch.tensor([1.0, 1.0, 0.0]), group_B) is None
+
+
+def test_absolute_accuracy_counts_scores_on_the_right_side_of_zero():
+    score_B = torch.tensor([2.0, -1.0, 0.0, 3.0])
+    assert absolute_accuracy(score_B, torch.tensor([1.0, 0.0, 1.0, 0.2])) == 0.5
+
+
+def test_garbage_outside_the_mask_is_what_these_tests_were_given():
+    """Guards the generator: without NaN and infinity in the padding the invariants above would prove little."""
+    seen = set()
+
+    @given(batches())
+    def look(batch):
+        for value in batch.reward_BT[~batch.mask_BT.bool()].tolist():
+            seen.add("nan" if math.isnan(value) else value)
+
+    look()
+    assert {"nan", INF, -INF, 7.0} <= seen and NAN not in seen

@@ -1,0 +1,87 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The accuracy band and the reliability gate."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+
+BAND = AccuracyBand(lower=0.2, upper=0.8)
+
+
+@pytest.mark.parametrize("correct, verdict", [(0, TOO_HARD), (1, KEPT), (2, KEPT), (3, KEPT), (4, KEPT), (5, TOO_EASY)])
+def test_the_bounds_are_inclusive_with_five_rollouts(correct, verdict):
+    assert BAND.classify([1.0] * correct + [0.0] * (5 - correct), [3] * 5) == verdict
+
+
+@given(st.integers(1, 64), st.data())
+def test_bounds_that_are_fractions_of_the_group_size_are_met_exactly(n, data):
+    lower = data.draw(st.integers(0, n))
+    upper = data.draw(st.integers(lower, n))
+    correct = data.draw(st.integers(0, n))
+    verdict = AccuracyBand(lower / n, upper / n).classify([1.0] * correct + [0.0] * (n - correct), [1] * n)
+    assert verdict == (TOO_HARD if correct < lower else TOO_EASY if correct > upper else KEPT)
+
+
+@given(st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.7]), min_size=1, max_size=10))
+def test_soft_accuracies_are_averaged_in_any_order(accuracies):
+    lengths = [1] * len(accuracies)
+    assert BAND.classify(accuracies, lengths) == BAND.classify(accuracies[::-1], lengths)
+    mean = sum(accuracies) / len(accuracies)
+    assert BAND.classify(accuracies, lengths) == (TOO_HARD if mean < 0.2 - 1e-6 else KEPT)
+
+
+def test_one_truncated_rollout_drops_the_prompt_only_when_asked():
+    lengths = [8, 3]
+    assert AccuracyBand(drop_truncated=True, max_response_length=8).classify([1.0, 0.0], lengths) == TRUNCATED
+    assert AccuracyBand(drop_truncated=True, max_response_length=9).classify([1.0, 0.0], lengths) == KEPT
+    assert AccuracyBand(drop_truncated=False, max_response_length=8).classify([1.0, 0.0], lengths) == KEPT
+
+
+def test_a_prompt_without_any_finished_rollout_has_failed():
+    assert BAND.classify([], []) == FAILED
+    assert AccuracyBand(0.0, 1.0).classify([], []) == FAILED
+
+
+def test_a_band_from_zero_to_one_keeps_everything_that_finished():
+    assert AccuracyBand(0.0, 1.0).classify([0.0], [1]) == KEPT == AccuracyBand(0.0, 1.0).classify([1.0], [1])
+
+
+def test_the_gate_opens_with_the_running_pair_accuracy():
+    gate = ReliabilityGate(decay=0.8)
+    assert gate.update(0.5) == 0.0
+    # 0.8 * 0.5 + 0.2 * 1.0 = 0.6, then 0.8 * 0.6 + 0.2 * 1.0 = 0.68
+    assert gate.update(1.0) == pytest.approx(0.2)
+    assert gate.update(1.0) == pytest.approx(0.36)
+
+
+def test_a_batch_without_pairs_leaves_the_gate_where_it_is():
+    gate = ReliabilityGate()
+    assert gate.update(1.0) == gate.update(None) == pytest.approx(0.2)
+
+
+def test_a_prm_worse_than_a_coin_keeps_the_gate_shut():
+    gate = ReliabilityGate()
+    assert [gate.update(0.0) for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert gate.average == pytest.approx(0.5 * 0.8**3)
+
+
+def test_a_perfect_prm_opens_the_gate_to_one():
+    gate = ReliabilityGate()
+    for _ in range(200):
+        value = gate.update(1.0)
+    assert value == pytest.approx(1.0) and value <= 1.0

@@ -1,0 +1,203 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The configuration: all of verl is there under its own name, what we change is listed, every key is commented."""
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+import prime_ext.config
+from prime_ext.preflight import TRAINER_MODES
+from prime_ext.settings import (
+    FilterSettings,
+    OutcomeSettings,
+    PrimeSettings,
+    PRMSettings,
+    ProcessSettings,
+)
+
+FOLDER = Path(prime_ext.config.__file__).parent
+VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
+
+CHANGED_FOR_PRIME = {
+    "actor_rollout_ref.actor.optim.lr": 5e-7,
+    "actor_rollout_ref.rollout.n": 4,
+    "algorithm.adv_estimator": "rloo",
+    "data.seed": 1,
+    "trainer.experiment_name": "prime",
+    "trainer.logger": ["console", "tensorboard"],
+    "trainer.project_name": "prime_ext",
+    "trainer.v1.trainer_mode": "prime_sync",
+}
+CHANGED_FOR_CPU = {
+    "actor_rollout_ref.actor.fsdp_config.strategy": "fsdp2",
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "actor_rollout_ref.actor.use_dynamic_bsz": True,
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+    "actor_rollout_ref.model.override_config": {"attn_implementation": "sdpa"},
+    "actor_rollout_ref.model.use_remove_padding": False,
+    "actor_rollout_ref.ref.fsdp_config.strategy": "fsdp2",
+    "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.rollout.agent.default_agent_loop": "seeded_single_turn_agent",
+    "actor_rollout_ref.rollout.agent.num_workers": 1,
+    "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 64,
+    "actor_rollout_ref.rollout.dtype": "float32",
+    "actor_rollout_ref.rollout.enforce_eager": True,
+    "actor_rollout_ref.rollout.free_cache_engine": False,
+    "actor_rollout_ref.rollout.name": "transformers",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+    "data.dataloader_num_workers": 0,
+    "ray_kwargs.ray_init.num_cpus": 16,
+    "reward.num_workers": 1,
+    "trainer.device": "cpu",
+    "trainer.n_gpus_per_node": 1,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+}
+# Keys that verl reads or passes on but does not list in its own configuration.
+ADDED_FOR_CPU = {
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+    "actor_rollout_ref.rollout.enable_sleep_mode",
+    "ray_kwargs.ray_init.include_dashboard",
+    "ray_kwargs.ray_init.num_gpus",
+}
+EXPECTED = {
+    "prime_trainer": (CHANGED_FOR_PRIME, set()),
+    "prime_trainer_cpu": (CHANGED_FOR_PRIME | CHANGED_FOR_CPU, ADDED_FOR_CPU),
+}
+
+
+def load(module, name):
+    with initialize_config_module(module, version_base=None):
+        return OmegaConf.to_container(compose(name))
+
+
+@pytest.fixture(scope="module")
+def verl():
+    return load("verl.trainer.config", "ppo_trainer")
+
+
+@pytest.fixture(scope="module", params=sorted(EXPECTED))
+def composed(request):
+    return request.param, load("prime_ext.config", request.param)
+
+
+def differences(base, ours, prefix=""):
+    """Keys of verl that are gone, that have another value, and keys that verl does not list."""
+    gone, changed, added = set(), {}, set()
+    for key, value in base.items():
+        name = f"{prefix}{key}"
+        if key not in ours:
+            gone.add(name)
+        elif isinstance(value, dict) and value and isinstance(ours[key], dict):
+            inner = differences(value, ours[key], f"{name}.")
+            gone |= inner[0]
+            changed.update(inner[1])
+            added |= inner[2]
+        elif ours[key] != value:
+            changed[name] = ours[key]
+    added |= {f"{prefix}{key}" for key in ours if key not in base}
+    return gone, changed, added
+
+
+def test_of_verls_keys_none_is_lost_and_exactly_the_listed_ones_differ(verl, composed):
+    name, ours = composed
+    expected_changes, expected_additions = EXPECTED[name]
+    gone, changed, added = differences(verl, ours)
+    assert not gone
+    assert changed == expected_changes
+    assert added == {"prime", "prm"} | expected_additions
+
+
+def names_of(cls):
+    return {field.name for field in fields(cls)}
+
+
+def test_keys_and_settings_are_the_same(composed):
+    _, ours = composed
+    assert set(ours["prime"]) == names_of(PrimeSettings)
+    for section, cls in (("outcome", OutcomeSettings), ("process", ProcessSettings), ("filter", FilterSettings)):
+        assert is_dataclass(cls) and set(ours["prime"][section]) == names_of(cls)
+    assert set(ours["prm"]) - set(VERL_SECTIONS) == names_of(PRMSettings)
+
+
+def test_the_default_values_are_valid_settings(composed):
+    _, ours = composed
+    # What the rest of the configuration decides is filled in by interpolation.
+    prm = {**ours["prm"], "use_dynamic_bsz": True, "mini_batch_size": 8}
+    prm.update(max_token_len_per_gpu=100, infer_max_token_len_per_gpu=100)
+    assert PRMSettings.from_mapping(prm).update_mode == "interleaved"
+    assert PrimeSettings.from_mapping(ours["prime"]).filter.lower == 0.2
+    assert ours["trainer"]["v1"]["trainer_mode"] in TRAINER_MODES
+
+
+def test_the_papers_settings_are_the_defaults(composed):
+    """PRIME, arXiv 2502.01456: beta .05, PRM lr 1e-6, policy lr 5e-7, band [.2, .8], no KL, no entropy bonus."""
+    _, ours = composed
+    actor, prm = ours["actor_rollout_ref"]["actor"], ours["prm"]
+    assert (prm["beta"], prm["optim"]["lr"], prm["optim"]["weight_decay"], prm["optim"]["clip_grad"]) == (
+        0.05,
+        1e-6,
+        0.0,
+        10.0,
+    )
+    assert (actor["optim"]["lr"], actor["use_kl_loss"], actor["entropy_coeff"], actor["clip_ratio"]) == (
+        5e-7,
+        False,
+        0,
+        0.2,
+    )
+    assert ours["algorithm"]["use_kl_in_reward"] is False
+    assert (ours["prime"]["filter"]["lower"], ours["prime"]["filter"]["upper"]) == (0.2, 0.8)
+    assert (ours["actor_rollout_ref"]["rollout"]["n"], ours["actor_rollout_ref"]["rollout"]["temperature"]) == (4, 1.0)
+
+
+def test_the_prm_follows_the_policy_unless_told_otherwise(composed):
+    _, ours = composed
+    config = OmegaConf.create(ours)
+    config.actor_rollout_ref.model.path = "/models/policy"
+    config.actor_rollout_ref.actor.ppo_mini_batch_size = 7
+    assert config.prm.model.path == config.prm.reference_path == "/models/policy"
+    assert config.prm.mini_batch_size == 7
+    config.prm.model.path = "/models/prm"
+    assert config.prm.reference_path == "/models/prm"
+
+
+def uncommented_keys(path):
+    """Keys of our own sections with no comment line above them; keys of one block, without a blank line, share one."""
+    lines = path.read_text().splitlines()
+    found, covered, in_defaults = [], False, False
+    for line in lines:
+        text = line.strip()
+        if not text:
+            covered, in_defaults = False, False
+        elif text.startswith("#"):
+            covered = True
+        elif text == "defaults:":
+            in_defaults = True
+        elif not in_defaults and not covered and text.split(":")[0] not in VERL_SECTIONS:
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("name", ["prime/prime.yaml", "prm/implicit_prm.yaml"])
+def test_every_key_has_a_comment_above_it(name):
+    # Keys that only repeat verl's own ones for the PRM need no words of their own.
+    repeated = ("strategy:", "param_offload:", "optimizer_offload:", "_target_:", "async_save:")
+    assert [line for line in uncommented_keys(FOLDER / name) if not line.startswith(repeated)] == []

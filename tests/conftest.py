@@ -1,0 +1,33 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What has to be decided before anything imports verl: CPU mode, one thread, and where `recipes` and `eval` are."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# Other work on a small machine makes single examples slow; that is no failure.
+settings.register_profile(
+    "prime_ext", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("prime_ext")

@@ -1,0 +1,250 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One rank of the PRM tests: ImplicitPRMWorker on verl's FSDP2 engine over gloo, without Ray and TransferQueue.
+
+Started by test_prm_engine.py: ``python prm_rank.py MODEL_PATH WORK_DIR`` with the variables of a torchrun rank.
+"""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import prime_ext.cpu
+
+prime_ext.cpu.install()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from hydra import compose, initialize_config_module  # noqa: E402
+from omegaconf import OmegaConf, open_dict  # noqa: E402
+from verl.utils import tensordict_utils as tu  # noqa: E402
+
+from prime_ext.prm.implicit_prm import ImplicitPRM  # noqa: E402
+from prime_ext.prm.plan import plan_mini_batches  # noqa: E402
+from prime_ext.prm.worker import (  # noqa: E402
+    LABEL,
+    OUTPUT_FIELD,
+    PRM_LOG_PROBS,
+    REFERENCE_LOG_PROBS,
+    ROW,
+    WEIGHT,
+    ImplicitPRMWorker,
+    PRMLoss,
+)
+from prime_ext.settings import PRMSettings  # noqa: E402
+
+N_VALID, N_ROWS, BETA = 14, 16, 0.5
+
+
+def build_rollouts():
+    """Seven prompts with two rollouts each, and two rows of padding as verl makes them: an empty mask."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(low, high):
+        length = int(torch.randint(low, high, (1,), generator=generator))
+        return torch.randint(2, 40, (length,), generator=generator)
+
+    rollouts = []
+    for row in range(N_ROWS):
+        padding = row >= N_VALID
+        response = tokens(1, 2) if padding else tokens(3, 12)
+        mask = torch.full_like(response, 0 if padding else 1)
+        if row == 4:
+            mask[1] = 0  # a tool's answer
+        rollouts.append(
+            {
+                "key": f"pad{row}_0_0" if padding else f"{row // 2:012d}_{row % 2}_0",
+                "padding": padding,
+                "prompt": tokens(3, 8),
+                "response": response,
+                "mask": mask,
+                "label": [1.0, 0.0, 0.0, 1.0, 0.25, 1.0][row % 6],
+            }
+        )
+    return rollouts
+
+
+def nested(rows):
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+@cache
+def base_config():
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return compose("prime_trainer_cpu")
+
+
+class Prm:
+    """A worker of the real configuration, and the options the trainer would send it."""
+
+    def __init__(self, model_path, overrides=None, forward_only=False, mini_batch_size=4):
+        config = base_config().copy()
+        changes = {
+            "actor_rollout_ref.model.path": str(model_path),
+            "actor_rollout_ref.rollout.n": 2,
+            "prm.beta": BETA,
+            "prm.mini_batch_size": mini_batch_size,
+            "prm.optim.lr": 1e-2,
+            "prm.optim.lr_scheduler_type": "cosine",
+            "prm.optim.total_training_steps": 10,
+            # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
+            "prm.optim.override_optimizer_config": {"eps": 1e-3},
+            "prm.use_dynamic_bsz": False,
+            "prm.micro_batch_size_per_gpu": 2,
+        }
+        with open_dict(config):
+            for key, value in {**changes, **(overrides or {})}.items():
+                OmegaConf.update(config, key, value)
+        OmegaConf.resolve(config)
+        settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
+        self.prm = ImplicitPRM(config, settings)
+        self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only))
+        self.worker.reset()
+        self.worker.set_loss_fn(PRMLoss(settings.beta))
+
+    def batch(self, rollouts, order, fields, **options):
+        """This rank's share of the rows, in the order of the plan."""
+        share = len(order) // dist.get_world_size()
+        rows = order[share * dist.get_rank() : share * (dist.get_rank() + 1)]
+        picked = [rollouts[row] for row in rows]
+        sequences = [torch.cat((r["prompt"], r["response"])) for r in picked]
+        tensors = {
+            "input_ids": nested(sequences),
+            "position_ids": nested([torch.arange(len(ids)) for ids in sequences]),
+            "prompts": nested([r["prompt"] for r in picked]),
+            "responses": nested([r["response"] for r in picked]),
+            "response_mask": nested([r["mask"] for r in picked]),
+            "loss_mask": nested([r["mask"] for r in picked]),
+            ROW: torch.tensor(rows),
+        }
+        for name, values in fields.items():
+            column = [values[row] for row in rows]
+            tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
+        return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}), rows
+
+    def score(self, rollouts, order=None):
+        """Response log-probabilities of every row, over all ranks, in row order."""
+        order = order or list(range(len(rollouts)))
+        options = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+        data, rows = self.batch(rollouts, order, {}, **options)
+        output = self.worker.score(data)
+        return gathered(dict(zip(rows, output["out"].unbind(), strict=True)))
+
+    def planned(self, rollouts, reference):
+        plan = plan_mini_batches(
+            keys=[r["key"] for r in rollouts],
+            padding=[r["padding"] for r in rollouts],
+            lengths=[len(r["prompt"]) + len(r["response"]) for r in rollouts],
+            mini_batch_size=self.prm.mini_batch_rows,
+            data_parallel_size=dist.get_world_size(),
+        )
+        fields = {
+            REFERENCE_LOG_PROBS: reference,
+            LABEL: [torch.tensor(r["label"]) for r in rollouts],
+            WEIGHT: list(plan.weight_B),
+        }
+        return self.batch(rollouts, plan.order, fields, **self.prm._update_options())
+
+    def update(self, rollouts, reference):
+        data, _ = self.planned(rollouts, reference)
+        return metrics_of(tu.get(self.worker.train_mini_batch(data), "metrics"))
+
+    def update_and_score(self, rollouts, reference):
+        data, rows = self.planned(rollouts, reference)
+        output = self.worker.update_and_score(data)
+        scores = gathered(dict(zip(rows, output[PRM_LOG_PROBS].unbind(), strict=True)))
+        return metrics_of(self.worker.update_metrics()), scores
+
+    def weights(self):
+        weights, _ = self.worker.engine.get_per_tensor_param()
+        return {name: tensor.detach().clone() for name, tensor in weights}
+
+
+def metrics_of(metrics):
+    return {name: metrics[name] for name in ("loss", "grad_norm", "lr")}
+
+
+def gathered(of_row):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, {row: value.clone() for row, value in of_row.items()})
+    merged = {row: value for part in parts for row, value in part.items()}
+    return [merged[row] for row in sorted(merged)]
+
+
+VARIANTS = {
+    "micro-batches of 2": {},
+    "micro-batches of 1": {"prm.micro_batch_size_per_gpu": 1},
+    "micro-batches of 4": {"prm.micro_batch_size_per_gpu": 4},
+    "dynamic batches": {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40},
+    "remove padding": {"prm.model.use_remove_padding": True},
+}
+
+
+def main(model_path, work_dir):
+    rollouts = build_rollouts()
+    results = {"rollouts": rollouts}
+    reference_worker = Prm(model_path, forward_only=True)
+    reference = reference_worker.score(rollouts)
+    results["reference"] = reference
+
+    for name, overrides in VARIANTS.items():
+        prm = Prm(model_path, overrides)
+        initial = prm.score(rollouts)
+        updates = [prm.update(rollouts, reference) for _ in range(2)]
+        results["variant", name] = {
+            "initial": initial,
+            "updates": updates,
+            "scores": prm.score(rollouts),
+            "weights": prm.weights(),
+        }
+
+    # Other padding, and rows in another order: nothing may change.
+    others = [dict(r, prompt=r["prompt"].flip(0), label=1.0) if r["padding"] else r for r in rollouts][::-1]
+    prm = Prm(model_path)
+    updates = [prm.update(others, reference[::-1]) for _ in range(2)]
+    results["other padding, reversed"] = {"updates": updates, "weights": prm.weights()}
+
+    # `interleaved` against `after`: score, then update.
+    for mini_batch_size in (8, 4):
+        after, interleaved = (Prm(model_path, mini_batch_size=mini_batch_size) for _ in range(2))
+        for step in range(2):
+            scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
+            updated, scores = interleaved.update_and_score(rollouts, reference)
+            results["interleaved", mini_batch_size, step] = (scores, updated)
+            results["after", mini_batch_size, step] = (scores_after, updated_after)
+        results["interleaved weights", mini_batch_size] = interleaved.weights()
+        results["after weights", mini_batch_size] = after.weights()
+    results["reference at the end"] = reference_worker.score(rollouts)
+
+    # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
+    folder = str(Path(work_dir) / "prm")
+    prm = Prm(model_path)
+    first = prm.update(rollouts, reference)
+    prm.worker.save_checkpoint(folder, global_step=1)
+    dist.barrier()
+    restored = Prm(model_path)
+    restored.worker.load_checkpoint(folder)
+    results["resumed"] = [
+        (each.score(rollouts), each.update(rollouts, reference), each.weights()) for each in (prm, restored)
+    ]
+    results["first update"] = first
+
+    if dist.get_rank() == 0:
+        torch.save(results, Path(work_dir) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,257 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The implicit PRM on verl's FSDP2 engine, on one and on two gloo ranks, against a plain loop over transformers."""
+
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+RANK_PROGRAM = Path(__file__).parent / "prm_rank.py"
+BETA = 0.5
+VARIANTS = ["micro-batches of 2", "micro-batches of 1", "micro-batches of 4", "dynamic batches", "remove padding"]
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
+    for parameter in model.parameters():
+        parameter.data.mul_(2.5)  # away from the uniform distribution of a fresh model
+    path = tmp_path_factory.mktemp("model")
+    model.save_pretrained(path)
+    vocabulary = {"<pad>": 0, "<eos>": 1, **{str(number): number for number in range(2, 40)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
+    return path
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_ranks(model_path, work_dir, n_ranks):
+    root = str(Path(__file__).resolve().parents[2])
+    environment = os.environ | {
+        "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_PLUGINS": "none",
+        "WORLD_SIZE": str(n_ranks),
+        "LOCAL_WORLD_SIZE": str(n_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    }
+    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with open(log, "w") as stream:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(RANK_PROGRAM), str(model_path), str(work_dir)],
+                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    try:
+        codes = [process.wait(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
+    return torch.load(work_dir / "results.pt", weights_only=False)
+
+
+@pytest.fixture(scope="module")
+def results_by_ranks(model_path, tmp_path_factory):
+    return {n: run_ranks(model_path, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
+def results(request, results_by_ranks):
+    return results_by_ranks[request.param]
+
+
+# ---- the same in plain torch -------------------------------------------------------------------------------------
+
+
+def response_log_probs(model, rollout):
+    ids = torch.cat((rollout["prompt"], rollout["response"]))
+    log_probs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+    return log_probs[len(rollout["prompt"]) - 1 :]
+
+
+def mini_batches(rollouts):
+    """Valid rows in the order of their prompts, cut into two equal halves."""
+    valid = [rollout for rollout in rollouts if not rollout["padding"]]
+    return [valid[: len(valid) // 2], valid[len(valid) // 2 :]]
+
+
+@pytest.fixture(scope="module")
+def plain(model_path, results_by_ranks):
+    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates."""
+    rollouts = results_by_ranks[1]["rollouts"]
+    reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)
+    model = LlamaForCausalLM.from_pretrained(model_path)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
+    updates = []
+    for update in range(2):
+        losses, norms = [], []
+        for batch in mini_batches(rollouts):
+            optimizer.param_groups[0]["lr"] = 1e-2 * (1 + math.cos(math.pi * update / 10)) / 2
+            optimizer.zero_grad()
+            total = 0.0
+            for rollout in batch:
+                mask = rollout["mask"]
+                q = ((response_log_probs(model, rollout) - response_log_probs(reference, rollout)) * mask).sum()
+                p = torch.sigmoid(BETA * q)
+                y = rollout["label"]
+                loss = -(y * p.log() + (1 - y) * (1 - p).log()) / len(batch)
+                loss.backward()
+                total += float(loss)
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)))
+            optimizer.step()
+            losses.append(total)
+        updates.append({"loss": losses, "grad_norm": norms})
+    scores = [response_log_probs(model, rollout).detach() for rollout in rollouts]
+    return {"updates": updates, "scores": scores, "weights": dict(model.named_parameters())}
+
+
+def assert_rows_close(rows, expected_rows, tolerance=1e-5):
+    assert len(rows) == len(expected_rows)
+    for row, expected in zip(rows, expected_rows, strict=True):
+        torch.testing.assert_close(row, expected, atol=tolerance, rtol=0)
+
+
+def assert_updates_close(updates, expected):
+    for update, other in zip(updates, expected, strict=True):
+        assert update["loss"] == pytest.approx(other["loss"], abs=1e-5)
+        assert update["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+def assert_weights_close(weights, expected, tolerance=1e-5):
+    assert set(weights) == set(expected)
+    for name, weight in weights.items():
+        torch.testing.assert_close(
+            weight, expected[name].detach(), atol=tolerance, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, plain, variant):
+    found = results["variant", variant]
+    assert_updates_close(found["updates"], plain["updates"])
+    # Four optimiser steps in float32: values near 4 agree to a few units in the sixth digit.
+    assert_rows_close(found["scores"], plain["scores"], tolerance=5e-5)
+    assert_weights_close(found["weights"], plain["weights"])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_untrained_prm_equals_its_reference_and_its_first_loss_is_ln_2(results, variant):
+    found = results["variant", variant]
+    same = variant not in ("micro-batches of 4", "dynamic batches", "remove padding", "micro-batches of 1")
+    for row, reference in zip(found["initial"], results["reference"], strict=True):
+        # Bit for bit when both run with the same batches; else to rounding.
+        assert torch.equal(row, reference) if same else torch.allclose(row, reference, atol=1e-5)
+    assert found["updates"][0]["loss"][0] == pytest.approx(math.log(2), abs=1e-5)
+    assert found["updates"][1]["loss"][1] < found["updates"][0]["loss"][0]
+
+
+def test_contents_of_padding_and_the_order_of_rows_change_nothing(results):
+    expected, found = results["variant", "micro-batches of 2"], results["other padding, reversed"]
+    assert_updates_close(found["updates"], expected["updates"])
+    assert_weights_close(found["weights"], expected["weights"])
+
+
+def test_interleaved_equals_after_when_there_is_one_mini_batch(results):
+    for step in range(2):
+        scores, updated = results["interleaved", 8, step]
+        scores_after, updated_after = results["after", 8, step]
+        assert_rows_close(scores, scores_after)
+        assert_updates_close([updated], [updated_after])
+    assert_weights_close(results["interleaved weights", 8], results["after weights", 8])
+
+
+def test_interleaved_scores_later_mini_batches_with_a_prm_that_has_moved(results):
+    rollouts = results["rollouts"]
+    first = {rollout["key"] for rollout in mini_batches(rollouts)[0]}
+    scores, updated = results["interleaved", 4, 0]
+    scores_after, updated_after = results["after", 4, 0]
+    assert_updates_close([updated], [updated_after])
+    for rollout, score, score_after in zip(rollouts, scores, scores_after, strict=True):
+        moved = float((score - score_after).abs().max())
+        if not rollout["padding"]:
+            assert moved < 1e-5 if rollout["key"] in first else moved > 1e-4
+    assert_weights_close(results["interleaved weights", 4], results["after weights", 4])
+
+
+def test_every_row_is_scored_over_its_whole_response(results):
+    lengths = [len(rollout["response"]) for rollout in results["rollouts"]]
+    for scores in (
+        results["reference"],
+        results["interleaved", 4, 0][0],
+        results["variant", "remove padding"]["scores"],
+    ):
+        assert [len(row) for row in scores] == lengths
+        assert all((row <= 0).all() and row.dtype == torch.float32 for row in scores)
+
+
+def test_the_frozen_reference_stays_as_it_was(results):
+    assert all(torch.equal(a, b) for a, b in zip(results["reference"], results["reference at the end"], strict=True))
+
+
+def test_a_restored_prm_makes_the_same_next_update(results):
+    (scores, update, weights), (restored_scores, restored_update, restored_weights) = results["resumed"]
+    assert all(torch.equal(a, b) for a, b in zip(scores, restored_scores, strict=True))
+    assert restored_update == update
+    assert update["lr"] != results["first update"]["lr"], "the schedule has moved on"
+    assert all(torch.equal(restored_weights[name], weight) for name, weight in weights.items())
+    # Without the optimiser's state the update would be another one.
+    assert weights.keys() == restored_weights.keys() and len(weights) > 5
+
+
+@pytest.mark.parametrize("what", ["updates", "scores", "weights"])
+def test_two_ranks_compute_what_one_computes(results_by_ranks, what):
+    one, two = (results_by_ranks[n]["variant", "micro-batches of 2"] for n in (1, 2))
+    if what == "updates":
+        assert_updates_close(two["updates"], one["updates"])
+        assert [u["lr"] for u in two["updates"]] == [u["lr"] for u in one["updates"]]
+    elif what == "scores":
+        assert_rows_close(two["scores"], one["scores"])
+    else:
+        assert_weights_close(two["weights"], one["weights"])

@@ -1,0 +1,121 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""An in-memory store of rollouts with the functions of TransferQueue, and rollouts that finish whenever they like."""
+
+import random
+from collections import deque
+
+import torch
+from transfer_queue import KVBatchMeta
+
+
+class FakeQueue:
+    """Keys with tags and fields, by partition. Getting what is not there fails, as in TransferQueue."""
+
+    def __init__(self):
+        self.tags: dict[str, dict[str, dict]] = {"train": {}}
+        self.fields: dict[str, dict[str, dict]] = {"train": {}}
+
+    def install(self, monkeypatch) -> "FakeQueue":
+        import transfer_queue
+
+        for name in ("kv_list", "kv_clear", "kv_batch_get", "kv_batch_put"):
+            monkeypatch.setattr(transfer_queue, name, getattr(self, name))
+        return self
+
+    def put(self, key, tag, **fields):
+        self.tags["train"][key] = dict(tag)
+        self.fields["train"].setdefault(key, {}).update(fields)
+
+    def kv_list(self, partition_id=None):
+        return {name: {key: dict(tag) for key, tag in keys.items()} for name, keys in self.tags.items()}
+
+    def kv_clear(self, keys, partition_id):
+        for key in keys:
+            self.tags[partition_id].pop(key, None)
+            self.fields[partition_id].pop(key, None)
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        rows = [self.fields[partition_id][key] for key in keys]
+        result = {}
+        for name in select_fields:
+            if all(name in row for row in rows):
+                values = [row[name] for row in rows]
+                if isinstance(values[0], torch.Tensor) and values[0].dim():
+                    values = torch.nested.as_nested_tensor(values, layout=torch.jagged)
+                result[name] = values
+        return result
+
+    def kv_batch_put(self, keys, partition_id, fields):
+        for name in fields.keys():
+            for key, value in zip(keys, fields[name].unbind(), strict=True):
+                self.fields[partition_id][key][name] = value
+        tags = [self.tags[partition_id][key] for key in keys]
+        return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id, fields=list(fields.keys()))
+
+
+class FakeRollouts:
+    """Prompts in the order of the data, generated with random delays.
+
+    Args:
+        queue: where the trajectories go.
+        outcomes: for each prompt the accuracy of each rollout; None for a rollout that failed.
+        seed: of the delays and of the order in which prompts finish.
+        length: response length of each prompt's longest rollout.
+    """
+
+    def __init__(self, queue, outcomes, seed=0, lengths=None):
+        self.queue = queue
+        self.outcomes = outcomes
+        self.lengths = lengths or [3] * len(outcomes)
+        self.random = random.Random(seed)
+        self.waiting = deque(f"{number:04d}" for number in range(len(outcomes)))
+        self.running: list[str] = []
+        self.buffer = None
+        self.most_in_flight = 0
+        self.n_submitted = 0
+
+    def submit(self, n):
+        """What the trainer does to start or refill a step."""
+        for _ in range(n):
+            uid = self.waiting.popleft()
+            self.buffer.on_submit([uid])
+            self.queue.put(uid, {"is_prompt": True, "status": "pending", "global_steps": 1})
+            self.running.append(uid)
+            self.n_submitted += 1
+        self.most_in_flight = max(self.most_in_flight, len(self.running))
+
+    def requeue(self, uids):
+        self.waiting.extendleft(reversed(uids))
+
+    def advance(self, *_):
+        """Time passes: some prompts finish, often none."""
+        for uid in self.running:
+            self.queue.tags["train"][uid]["status"] = "running"
+        self.random.shuffle(self.running)
+        for _ in range(min(len(self.running), self.random.choice([0, 1, 1, 2, 5]))):
+            self._finish(self.running.pop())
+        return 0.0
+
+    def _finish(self, uid):
+        outcomes = self.outcomes[int(uid)]
+        sessions = list(enumerate(outcomes))
+        self.random.shuffle(sessions)
+        for session, accuracy in sessions:
+            if accuracy is not None:
+                info = {"reward_extra_info": {"acc": accuracy}}
+                self.queue.put(
+                    f"{uid}_{session}_0", {"response_len": self.lengths[int(uid)], "seq_len": 9}, extra_fields=info
+                )
+        self.queue.tags["train"][uid]["status"] = "failure" if None in outcomes else "finished"

@@ -1,0 +1,303 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Bad input: one line each, which names the key, before Ray or a model starts."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf, open_dict
+from tokenizers import Tokenizer, models
+
+from prime_ext.preflight import check_config, check_files
+from prime_ext.train import preflight
+
+COLUMNS = ("prompt", "data_source", "reward_model")
+
+
+def write_model(folder, n_embeddings=8, tokens=("a", "b", "c")):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": n_embeddings}))
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token=tokens[0])).save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+def write_parquet(path, columns=COLUMNS, n_rows=2):
+    pyarrow.parquet.write_table(pyarrow.table({name: ["x"] * n_rows for name in columns}), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A model and a data set that are in order."""
+    root = tmp_path_factory.mktemp("files")
+    return {"model": write_model(root / "policy"), "data": write_parquet(root / "data.parquet"), "root": root}
+
+
+@pytest.fixture(scope="module")
+def composed():
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return {name: compose(name) for name in ("prime_trainer", "prime_trainer_cpu")}
+
+
+@pytest.fixture
+def problems_of(composed, files, monkeypatch):
+    """Checks a configuration that is in order but for the given changes."""
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+
+    def check(name="prime_trainer_cpu", **changes):
+        config = composed[name].copy()
+        good = {
+            "data.train_files": files["data"],
+            "data.val_files": files["data"],
+            "actor_rollout_ref.model.path": files["model"],
+            "data.train_batch_size": 16,
+            "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
+        }
+        with open_dict(config):
+            for key, value in {**good, **changes.pop("changes", {})}.items():
+                OmegaConf.update(config, key, value)
+        OmegaConf.resolve(config)
+        return [*check_config(config), *check_files(config)]
+
+    return check
+
+
+def test_both_configurations_are_accepted_once_files_are_named(problems_of):
+    assert problems_of("prime_trainer_cpu") == []
+    gpus = {"trainer.n_gpus_per_node": 8, "actor_rollout_ref.actor.use_dynamic_bsz": True}
+    assert problems_of("prime_trainer", changes=gpus) == []
+
+
+def test_verl_wants_a_micro_batch_size_on_accelerators_and_so_does_the_prm(problems_of):
+    (problem,) = problems_of("prime_trainer", changes={"trainer.n_gpus_per_node": 8})
+    assert problem.startswith("prm.micro_batch_size_per_gpu=None must be a whole number (prm.use_dynamic_bsz=false)")
+
+
+ONE_KEY = [
+    # settings
+    ("prime.filter.lower", 0.9, "prime.filter.lower=0.9 is above prime.filter.upper=0.8"),
+    ("prime.filter.upper", 1.5, "prime.filter.upper=1.5 must be a number >= 0 and <= 1"),
+    ("prime.filter.lower", "low", "prime.filter.lower='low' must be a number"),
+    ("prime.filter.oversample", 0.5, "prime.filter.oversample=0.5 must be a number >= 1"),
+    ("prime.filter.max_examined", 1.0, "prime.filter.max_examined=1.0 is below prime.filter.oversample=2.0"),
+    ("prime.filter.on_exhausted", "stop", "prime.filter.on_exhausted='stop' is not one of error, partial"),
+    ("prime.filter.enable", "yes", "prime.filter.enable='yes' must be true or false"),
+    ("prime.outcome.coefficient", -1.0, "prime.outcome.coefficient=-1.0 must be a number >= 0"),
+    ("prime.outcome.coefficient", float("nan"), "prime.outcome.coefficient=nan must be a number"),
+    ("prime.outcome.discount", 0.0, "prime.outcome.discount=0.0 must be a number > 0 and <= 1"),
+    ("prime.outcome", None, "prime.outcome=None must be a section with keys"),
+    ("prime", None, "prime=None must be a section with keys"),
+    ("prime.process.normalization", "rank_max", "'rank_max' is not one of batch_max, none"),
+    ("prime.process.baseline", "mean", "prime.process.baseline='mean' is not one of released, paper"),
+    ("prime.process.typo", 1, "unknown key prime.process.typo; known keys: baseline"),
+    ("prime.typo", 1, "unknown key prime.typo"),
+    ("prime.whitening", 1, "prime.whitening=1 must be true or false"),
+    ("prime.label_key", "", "prime.label_key='' must name a key"),
+    ("prime.poll_interval", 0, "prime.poll_interval=0 must be a number > 0"),
+    ("prm.typo", 1, "unknown key prm.typo"),
+    ("prm.beta", 0.0, "prm.beta=0.0 must be a number > 0"),
+    ("prm.update_mode", "reverse", "'reverse' is not one of none, before, after, interleaved"),
+    ("prm.reference", "freeze", "prm.reference='freeze' is not one of frozen, policy"),
+    ("prm.mini_batch_size", 2.5, "prm.mini_batch_size=2.5 must be a whole number of prompts >= 1"),
+    ("prm.use_dynamic_bsz", False, "prm.micro_batch_size_per_gpu=None must be a whole number"),
+    ("prm.use_dynamic_bsz", "no", "prm.use_dynamic_bsz='no' must be true or false"),
+    ("prm.max_token_len_per_gpu", None, "prm.max_token_len_per_gpu=None must be a whole number"),
+    ("prm.accuracy_freq", -1, "prm.accuracy_freq=-1 must be a whole number >= 0"),
+    # the rest of the configuration
+    ("actor_rollout_ref.rollout.n", 1, "actor_rollout_ref.rollout.n=1: a leave-one-out baseline needs at least 2"),
+    ("actor_rollout_ref.rollout.n", "four", "actor_rollout_ref.rollout.n='four' must be a whole number >= 1"),
+    ("actor_rollout_ref.rollout.temperature", 0.0, "actor_rollout_ref.rollout.temperature=0.0 must be above 0"),
+    ("data.train_batch_size", 0, "data.train_batch_size=0 must be a whole number >= 1"),
+    ("data.train_batch_size", 12, "data.train_batch_size=12 is not a multiple of"),
+    ("actor_rollout_ref.actor.ppo_mini_batch_size", 32, "ppo_mini_batch_size=32 is above data.train_batch_size=16"),
+    ("prm.mini_batch_size", 3, "data.train_batch_size=16 is not a multiple of prm.mini_batch_size=3"),
+    ("algorithm.adv_estimator", "gae", "algorithm.adv_estimator=gae would be computed and thrown away"),
+    ("algorithm.filter_groups.enable", True, "use prime.filter instead"),
+    ("critic.enable", True, "critic.enable=true builds a critic that PRIME never reads"),
+    ("trainer.use_v1", False, "PRIME needs trainer.use_v1=true"),
+    ("trainer.v1.trainer_mode", "sync", "trainer.v1.trainer_mode=sync is not one of prime_sync"),
+    ("prm.enable", False, "prime.process.coefficient > 0 needs prm.enable=true"),
+    ("prm.checkpoint.async_save", True, "checkpoint.async_save=true leaves no moment"),
+    ("actor_rollout_ref.actor.checkpoint.async_save", True, "checkpoint.async_save=true leaves no moment"),
+    ("trainer.resume_mode", "resume_path", "trainer.resume_from_path=None is not a folder"),
+    # CPU
+    ("actor_rollout_ref.actor.strategy", "fsdp", "actor_rollout_ref.actor.strategy=fsdp does not work on CPU"),
+    ("prm.engine.strategy", "fsdp", "prm.engine.strategy=fsdp does not work on CPU; set it to fsdp2"),
+    ("ray_kwargs.ray_init.num_cpus", 4, "ray_kwargs.ray_init.num_cpus=4: verl reserves 5 logical CPUs"),
+    ("ray_kwargs.ray_init.num_gpus", 0, "ray_kwargs.ray_init.num_gpus=0: CPU mode needs 1 logical GPU slots"),
+    # files
+    ("data.train_files", None, "data.train_files is not set"),
+    ("data.train_files", "/nowhere/train.parquet", "data.train_files: /nowhere/train.parquet does not exist"),
+    ("data.val_files", ["/nowhere/val.parquet"], "data.val_files: /nowhere/val.parquet does not exist"),
+    ("data.prompt_key", "question", "has no column 'question'; it has prompt, data_source, reward_model"),
+    ("actor_rollout_ref.model.path", "/nowhere/model", "actor_rollout_ref.model.path: /nowhere/model does not exist"),
+    ("prm.model.path", "/nowhere/prm", "prm.model.path: /nowhere/prm does not exist"),
+    ("prm.reference_path", "/nowhere/ref", "prm.reference_path: /nowhere/ref does not exist"),
+    ("prm.model.path", None, "prm.model.path is not set"),
+]
+
+
+@pytest.mark.parametrize("key, value, message", ONE_KEY, ids=[f"{key}={value}" for key, value, _ in ONE_KEY])
+def test_a_bad_value_is_named(problems_of, key, value, message):
+    problems = problems_of(changes={key: value})
+    assert any(message in problem for problem in problems), problems
+    assert all("\n" not in problem for problem in problems)
+
+
+def test_problems_of_both_sections_are_reported_together(problems_of):
+    problems = problems_of(changes={"prime.filter.lower": 0.9, "prm.beta": -1})
+    assert [problem.split("=")[0] for problem in problems] == ["prime.filter.lower", "prm.beta"]
+
+
+def test_batch_sizes_must_divide_over_ranks_and_micro_batches(problems_of):
+    eight_ranks = {
+        "trainer.n_gpus_per_node": 8,
+        "actor_rollout_ref.rollout.n": 3,
+        "actor_rollout_ref.actor.use_dynamic_bsz": True,
+    }
+    problems = problems_of("prime_trainer", changes={**eight_ranks, "prm.mini_batch_size": 4})
+    assert any(
+        "prm.mini_batch_size=4 times rollout.n=3 is 12 rollouts, which do not divide over 8" in p for p in problems
+    )
+    micro = {
+        "prm.use_dynamic_bsz": False,
+        "prm.micro_batch_size_per_gpu": 5,
+        "prm.infer_micro_batch_size_per_gpu": 5,
+    }
+    problems = problems_of(changes=micro)
+    assert any(
+        "prm.mini_batch_size=8 is 32 rollouts per rank, not a multiple of the micro-batch of 5" in p for p in problems
+    )
+
+
+def test_the_cpu_configuration_needs_the_platform_variable(problems_of, monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    assert any("needs the environment variable VERL_PLATFORM=cpu" in problem for problem in problems_of())
+
+
+def test_the_gate_needs_an_outcome(problems_of):
+    changes = {"prime.process.reliability_gate": True, "prime.outcome.coefficient": 0.0}
+    assert any("prime.process.reliability_gate=true needs" in problem for problem in problems_of(changes=changes))
+
+
+def test_both_coefficients_zero_is_refused(problems_of):
+    changes = {"prime.process.coefficient": 0.0, "prime.outcome.coefficient": 0.0}
+    assert any("are both 0; one must count" in problem for problem in problems_of(changes=changes))
+
+
+def test_outcome_only_training_needs_no_prm(problems_of):
+    assert problems_of(changes={"prime.process.coefficient": 0.0, "prm.enable": False, "prm.model.path": "/gone"}) == []
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_parquet_file(problems_of, tmp_path):
+    path = write_parquet(tmp_path / "empty.parquet", n_rows=0)
+    assert problems_of(changes={"data.val_files": path}) == [f"data.val_files: {path} has no rows"]
+
+
+def test_a_parquet_file_without_a_column(problems_of, tmp_path):
+    path = write_parquet(tmp_path / "bare.parquet", columns=("prompt", "data_source"))
+    assert problems_of(changes={"data.train_files": [path]}) == [
+        f"data.train_files: {path} has no column 'reward_model'; it has prompt, data_source"
+    ]
+
+
+def test_a_file_that_is_no_parquet(problems_of, tmp_path):
+    path = tmp_path / "text.parquet"
+    path.write_text("prompt,answer\n")
+    (problem,) = problems_of(changes={"data.train_files": str(path)})
+    assert problem.startswith(f"data.train_files: {path} cannot be read as parquet")
+
+
+def test_a_folder_that_is_no_model(problems_of, tmp_path):
+    (problem,) = problems_of(changes={"prm.model.path": str(tmp_path), "prm.reference": "policy"})
+    assert problem == f"prm.model.path: {tmp_path} has no config.json, so it is not a Hugging Face model"
+
+
+def test_a_prm_with_another_vocabulary_than_the_policy(problems_of, tmp_path):
+    other = write_model(tmp_path / "prm", tokens=("a", "c", "b"))
+    problems = problems_of(changes={"prm.model.path": other})
+    assert any(p.startswith(f"prm.model.path: {other} has another vocabulary than the policy") for p in problems)
+    assert any(p.startswith(f"prm.reference_path: {other} has another vocabulary") for p in problems)
+
+
+def test_a_prm_with_the_same_tokenizer_and_padded_embeddings_is_fine(problems_of, tmp_path):
+    assert problems_of(changes={"prm.model.path": write_model(tmp_path / "prm", n_embeddings=64)}) == []
+
+
+def test_a_model_with_fewer_embeddings_than_its_tokenizer_has_tokens(problems_of, tmp_path):
+    small = write_model(tmp_path / "policy", n_embeddings=2)
+    problems = problems_of(changes={"actor_rollout_ref.model.path": small})
+    expected = (
+        f"actor_rollout_ref.model.path: the tokenizer of {small} has token ids up to 2, its model only 2 embeddings"
+    )
+    assert problems[0] == expected
+
+
+def test_names_of_the_hub_and_remote_files_are_left_to_those_who_load_them(problems_of):
+    hub = {"actor_rollout_ref.model.path": "org/model", "data.train_files": "hdfs://somewhere/train.parquet"}
+    assert problems_of(changes=hub) == []
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "override, said",
+    [
+        ("prime.filtre.lower=0.1", "prime.filtre"),
+        ("data.train_batch_sise=8", "data.train_batch_sise"),
+        ("trainer.n_gpus_per_node=${nowhere}", "nowhere"),
+    ],
+)
+def test_an_unknown_key_on_the_command_line_is_one_line(override, said):
+    config, problems = preflight("prime_trainer_cpu", [override])
+    assert config is None and len(problems) == 1 and said in problems[0] and "\n" not in problems[0]
+
+
+def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_starts(tmp_path):
+    command = [sys.executable, "-m", "prime_ext.train", "--config-name=prime_trainer_cpu", "prime.filter.lower=0.9"]
+    command += ["data.train_files=/nowhere/a.parquet", "actor_rollout_ref.model.path=/nowhere/m"]
+    environment = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}
+    environment["RAY_TMPDIR"] = str(tmp_path)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("prime_ext: ")]
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert lines[0] == ("prime_ext: prime.filter.lower=0.9 is above prime.filter.upper=0.8; no prompt could be kept")
+    for key in ("data.train_files", "data.val_files", "actor_rollout_ref.model.path", "prm.model.path"):
+        assert sum(line.startswith(f"prime_ext: {key}: ") for line in lines) == 1, (key, lines)
+    assert "Traceback" not in done.stderr and "VERL_PLATFORM" not in "".join(lines)
+    assert not list(tmp_path.iterdir()), "a refused run leaves nothing behind"
+
+
+def test_the_cpu_configuration_chooses_the_cpu_in_the_driver_too(tmp_path):
+    """Composing imports verl, which settles on a platform: the choice has to be made before."""
+    program = (
+        "from prime_ext.train import preflight; preflight('prime_trainer_cpu', []);"
+        "import prime_ext.cpu; from verl.utils.device import get_device_name; print(get_device_name())"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.split()[-1] == "cpu", done.stderr[-2000:]

@@ -1,0 +1,276 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The tensors of one step: what is read from the store, and what becomes the advantage."""
+
+import logging
+
+import pytest
+import torch
+from fake_queue import FakeQueue
+from transfer_queue import KVBatchMeta
+
+from prime_ext import transfer
+from prime_ext.settings import PrimeSettings
+from prime_ext.trainer.prime_step import PrimeStep
+
+NAN = float("nan")
+# Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a tool's answer).
+ROLLOUTS = {
+    "000000000007_0_0": (1.0, [1, 1, 1]),
+    "000000000007_1_0": (0.0, [1, 1]),
+    "000000000007_2_0": (0.0, [1, 0, 1, 1]),
+    "000000000009_0_0": (1.0, [1]),
+    "000000000009_2_0": (0.5, [1, 1]),
+}
+PADDING = ("pad-0_0_0", "pad-1_0_0")
+
+
+def settings(**changes):
+    values = {
+        "outcome": {"coefficient": 1.0, "discount": 1.0},
+        "process": {
+            "coefficient": 1.0,
+            "discount": 1.0,
+            "normalization": "batch_max",
+            "baseline": "released",
+            "reliability_gate": False,
+        },
+        "filter": {
+            "enable": True,
+            "lower": 0.2,
+            "upper": 0.8,
+            "drop_truncated": False,
+            "oversample": 1.0,
+            "max_examined": 4.0,
+            "on_exhausted": "error",
+        },
+        "whitening": True,
+        "label_key": "acc",
+        "poll_interval": 0.1,
+    }
+    for path, value in changes.items():
+        section = values
+        *parents, name = path.split("__")
+        for parent in parents:
+            section = section[parent]
+        section[name] = value
+    return PrimeSettings.from_mapping(values)
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    queue = FakeQueue().install(monkeypatch)
+    for key, (accuracy, mask) in ROLLOUTS.items():
+        scores = torch.zeros(len(mask))
+        scores[-1] = accuracy
+        queue.put(
+            key,
+            {"seq_len": len(mask)},
+            response_mask=torch.tensor(mask),
+            rm_scores=scores,
+            token_level_rewards=scores - 0.25 / len(mask),
+            extra_fields={"reward_extra_info": {"acc": accuracy}},
+        )
+    for key, mask in zip(PADDING, (0, 1), strict=True):
+        # verl's padding has an empty mask and the extra fields of some real rollout; this one is worse than verl's.
+        queue.put(
+            key,
+            {"is_padding": True, "seq_len": 128},
+            response_mask=torch.tensor([mask]),
+            rm_scores=torch.tensor([NAN]),
+            token_level_rewards=torch.tensor([NAN]),
+            extra_fields={"reward_extra_info": {"acc": 1.0}},
+        )
+    return queue
+
+
+def batch_of(queue, keys=None):
+    keys = list(keys or [*ROLLOUTS, *PADDING])
+    return KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
+
+
+def score(step, seed=0):
+    """The same log-probabilities for a rollout wherever it stands in the batch."""
+    step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
+    log_prob_BT = torch.zeros_like(step.mask_BT)
+    for row in range(len(step.mask_BT)):
+        generator = torch.Generator().manual_seed(int(step.label_B[row] * 4) + int(step.mask_BT[row].sum()) * 10 + seed)
+        log_prob_BT[row] = -torch.rand(8, generator=generator)[: step.mask_BT.shape[1]]
+    metrics = {}
+    step.set_scores(log_prob_BT, beta=0.05, metrics=metrics, when="before")
+    return metrics
+
+
+def test_groups_labels_and_masks_are_read_by_key(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    assert step.mask_BT.tolist()[:5] == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]
+    assert step.label_B.tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
+    assert step.outcome_B.tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
+    assert step.group_B[0] == step.group_B[1] == step.group_B[2] != step.group_B[3] == step.group_B[4]
+    assert step.valid_B.tolist() == [True] * 5 + [False] * 2
+
+
+def advantages_by_key(queue, keys, options=None, gate=1.0):
+    step = PrimeStep.load(batch_of(queue, keys), options or settings(), kl_in_reward=False)
+    metrics = score(step)
+    advantage_BT, return_BT = step.advantages(gate, metrics)
+    rows = {key: advantage_BT[row, : len(ROLLOUTS[key][1])] for row, key in enumerate(keys) if key in ROLLOUTS}
+    return rows, metrics, (advantage_BT, return_BT)
+
+
+def test_padding_rows_and_row_order_change_nothing(queue):
+    expected, expected_metrics, _ = advantages_by_key(queue, list(ROLLOUTS))
+    keys = [PADDING[0], *reversed(ROLLOUTS), PADDING[1]]
+    rows, metrics, (advantage_BT, return_BT) = advantages_by_key(queue, keys)
+    for key, advantage_T in expected.items():
+        torch.testing.assert_close(rows[key], advantage_T)
+    assert metrics == pytest.approx(expected_metrics)
+    for padding in (0, -1):
+        assert not advantage_BT[padding].any() and not return_BT[padding].any()
+
+
+def test_outcome_advantages_are_the_difference_from_the_others_when_nothing_else_counts(queue):
+    options = settings(process__coefficient=0.0, whitening=False)
+    rows, metrics, _ = advantages_by_key(queue, [*ROLLOUTS, *PADDING], options)
+    values = {key: sorted(set(row.tolist())) for key, row in rows.items()}
+    assert values == {
+        "000000000007_0_0": [1.0],
+        "000000000007_1_0": [-0.5],
+        "000000000007_2_0": [-0.5, 0.0],  # 0 in the hole
+        "000000000009_0_0": [0.5],
+        "000000000009_2_0": [-0.5],
+    }
+    assert "prime/process/return_std" not in metrics
+
+
+def test_whitened_advantages_have_mean_zero_and_variance_one_over_valid_tokens(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    score(step)
+    advantage_BT, _ = step.advantages(1.0, {})
+    valid = advantage_BT[step.mask_BT.bool()]
+    assert float(valid.mean()) == pytest.approx(0.0, abs=1e-6) and float(valid.var()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_process_source_is_normalised_over_the_whole_batch(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    score(step)
+    metrics = {}
+    process = step.sources(1.0, metrics)["process"]
+    return_BT = process.reward_BT.flip(-1).cumsum(-1).flip(-1) * step.mask_BT
+    largest = float((step.process_reward_BT.flip(-1).cumsum(-1).flip(-1) * step.mask_BT).abs().max())
+    assert metrics["prime/process/normalizer"] == pytest.approx(largest)
+    assert float(return_BT.abs().max()) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_without_normalisation_rewards_sum_to_beta_times_the_log_ratio(queue):
+    step = PrimeStep.load(batch_of(queue), settings(process__normalization="none"), kl_in_reward=False)
+    step.reference_log_prob_BT = torch.full_like(step.mask_BT, -3.0)
+    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05, metrics={}, when="before")
+    reward_BT = step.sources(1.0, {})["process"].reward_BT
+    assert reward_BT.sum(-1).tolist() == pytest.approx([0.05 * 2 * n for n in (3, 2, 3, 1, 2, 0, 0)])
+
+
+def test_kl_in_reward_reaches_the_outcome_but_not_the_label(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=True)
+    assert step.outcome_B[:5].tolist() == pytest.approx([0.75, -0.25, -0.25, 0.75, 0.25])
+    assert step.label_B[:5].tolist() == [1.0, 0.0, 0.0, 1.0, 0.5]
+
+
+def test_the_gate_scales_the_process_source_and_a_shut_gate_removes_it(queue):
+    keys = [*ROLLOUTS, *PADDING]
+    shut, metrics, _ = advantages_by_key(queue, keys, gate=0.0)
+    outcome_only, _, _ = advantages_by_key(queue, keys, settings(process__coefficient=0.0))
+    for key, row in outcome_only.items():
+        torch.testing.assert_close(shut[key], row)
+    assert "prime/process/return_std" not in metrics
+    half, _, _ = advantages_by_key(queue, keys, gate=0.5)
+    weight, _, _ = advantages_by_key(queue, keys, settings(process__coefficient=0.5))
+    for key, row in weight.items():
+        torch.testing.assert_close(half[key], row)
+
+
+def test_an_untrained_prm_gives_the_advantages_of_the_outcome_alone(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    step.reference_log_prob_BT = -torch.rand_like(step.mask_BT)
+    metrics = {}
+    step.set_scores(step.reference_log_prob_BT.clone(), beta=0.05, metrics=metrics, when="before")
+    advantage_BT, _ = step.advantages(1.0, metrics)
+    outcome_only, _, (expected_BT, _) = advantages_by_key(
+        queue, [*ROLLOUTS, *PADDING], settings(process__coefficient=0.0)
+    )
+    torch.testing.assert_close(advantage_BT, expected_BT)
+    assert metrics["prm/reward_sum/mean"] == 0.0 and metrics["prm/pair_accuracy/before_update"] == 0.0
+
+
+def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_the_gate(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    step.reference_log_prob_BT = torch.full_like(step.mask_BT, -5.0)
+    right_BT = torch.full_like(step.mask_BT, -5.0)
+    right_BT[:, 0] += step.label_B
+    metrics = {}
+    step.measure_pairs(right_BT, metrics, when="before")
+    step.measure_pairs(-10.0 - right_BT, metrics, when="after")
+    assert metrics["prm/pair_accuracy/before_update"] == 1.0 == step.pair_accuracy_before
+    assert metrics["prm/pair_accuracy/after_update"] == 0.0
+
+
+def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog):
+    keys = ["000000000007_0_0", "000000000007_1_0", "000000000009_0_0", *PADDING]
+    with caplog.at_level(logging.WARNING):
+        rows, metrics, _ = advantages_by_key(queue, keys, settings(whitening=False))
+    assert metrics["prime/rollouts_without_baseline"] == 1 and "alone in their group" in caplog.text
+    assert rows["000000000009_0_0"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("value, said", [(0.5, "0.5"), (NAN, "not in (-inf, 0]")])
+def test_impossible_log_probabilities_are_warned_about(queue, caplog, value, said):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
+    log_prob_BT = torch.full_like(step.mask_BT, -1.0)
+    log_prob_BT[0, 1] = value
+    with caplog.at_level(logging.WARNING):
+        step.set_scores(log_prob_BT, beta=0.05, metrics={}, when="before")
+    assert "log-probabilities of the PRM" in caplog.text and said in caplog.text
+
+
+def test_garbage_outside_the_mask_is_not_warned_about(queue, caplog):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
+    log_prob_BT = torch.where(step.mask_BT.bool(), -1.0, torch.tensor(NAN))
+    with caplog.at_level(logging.WARNING):
+        step.set_scores(log_prob_BT, beta=0.05, metrics={}, when="before")
+    assert not caplog.records and step.advantages(1.0, {})[0].isfinite().all()
+
+
+def test_scoring_before_the_reference_is_an_error(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    with pytest.raises(RuntimeError, match="scored before its reference"):
+        step.set_scores(torch.zeros_like(step.mask_BT), beta=0.05, metrics={}, when="before")
+
+
+def test_advantages_are_written_back_with_the_length_of_each_response(queue):
+    batch = batch_of(queue)
+    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+    score(step)
+    advantage_BT, _ = step.advantages(1.0, {})
+    written = transfer.put_tokens(batch, {"advantages": advantage_BT})
+    assert written.keys == batch.keys
+    for row, key in enumerate(ROLLOUTS):
+        stored = queue.fields["train"][key]["advantages"]
+        assert torch.equal(stored, advantage_BT[row, : len(ROLLOUTS[key][1])])
+
+
+def test_a_field_nobody_wrote_is_named(queue):
+    with pytest.raises(RuntimeError, match="rollouts have no field 'prm_log_probs'"):
+        transfer.fetch_padded(batch_of(queue), ["prm_log_probs"])

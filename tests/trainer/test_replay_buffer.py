@@ -1,0 +1,216 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The online prompt filter: the batch is the first prompts, in the order of the data, that lie inside the band."""
+
+import logging
+
+import pytest
+from fake_queue import FakeQueue, FakeRollouts
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptsExhausted
+
+GOOD, HARD, EASY = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
+HALF_FAILED, FAILED = [None, 1.0], [None, None]
+BAND = AccuracyBand(0.2, 0.8)
+
+
+@pytest.fixture
+def patch():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield monkeypatch
+
+
+def start(monkeypatch, outcomes, *, band=BAND, oversample=4, max_examined=1000, partial=False, seed=0, lengths=None):
+    """A buffer and the rollouts that feed it."""
+    queue = FakeQueue().install(monkeypatch)
+    rollouts = FakeRollouts(queue, outcomes, seed, lengths)
+    buffer = PromptFilterReplayBuffer(
+        band=band,
+        label_key="acc",
+        max_in_flight=oversample,
+        max_examined=max_examined,
+        partial=partial,
+        requeue=rollouts.requeue,
+        trainer_mode="sync",
+        trainer_config=OmegaConf.create({}),
+        max_off_policy_threshold=None,
+        max_off_policy_strategy="drop",
+        sampler_kwargs=OmegaConf.create({}),
+        refill_fn=rollouts.submit,
+        poll_interval=0.0,
+    )
+    monkeypatch.setattr(buffer, "_wait_for_next_poll", rollouts.advance)
+    rollouts.buffer = buffer
+    return rollouts
+
+
+def step(rollouts, batch_size):
+    """One step of the trainer: submit, sample, and forget the rollouts that were trained on."""
+    rollouts.submit(rollouts.buffer.max_in_flight)
+    batch, metrics = rollouts.buffer.sample(global_steps=1, partition_id="train", batch_size=batch_size)
+    rollouts.queue.kv_clear(keys=batch.keys, partition_id="train")
+    return batch, metrics
+
+
+def prompts_of(batch):
+    return sorted({int(key.split("_")[0]) for key in batch.keys})
+
+
+def expected_batches(outcomes, batch_size, steps):
+    """The definition: go through the data in order, keep what lies inside the band."""
+    batches, examined, position = [], [], 0
+    for _ in range(steps):
+        kept, first = [], position
+        while len(kept) < batch_size:
+            accuracies = [value for value in outcomes[position] if value is not None]
+            if BAND.classify(accuracies, [3] * len(accuracies)) == KEPT:
+                kept.append(position)
+            position += 1
+        batches.append(kept)
+        examined.append(position - first)
+    return batches, examined
+
+
+# Every fourth prompt at least is good, so that the data never runs out.
+data = st.lists(st.sampled_from([GOOD, HARD, EASY, HALF_FAILED, FAILED, [0.0, None]]), min_size=20, max_size=20).map(
+    lambda kinds: [kind for other in kinds for kind in (other, other[::-1], HARD, GOOD)]
+)
+
+
+@given(data, st.integers(0, 10_000), st.integers(0, 6), st.integers(1, 4))
+def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(data, seed, extra, batch_size):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        rollouts = start(monkeypatch, data, oversample=batch_size + extra, seed=seed)
+        expected, expected_examined = expected_batches(data, batch_size, steps=3)
+        for kept, n_examined in zip(expected, expected_examined, strict=True):
+            batch, metrics = step(rollouts, batch_size)
+            assert prompts_of(batch) == kept
+            assert batch.keys == sorted(batch.keys)
+            # The next step starts with the prompt after the last one that was looked at, and nothing is left behind.
+            assert metrics["prime/filter/examined"] == n_examined
+            assert list(rollouts.waiting) == sorted(rollouts.waiting)
+            assert rollouts.queue.tags["train"] == {} and not rollouts.running
+        assert int(rollouts.waiting[0]) == sum(expected_examined)
+        assert rollouts.most_in_flight <= batch_size + extra
+
+
+@given(data, st.integers(0, 10_000))
+def test_metrics_add_up(data, seed):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        rollouts = start(monkeypatch, data, oversample=6, seed=seed)
+        batch, metrics = step(rollouts, 3)
+    counts = {name.removeprefix("prime/filter/"): value for name, value in metrics.items()}
+    verdicts = [counts[name] for name in ("kept", "too_hard", "too_easy", "truncated", "failed")]
+    assert sum(verdicts) == counts["examined"] and counts["kept"] == 3
+    assert counts["kept_fraction"] == pytest.approx(3 / counts["examined"])
+    assert counts["examined"] + counts["returned_to_queue"] == rollouts.n_submitted
+    examined = [value for outcome in data[: counts["examined"]] for value in outcome if value is not None]
+    kept = [value for prompt in prompts_of(batch) for value in data[prompt] if value is not None]
+    assert metrics["prime/accuracy/before_filter"] == pytest.approx(sum(examined) / len(examined))
+    assert metrics["prime/accuracy/after_filter"] == pytest.approx(sum(kept) / len(kept))
+
+
+def test_the_batch_is_refilled_until_it_is_full(patch):
+    rollouts = start(patch, [HARD] * 10 + [GOOD] * 10, oversample=4)
+    batch, metrics = step(rollouts, 4)
+    assert prompts_of(batch) == [10, 11, 12, 13]
+    assert metrics["prime/filter/refills"] >= 3 and metrics["prime/filter/too_hard"] == 10
+
+
+def test_surplus_prompts_are_generated_again_in_the_next_step(patch):
+    rollouts = start(patch, [GOOD, HARD, GOOD, EASY, GOOD, GOOD] + [GOOD] * 10, oversample=6)
+    first, metrics = step(rollouts, 2)
+    assert prompts_of(first) == [0, 2] and metrics["prime/filter/returned_to_queue"] == 3
+    assert [int(uid) for uid in rollouts.waiting][:4] == [3, 4, 5, 6]
+    second, _ = step(rollouts, 2)
+    assert prompts_of(second) == [4, 5]
+
+
+def test_every_rollout_of_a_prompt_comes_back_sorted_even_when_one_is_missing(patch):
+    rollouts = start(patch, [[1.0, None, 0.0], [0.0, 1.0, 0.0]] + [GOOD] * 10, oversample=5)
+    batch, _ = step(rollouts, 2)
+    assert batch.keys == ["0000_0_0", "0000_2_0", "0001_0_0", "0001_1_0", "0001_2_0"]
+    assert all(tag["response_len"] == 3 for tag in batch.tags)
+
+
+def test_a_prompt_all_of_whose_rollouts_failed_is_replaced(patch):
+    rollouts = start(patch, [FAILED, GOOD, FAILED, GOOD] + [GOOD] * 8, band=AccuracyBand(0.0, 1.0), oversample=4)
+    batch, metrics = step(rollouts, 2)
+    assert prompts_of(batch) == [1, 3] and metrics["prime/filter/failed"] == 2
+
+
+def test_truncated_prompts_are_dropped_when_asked(patch):
+    band = AccuracyBand(0.2, 0.8, drop_truncated=True, max_response_length=8)
+    rollouts = start(patch, [GOOD] * 12, band=band, lengths=[8, 7] * 6)
+    batch, metrics = step(rollouts, 3)
+    assert prompts_of(batch) == [1, 3, 5] and metrics["prime/filter/truncated"] == 3
+
+
+def test_data_outside_the_band_ends_in_an_error_that_says_what_to_change(patch):
+    rollouts = start(patch, [HARD, EASY] * 10, oversample=4, max_examined=8)
+    with pytest.raises(PromptsExhausted) as error:
+        step(rollouts, 2)
+    message = str(error.value)
+    assert message.startswith("only 0 of 2 prompts passed the filter among 8 examined (4 too hard, 4 too easy")
+    for key in ("prime.filter.lower/upper", "prime.filter.max_examined", "prime.filter.on_exhausted=partial"):
+        assert key in message
+    assert rollouts.n_submitted == 8
+
+
+def test_the_bound_counts_prompts_examined_not_prompts_generated(patch):
+    rollouts = start(patch, [HARD, HARD, GOOD, GOOD] + [GOOD] * 10, oversample=6, max_examined=6)
+    batch, metrics = step(rollouts, 2)
+    assert prompts_of(batch) == [2, 3] and metrics["prime/filter/examined"] == 4
+
+
+def test_a_partial_batch_is_trained_on_with_a_warning_when_asked(patch, caplog):
+    rollouts = start(patch, [HARD, GOOD, HARD, HARD] + [GOOD] * 10, oversample=4, max_examined=4, partial=True)
+    with caplog.at_level(logging.WARNING):
+        batch, metrics = step(rollouts, 2)
+    assert prompts_of(batch) == [1] and metrics["prime/filter/kept"] == 1
+    assert "only 1 of 2 prompts passed" in caplog.text and "training on the smaller batch" in caplog.text
+
+
+def test_a_partial_batch_may_not_be_empty(patch):
+    rollouts = start(patch, [HARD] * 20, oversample=4, max_examined=4, partial=True)
+    with pytest.raises(PromptsExhausted, match="only 0 of 2"):
+        step(rollouts, 2)
+
+
+def test_a_reward_without_the_label_is_an_error_that_names_the_key(patch):
+    rollouts = start(patch, [GOOD] * 10)
+    rollouts.buffer.label_key = "correct"
+    with pytest.raises(RuntimeError, match=r"no 'correct' in its extra info \(it has \['acc'\]\).*prime.label_key"):
+        step(rollouts, 2)
+
+
+def test_a_label_that_is_no_accuracy_is_refused(patch):
+    rollouts = start(patch, [[2.0, -1.0]] * 10)
+    with pytest.raises(RuntimeError, match="is not in \\[0, 1\\]"):
+        step(rollouts, 2)
+
+
+def test_validation_takes_every_prompt(patch):
+    rollouts = start(patch, [HARD, EASY])
+    queue = rollouts.queue
+    queue.tags["val"], queue.fields["val"] = {}, {}
+    for uid in ("a", "b"):
+        queue.tags["val"][uid] = {"is_prompt": True, "status": "finished", "global_steps": 1}
+        queue.tags["val"][f"{uid}_0_0"] = {"response_len": 3}
+    batch, _ = rollouts.buffer.sample(global_steps=1, partition_id="val", batch_size=2)
+    assert sorted(batch.keys) == ["a_0_0", "b_0_0"]
