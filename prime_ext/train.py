@@ -39,7 +39,7 @@ def main() -> None:
     name = args.config_name or "prime_trainer"
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, problems = preflight(name, args.overrides)
-        if problems:
+        if config is None or problems:
             for problem in problems:
                 print(f"prime_ext: {problem}", file=sys.stderr)
             raise SystemExit(2)

@@ -75,7 +75,7 @@ def build_request(
     default = min(config.response_length, config.prompt_length + config.response_length - len(prompt_ids))
     limits = [params.pop(name, None) for name in ("max_tokens", "max_new_tokens")]
     max_new_tokens = next((limit for limit in limits if limit is not None), default)
-    supported = {
+    supported: dict[str, Any] = {
         "temperature": float(params.pop("temperature", 1.0)),
         "top_p": float(params.pop("top_p", 1.0)),
         "top_k": int(params.pop("top_k", -1)),

@@ -58,7 +58,7 @@ def _keep_weight(layer: torch.nn.Module, remove_weight: bool) -> None:
             f"vLLM on the CPU cannot take weight updates for {type(layer).__name__} with a weight of "
             f"{layer.weight.ndim} dimensions; use a dense model, or rollout.name=transformers."
         )
-    layer.cpu_linear = torch.nn.functional.linear
+    setattr(layer, "cpu_linear", torch.nn.functional.linear)  # noqa: B010  (a module attribute that is a function)
 
 
 def keep_linear_weights(module: ModuleType) -> None:

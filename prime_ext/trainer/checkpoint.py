@@ -113,6 +113,10 @@ def prune(root: Path, keep: int | None, newest: int) -> list[int]:
         match = _FOLDER.fullmatch(folder.name)
         if match and int(match[1]) < newest and int(match[1]) not in kept:
             mark_incomplete(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            deleted.append(int(match[1]))
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                logger.warning("old checkpoint %s could not be deleted: %s", folder, error)
+            else:
+                deleted.append(int(match[1]))
     return sorted(deleted)

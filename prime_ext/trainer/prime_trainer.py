@@ -18,7 +18,7 @@ import math
 import os
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,13 +40,18 @@ from prime_ext.trainer import checkpoint
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 
+if TYPE_CHECKING:
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
+else:
+    _Trainer = object
+
 logger = logging.getLogger(__name__)
 
 PRM_FOLDER = "prm"
 STATE_FILE = "prime_ext.pt"
 
 
-class PrimeTrainerMixin:
+class PrimeTrainerMixin(_Trainer):
     """Adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage.
 
     A subclass names in ``base_mode`` the verl mode it builds on.
@@ -243,7 +248,7 @@ class PrimeTrainerMixin:
         batch = super()._compute_advantage(batch, metrics)
         step = PrimeStep.load(batch, self.prime, kl_in_reward=self.config.algorithm.use_kl_in_reward)
         if self.prm is not None:
-            batch = self._prm_step(batch, step, metrics)
+            batch = self._prm_step(self.prm, batch, step, metrics)
         with marked_timer("prime_advantage", self.timing_raw):
             advantage_BT, return_BT = step.advantages(self._gate_value(step, metrics), metrics)
             return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
@@ -255,46 +260,46 @@ class PrimeTrainerMixin:
         metrics.update({"prime/gate/value": value, "prime/gate/pair_accuracy_average": self.gate.average})
         return value
 
-    def _prm_step(self, batch: KVBatchMeta, step: PrimeStep, metrics: dict) -> KVBatchMeta:
+    def _prm_step(self, prm: ImplicitPRM, batch: KVBatchMeta, step: PrimeStep, metrics: dict) -> KVBatchMeta:
         """Reference, update and score of the PRM, in the order of ``prm.update_mode``."""
-        mode = self.prm.settings.update_mode
+        mode, beta = prm.settings.update_mode, prm.settings.beta
         with marked_timer("prm_reference", self.timing_raw):
-            batch = self.prm.reference(batch)
+            batch = prm.reference(batch)
         step.reference_log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
-        planned = self.prm.put_labels(batch, step.label_B) if mode != "none" else batch
+        planned = prm.put_labels(batch, step.label_B) if mode != "none" else batch
 
-        frequency = self.prm.settings.accuracy_freq
+        frequency = prm.settings.accuracy_freq
         measure = frequency > 0 and self.global_steps % frequency == 0
         if mode == "none":
-            step.set_scores(self._prm_score(batch), self.prm.settings.beta, metrics, when="before")
+            step.set_scores(self._prm_score(prm, batch), beta, metrics, when="before")
         elif mode == "before":
             if measure or self.gate is not None:
-                step.measure_pairs(self._prm_score(batch), metrics, when="before")
-            self._prm_update(planned, metrics)
-            step.set_scores(self._prm_score(batch), self.prm.settings.beta, metrics, when="after")
+                step.measure_pairs(self._prm_score(prm, batch), metrics, when="before")
+            self._prm_update(prm, planned, metrics)
+            step.set_scores(self._prm_score(prm, batch), beta, metrics, when="after")
         elif mode == "after":
-            step.set_scores(self._prm_score(batch), self.prm.settings.beta, metrics, when="before")
-            self._prm_update(planned, metrics)
+            step.set_scores(self._prm_score(prm, batch), beta, metrics, when="before")
+            self._prm_update(prm, planned, metrics)
         else:
             with marked_timer("prm_update", self.timing_raw):
-                self._log_update(self.prm.update_and_score(planned), metrics)
-            step.set_scores(self._fetch_scores(batch), self.prm.settings.beta, metrics, when="before")
+                self._log_update(prm.update_and_score(planned), metrics)
+            step.set_scores(self._fetch_scores(batch), beta, metrics, when="before")
         if measure and mode in ("after", "interleaved"):
-            step.measure_pairs(self._prm_score(batch), metrics, when="after")
+            step.measure_pairs(self._prm_score(prm, batch), metrics, when="after")
         return batch
 
-    def _prm_score(self, batch: KVBatchMeta) -> torch.Tensor:
+    def _prm_score(self, prm: ImplicitPRM, batch: KVBatchMeta) -> torch.Tensor:
         with marked_timer("prm_score", self.timing_raw):
-            self.prm.score(batch)
+            prm.score(batch)
         return self._fetch_scores(batch)
 
     @staticmethod
     def _fetch_scores(batch: KVBatchMeta) -> torch.Tensor:
         return transfer.fetch_padded(batch, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
 
-    def _prm_update(self, planned: KVBatchMeta, metrics: dict) -> None:
+    def _prm_update(self, prm: ImplicitPRM, planned: KVBatchMeta, metrics: dict) -> None:
         with marked_timer("prm_update", self.timing_raw):
-            self._log_update(self.prm.update(planned), metrics)
+            self._log_update(prm.update(planned), metrics)
 
     @staticmethod
     def _log_update(update: dict[str, float], metrics: dict) -> None:

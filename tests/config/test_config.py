@@ -35,6 +35,7 @@ VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
 CHANGED_FOR_PRIME = {
     "actor_rollout_ref.actor.optim.lr": 5e-7,
+    "actor_rollout_ref.actor.use_dynamic_bsz": True,
     "actor_rollout_ref.rollout.n": 4,
     "algorithm.adv_estimator": "rloo",
     "data.seed": 1,
@@ -47,7 +48,6 @@ CHANGED_FOR_CPU = {
     "actor_rollout_ref.actor.fsdp_config.strategy": "fsdp2",
     "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
     "actor_rollout_ref.actor.strategy": "fsdp2",
-    "actor_rollout_ref.actor.use_dynamic_bsz": True,
     "actor_rollout_ref.actor.use_torch_compile": False,
     "actor_rollout_ref.model.enable_gradient_checkpointing": False,
     "actor_rollout_ref.model.override_config": {"attn_implementation": "sdpa"},

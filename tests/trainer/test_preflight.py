@@ -86,8 +86,9 @@ def test_both_configurations_are_accepted_once_files_are_named(problems_of):
     assert problems_of("prime_trainer", changes=gpus) == []
 
 
-def test_verl_wants_a_micro_batch_size_on_accelerators_and_so_does_the_prm(problems_of):
-    (problem,) = problems_of("prime_trainer", changes={"trainer.n_gpus_per_node": 8})
+def test_without_dynamic_batches_a_micro_batch_size_is_wanted(problems_of):
+    changes = {"trainer.n_gpus_per_node": 8, "actor_rollout_ref.actor.use_dynamic_bsz": False}
+    (problem,) = problems_of("prime_trainer", changes=changes)
     assert problem.startswith("prm.micro_batch_size_per_gpu=None must be a whole number (prm.use_dynamic_bsz=false)")
 
 
