@@ -44,7 +44,7 @@ from recipes.quickstart.files import atomic_path, write_json
 METHODS = {"prime": "PRIME", "rloo": "RLOO, outcome only"}
 COLOURS = {"prime": "#2166ac", "rloo": "#d66014"}
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"
-THRESHOLDS = (0.5, 0.6, 0.7)
+THRESHOLDS = (0.4, 0.5, 0.6)
 # Timings of a step that are measurement, not training.
 NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
 
@@ -82,13 +82,17 @@ def crossing(steps: list[int], values: list[float], threshold: float) -> float |
     return None
 
 
-def read_run(folder: Path) -> dict:
-    """Curve, training seconds of every step and PRM accuracy of one run."""
-    curve = {int(step): value for step, value in json.loads((folder / "curve.json").read_text()).items()}
-    steps = sorted(curve)
+def read_curve(folder: Path) -> dict[int, dict]:
+    """What ``evaluate`` measured, by step."""
+    return {int(step): value for step, value in json.loads((folder / "curve.json").read_text()).items()}
+
+
+def read_run(folder: Path, steps: list[int]) -> dict:
+    """Curve at the given steps, training seconds and PRM accuracy of one run up to the last of them."""
+    curve = read_curve(folder)
     accuracy = [curve[step]["temperature_1"] for step in steps]
     metrics = read_metrics(folder / "metrics.jsonl")
-    training = {step: row for step, row in metrics.items() if "timing_s/step" in row}
+    training = {step: row for step, row in metrics.items() if "timing_s/step" in row and step <= steps[-1]}
     seconds = {
         step: row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING) for step, row in training.items()
     }
@@ -117,14 +121,19 @@ def summarize(runs: Path) -> dict:
     Raises:
         FileNotFoundError: a method has no evaluated run.
     """
-    found: dict[str, dict[str, dict]] = {method: {} for method in METHODS}
+    folders = {}
     for folder in sorted(runs.glob("*_seed*")):
         match = re.fullmatch(r"(\w+)_seed(\d+)", folder.name)
         if match and match[1] in METHODS and (folder / "curve.json").exists():
-            found[match[1]][match[2]] = read_run(folder)
-    for method, by_seed in found.items():
-        if not by_seed:
+            folders[match[1], match[2]] = folder
+    for method in METHODS:
+        if not any(name == method for name, _ in folders):
             raise FileNotFoundError(f"no evaluated run {method}_seed* in {runs}")
+    # All runs are compared over the same steps.
+    steps = sorted(set.intersection(*(set(read_curve(folder)) for folder in folders.values())))
+    found: dict[str, dict[str, dict]] = {method: {} for method in METHODS}
+    for (method, seed), folder in folders.items():
+        found[method][seed] = read_run(folder, steps)
     paired = sorted(set(found["prime"]) & set(found["rloo"]), key=int)
     aggregate = {}
     for method, by_seed in found.items():
@@ -148,6 +157,7 @@ def summarize(runs: Path) -> dict:
         "final_difference_prime_minus_rloo_temperature_1": mean_and_error(difference),
         "aggregate": aggregate,
         "runs": found,
+        "steps": steps,
         "settings": settings(runs),
         "versions": {name: version(name) for name in ("torch", "transformers", "verl", "ray")}
         | {"python": platform.python_version()},

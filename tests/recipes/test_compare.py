@@ -1,0 +1,65 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The arithmetic of the comparison of PRIME and RLOO."""
+
+import json
+
+import pytest
+
+from recipes.compare_prime_rloo.compare import crossing, mean_and_error, summarize, table
+
+
+def write_run(folder, accuracy, seconds, pairs=None):
+    folder.mkdir(parents=True)
+    curve = {
+        step: {"temperature_1": value, "greedy": value, "n_problems": 100}
+        for step, value in zip((0, 10), accuracy, strict=True)
+    }
+    (folder / "curve.json").write_text(json.dumps(curve))
+    data = {"timing_s/step": seconds + 2.0, "timing_s/save_checkpoint": 2.0, "prime/filter/examined": 20}
+    if pairs is not None:
+        data["prm/pair_accuracy/before_update"] = pairs
+    lines = [json.dumps({"step": step, "data": data}) for step in range(1, 11)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_a_threshold_is_crossed_on_the_straight_line_between_two_evaluations():
+    assert crossing([0, 10, 20], [0.2, 0.4, 0.8], 0.5) == pytest.approx(12.5)
+    assert crossing([0, 10], [0.2, 0.4], 0.5) is None
+    assert crossing([0, 10], [0.6, 0.4], 0.5) == 0.0
+
+
+def test_the_standard_error_is_that_of_the_mean():
+    result = mean_and_error([1.0, 2.0, 3.0])
+    assert result == {"mean": 2.0, "standard_error": pytest.approx(1 / 3**0.5), "n": 3}
+    assert mean_and_error([1.0])["standard_error"] is None
+
+
+def test_the_summary_pairs_the_seeds_and_leaves_out_the_time_of_saving(tmp_path):
+    for seed, (prime, rloo) in enumerate([(0.6, 0.5), (0.7, 0.5)]):
+        write_run(tmp_path / f"prime_seed{seed}", (0.2, prime), seconds=3.0, pairs=0.75)
+        write_run(tmp_path / f"rloo_seed{seed}", (0.2, rloo), seconds=2.0)
+    summary = summarize(tmp_path)
+    assert summary["seeds"] == [0, 1] and summary["steps"] == [0, 10]
+    assert summary["final_difference_prime_minus_rloo_temperature_1"]["mean"] == pytest.approx(0.15)
+    assert summary["aggregate"]["prime"]["seconds_per_step"]["mean"] == pytest.approx(3.0)
+    assert summary["aggregate"]["rloo"]["steps_to_0.6"] is None
+    assert summary["runs"]["prime"]["0"]["prm_pair_accuracy_last_10_steps"] == pytest.approx(0.75)
+    assert "never" in table(summary) and "15.0 ± 5.0 points" in table(summary)
+
+
+def test_a_method_without_runs_is_an_error(tmp_path):
+    write_run(tmp_path / "prime_seed0", (0.2, 0.6), seconds=3.0)
+    with pytest.raises(FileNotFoundError, match="rloo_seed"):
+        summarize(tmp_path)
