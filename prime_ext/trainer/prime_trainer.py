@@ -32,6 +32,7 @@ from verl.utils.debug import marked_timer
 from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.compat import check_verl
 from prime_ext.preflight import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
@@ -60,7 +61,7 @@ class PrimeTrainerMixin(_Trainer):
     base_mode: str
 
     def __init__(self, config: DictConfig):
-        problems = check_config(config)
+        problems = [*check_verl(), *check_config(config)]
         if problems:
             raise SettingsError("; ".join(problems))
         self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
