@@ -1,0 +1,45 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+import pytest
+from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer, wrong
+
+
+def test_the_shorthands_agree_with_the_rules():
+    assert correct("3", 0.1).score == 1.0 and correct("3", 0.1).correct
+    assert wrong("3", 0.1).score == 0.0 and not wrong("3", 0.1).correct
+    assert no_answer(0.1).extracted is None
+    assert grader_failed(Outcome.TIMEOUT, "9^9^9", 6.0, "stuck").score is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"outcome": Outcome.CORRECT, "score": 0.5},
+        {"outcome": Outcome.WRONG, "score": 1.0},
+        {"outcome": Outcome.WRONG, "score": None},
+        {"outcome": Outcome.WRONG, "score": None, "grader_failure": True},
+        {"outcome": Outcome.TIMEOUT, "score": 0.0, "grader_failure": True},
+        {"outcome": Outcome.WRONG, "score": -0.1},
+        {"outcome": Outcome.WRONG, "score": float("nan")},
+    ],
+)
+def test_contradictions_are_refused(fields):
+    with pytest.raises(ValueError):
+        Verdict(**fields)
+
+
+def test_a_program_that_never_ends_is_not_the_graders_failure():
+    verdict = Verdict(Outcome.TIMEOUT, 0.0, detail="test 3")
+    assert not verdict.grader_failure and str(verdict.outcome) == "timeout"
