@@ -74,6 +74,11 @@ VERL_NAMES = (
     VerlName("verl.utils.seqlen_balancing", "calculate_workload", "balancing the PRM's mini-batches"),
     VerlName("verl.utils.checkpoint.checkpoint_manager", "find_latest_ckpt_path", "resuming"),
     VerlName("verl.single_controller.base.decorator", "make_nd_compute_dataproto_dispatch_fn", "PRM worker methods"),
+    VerlName(
+        "verl.utils.tokenizer.continuous_token_wiring",
+        "logger",
+        "saying once what verl repeats for every rollout",
+    ),
     VerlName("verl.utils.distributed", "initialize_global_process_group", "CPU mode: gloo"),
     VerlName("verl.utils.distributed", "initialize_global_process_group_ray", "CPU mode: gloo"),
     VerlName("verl.utils.model", "load_valuehead_model", "CPU mode: critics"),

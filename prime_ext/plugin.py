@@ -14,7 +14,8 @@
 """What verl loads in every process: through the entry point group ``verl.plugins``, or, loudly,
 ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
-Importing it registers the trainers and, under ``VERL_PLATFORM=cpu``, CPU support. verl hides errors of entry points;
+Importing it registers the trainers and, under ``VERL_PLATFORM=cpu``, CPU support; and it keeps verl from repeating one
+warning for every rollout. verl hides errors of entry points;
 ``python -m prime_ext.doctor`` shows them.
 """
 
@@ -26,3 +27,6 @@ if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
     cpu.install()
 
 import prime_ext.trainer.registration  # noqa: E402, F401
+from prime_ext import log_once  # noqa: E402
+
+log_once.install()

@@ -27,6 +27,7 @@ REFERENCES = ("frozen", "policy")
 NORMALIZATIONS = ("batch_max", "none")
 BASELINES = ("released", "paper")
 ON_EXHAUSTED = ("error", "partial")
+ON_VERIFIER_FAILURE = ("drop", "zero", "stop")
 
 T = TypeVar("T")
 
@@ -141,6 +142,20 @@ class FilterSettings:
 
 
 @dataclass(frozen=True)
+class VerifierSettings:
+    """What happens to a rollout that the verifier could not judge (``prime.verifier``)."""
+
+    on_failure: str
+    """``drop``, ``zero`` or ``stop``."""
+    warn_rate: float
+    """Fraction of undecided rollouts in a step above which a warning is logged."""
+
+    def __post_init__(self) -> None:
+        _choice("prime.verifier.on_failure", self.on_failure, ON_VERIFIER_FAILURE)
+        _number("prime.verifier.warn_rate", self.warn_rate, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
 class PrimeSettings:
     """The section ``prime`` of the configuration."""
 
@@ -148,6 +163,7 @@ class PrimeSettings:
     process: ProcessSettings
     whitening: bool
     label_key: str
+    verifier: VerifierSettings
     filter: FilterSettings
     poll_interval: float
 
@@ -167,6 +183,7 @@ class PrimeSettings:
         parts = {
             "outcome": _build(OutcomeSettings, values.get("outcome", {}), "prime.outcome"),
             "process": _build(ProcessSettings, values.get("process", {}), "prime.process"),
+            "verifier": _build(VerifierSettings, values.get("verifier", {}), "prime.verifier"),
             "filter": _build(FilterSettings, values.get("filter", {}), "prime.filter"),
         }
         return _build(cls, {**values, **parts}, "prime")

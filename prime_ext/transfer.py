@@ -48,27 +48,41 @@ def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Te
     return {name: data[name].to_padded_tensor(0) if data[name].is_nested else data[name] for name in names}
 
 
-def fetch_reward_info(keys: Sequence[str], partition_id: str, name: str) -> list[float]:
-    """The value ``name`` of the reward's extra info of each trajectory.
+def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
+    """What the reward function said about each trajectory beside its score."""
+    if not keys:
+        return []
+    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
+    extras = [getattr(extra, "data", extra) for extra in list(data["extra_fields"])]
+    return [extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else {} for extra in extras]
+
+
+def label_of(key: str, info: Mapping[str, Any], name: str) -> float:
+    """The verifier's verdict on a trajectory: the value ``name`` of its reward's extra info.
 
     Raises:
-        RuntimeError: the reward manager did not return that value, or it is not a number in [0, 1].
+        RuntimeError: the reward function did not return that value, or it is not a number in [0, 1].
     """
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
-    values = []
-    for key, extra in zip(keys, list(data["extra_fields"]), strict=True):
-        extra = getattr(extra, "data", extra)
-        info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else {}
-        if name not in info:
-            raise RuntimeError(
-                f"the reward of rollout {key} has no {name!r} in its extra info (it has {sorted(info)}); "
-                f"let the reward function return it, or set prime.label_key to one of those"
-            )
-        value = float(info[name])
-        if not 0.0 <= value <= 1.0:
-            raise RuntimeError(f"{name}={value} of rollout {key} is not in [0, 1]; PRIME needs an accuracy as label")
-        values.append(value)
-    return values
+    if name not in info:
+        raise RuntimeError(
+            f"the reward of rollout {key} has no {name!r} in its extra info (it has {sorted(info)}); "
+            f"let the reward function return it, or set prime.label_key to one of those"
+        )
+    value = float(info[name])
+    if not 0.0 <= value <= 1.0:
+        raise RuntimeError(f"{name}={value} of rollout {key} is not in [0, 1]; PRIME needs an accuracy as label")
+    return value
+
+
+def fetch_labels(keys: Sequence[str], partition_id: str, name: str) -> list[float]:
+    """:func:`label_of` each trajectory."""
+    infos = fetch_reward_infos(keys, partition_id)
+    return [label_of(key, info, name) for key, info in zip(keys, infos, strict=True)]
+
+
+def clear(keys: Sequence[str], partition_id: str) -> None:
+    """Forget trajectories."""
+    tq.kv_clear(partition_id=partition_id, keys=list(keys))
 
 
 def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:

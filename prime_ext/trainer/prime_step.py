@@ -66,7 +66,7 @@ class PrimeStep:
         real_keys = [key for key, skip in zip(batch.keys, padding, strict=True) if not skip]
         label_B = torch.zeros(len(batch))
         valid_B = torch.tensor([not skip for skip in padding])
-        label_B[valid_B] = torch.tensor(transfer.fetch_reward_info(real_keys, batch.partition_id, settings.label_key))
+        label_B[valid_B] = torch.tensor(transfer.fetch_labels(real_keys, batch.partition_id, settings.label_key))
         number: dict[str, int] = {}
         group_B = torch.tensor([number.setdefault(transfer.group_uid(key), len(number)) for key in batch.keys])
         return cls(

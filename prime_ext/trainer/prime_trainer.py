@@ -102,6 +102,7 @@ class PrimeTrainerMixin(_Trainer):
             max_in_flight=self._oversampled(),
             max_examined=math.ceil(batch_size * filter_settings.max_examined),
             partial=filter_settings.on_exhausted == "partial",
+            verifier=self.prime.verifier,
             requeue=self._requeue_prompts,
             trainer_mode=self.trainer_mode,
             trainer_config=self.config.trainer.v1.get(self.trainer_mode, {}),

@@ -30,6 +30,8 @@ from verl.utils.skip import SkipManager
 
 from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
+from prime_ext.settings import VerifierSettings
+from prime_ext.trainer.verdict_log import VerdictLog
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         max_in_flight: prompts generating at the same time, at most.
         max_examined: prompts examined for one batch, at most.
         partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
+        verifier: what to do with rollouts that the verifier could not judge.
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
         kwargs: verl's own arguments.
     """
@@ -59,6 +62,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         max_in_flight: int,
         max_examined: int,
         partial: bool,
+        verifier: VerifierSettings,
         requeue: Callable[[list[str]], None],
         **kwargs,
     ):
@@ -72,6 +76,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         self._submitted: list[str] = []
         self._verdicts: dict[str, str] = {}
         self._accuracy: dict[str, list[float]] = {}
+        self._verdict_log = VerdictLog(verifier)
         # Guides how far to generate ahead, nothing else.
         self._acceptance_rate = 0.5
 
@@ -116,18 +121,29 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         return batch, metrics
 
     def _classify_finished(self, partition_id: str) -> None:
-        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones."""
+        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones.
+
+        Raises:
+            VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
+        """
         finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self._verdicts.keys()
         if not finished:
             return
         lengths: dict[str, list[int]] = {uid: [] for uid in finished}
         accuracies: dict[str, list[float]] = {uid: [] for uid in finished}
         keys = [key for key in self.partitions[partition_id] if transfer.group_uid(key) in finished]
-        if keys:
-            for key, value in zip(keys, transfer.fetch_reward_info(keys, partition_id, self.label_key), strict=True):
-                uid = transfer.group_uid(key)
-                accuracies[uid].append(value)
+        undecided = []
+        for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
+            uid = transfer.group_uid(key)
+            if self._verdict_log.add(uid, key, info):
+                accuracies[uid].append(transfer.label_of(key, info, self.label_key))
                 lengths[uid].append(self.partitions[partition_id][key]["response_len"])
+            else:
+                undecided.append(key)
+        if undecided:
+            transfer.clear(undecided, partition_id)
+            for key in undecided:
+                del self.partitions[partition_id][key]
         rejected = set()
         for uid in finished:
             verdict = self.band.classify(accuracies[uid], lengths[uid])
@@ -193,6 +209,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
             "prime/filter/returned_to_queue": len(self._submitted) - examined,
             "prime/accuracy/before_filter": sum(accuracy_all) / max(1, len(accuracy_all)),
             "prime/accuracy/after_filter": sum(accuracy_kept) / max(1, len(accuracy_kept)),
+            **self._verdict_log.metrics(uids),
         }
 
     def _finish_step(self, partition_id: str, examined: int) -> None:
@@ -203,3 +220,4 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         self._submitted.clear()
         self._verdicts.clear()
         self._accuracy.clear()
+        self._verdict_log.clear()

@@ -20,6 +20,9 @@ import torch
 from transfer_queue import KVBatchMeta
 
 
+UNDECIDED = "undecided"
+
+
 class FakeQueue:
     """Keys with tags and fields, by partition. Getting what is not there fails, as in TransferQueue."""
 
@@ -70,7 +73,8 @@ class FakeRollouts:
 
     Args:
         queue: where the trajectories go.
-        outcomes: for each prompt the accuracy of each rollout; None for a rollout that failed.
+        outcomes: for each prompt the accuracy of each rollout; None for a rollout that failed, UNDECIDED for one that
+            the verifier could not judge.
         seed: of the delays and of the order in which prompts finish.
         length: response length of each prompt's longest rollout.
     """
@@ -114,8 +118,16 @@ class FakeRollouts:
         self.random.shuffle(sessions)
         for session, accuracy in sessions:
             if accuracy is not None:
-                info = {"reward_extra_info": {"acc": accuracy}}
+                info = {"reward_extra_info": _reward_info(accuracy)}
                 self.queue.put(
                     f"{uid}_{session}_0", {"response_len": self.lengths[int(uid)], "seq_len": 9}, extra_fields=info
                 )
         self.queue.tags["train"][uid]["status"] = "failure" if None in outcomes else "finished"
+
+
+def _reward_info(accuracy):
+    if accuracy == UNDECIDED:
+        verdict = {"verdict": "timeout", "grader_failure": 1.0, "verifier_seconds": 6.0, "verifier_detail": "stuck"}
+        return {"acc": 0.0, **verdict}
+    verdict = "correct" if accuracy == 1.0 else "wrong"
+    return {"acc": accuracy, "verdict": verdict, "grader_failure": 0.0, "verifier_seconds": 0.5}

@@ -113,6 +113,8 @@ ONE_KEY = [
     ("prime.whitening", 1, "prime.whitening=1 must be true or false"),
     ("prime.label_key", "", "prime.label_key='' must name a key"),
     ("prime.poll_interval", 0, "prime.poll_interval=0 must be a number > 0"),
+    ("prime.verifier.on_failure", "ignore", "prime.verifier.on_failure='ignore' is not one of drop, zero, stop"),
+    ("prime.verifier.warn_rate", 2.0, "prime.verifier.warn_rate=2.0 must be a number >= 0 and <= 1"),
     ("prm.typo", 1, "unknown key prm.typo"),
     ("prm.beta", 0.0, "prm.beta=0.0 must be a number > 0"),
     ("prm.update_mode", "reverse", "'reverse' is not one of none, before, after, interleaved"),

@@ -57,6 +57,7 @@ def settings(**changes):
         },
         "whitening": True,
         "label_key": "acc",
+        "verifier": {"on_failure": "drop", "warn_rate": 0.01},
         "poll_interval": 0.1,
     }
     for path, value in changes.items():

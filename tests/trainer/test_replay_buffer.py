@@ -16,13 +16,15 @@
 import logging
 
 import pytest
-from fake_queue import FakeQueue, FakeRollouts
+from fake_queue import UNDECIDED, FakeQueue, FakeRollouts
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
+from prime_ext.settings import VerifierSettings
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptsExhausted
+from prime_ext.trainer.verdict_log import VerifierFailed
 
 GOOD, HARD, EASY = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
 HALF_FAILED, FAILED = [None, 1.0], [None, None]
@@ -35,7 +37,18 @@ def patch():
         yield monkeypatch
 
 
-def start(monkeypatch, outcomes, *, band=BAND, oversample=4, max_examined=1000, partial=False, seed=0, lengths=None):
+def start(
+    monkeypatch,
+    outcomes,
+    *,
+    band=BAND,
+    oversample=4,
+    max_examined=1000,
+    partial=False,
+    on_failure="drop",
+    seed=0,
+    lengths=None,
+):
     """A buffer and the rollouts that feed it."""
     queue = FakeQueue().install(monkeypatch)
     rollouts = FakeRollouts(queue, outcomes, seed, lengths)
@@ -45,6 +58,7 @@ def start(monkeypatch, outcomes, *, band=BAND, oversample=4, max_examined=1000, 
         max_in_flight=oversample,
         max_examined=max_examined,
         partial=partial,
+        verifier=VerifierSettings(on_failure=on_failure, warn_rate=0.1),
         requeue=rollouts.requeue,
         trainer_mode="sync",
         trainer_config=OmegaConf.create({}),
@@ -195,7 +209,7 @@ def test_a_partial_batch_may_not_be_empty(patch):
 def test_a_reward_without_the_label_is_an_error_that_names_the_key(patch):
     rollouts = start(patch, [GOOD] * 10)
     rollouts.buffer.label_key = "correct"
-    with pytest.raises(RuntimeError, match=r"no 'correct' in its extra info \(it has \['acc'\]\).*prime.label_key"):
+    with pytest.raises(RuntimeError, match=r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key"):
         step(rollouts, 2)
 
 
@@ -203,6 +217,35 @@ def test_a_label_that_is_no_accuracy_is_refused(patch):
     rollouts = start(patch, [[2.0, -1.0]] * 10)
     with pytest.raises(RuntimeError, match="is not in \\[0, 1\\]"):
         step(rollouts, 2)
+
+
+def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_counts_it(patch, caplog):
+    # As wrong answers the undecided ones would put the first prompt into the band and keep the second inside it.
+    outcomes = [[1.0, 1.0, UNDECIDED], [1.0, 0.0, UNDECIDED]] + [GOOD] * 10
+    rollouts = start(patch, outcomes, oversample=4)
+    with caplog.at_level(logging.WARNING):
+        batch, metrics = step(rollouts, 2)
+    assert batch.keys == ["0001_0_0", "0001_1_0", "0002_0_0", "0002_1_0"]
+    assert metrics["prime/filter/too_easy"] == 1 and metrics["prime/accuracy/after_filter"] == 0.5
+    assert metrics["verifier/failure_rate"] == metrics["verifier/timeout"] == pytest.approx(2 / 8)
+    assert metrics["verifier/correct"] == pytest.approx(4 / 8) and metrics["verifier/seconds/max"] == 6.0
+    assert "could not judge 2 of 8 rollouts (2 timeout)" in caplog.text
+    assert rollouts.queue.tags["train"] == {}
+
+
+def test_a_prompt_none_of_whose_rollouts_could_be_judged_is_replaced(patch):
+    outcomes = [[UNDECIDED, UNDECIDED]] + [GOOD] * 10
+    rollouts = start(patch, outcomes, band=AccuracyBand(0.0, 1.0))
+    batch, metrics = step(rollouts, 1)
+    assert prompts_of(batch) == [1] and metrics["prime/filter/failed"] == 1
+
+
+def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(patch):
+    outcomes = [[1.0, UNDECIDED]] + [GOOD] * 10
+    batch, metrics = step(start(patch, outcomes, on_failure="zero"), 1)
+    assert batch.keys == ["0000_0_0", "0000_1_0"] and metrics["verifier/failure_rate"] > 0
+    with pytest.raises(VerifierFailed, match=r"could not judge rollout 0000_1_0 \(timeout after 6.0 s: stuck\)"):
+        step(start(patch, outcomes, on_failure="stop"), 1)
 
 
 def test_validation_takes_every_prompt(patch):

@@ -1,0 +1,87 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the verifier said about the rollouts of one step: which count, and the metrics of the verifier itself."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from prime_ext.settings import VerifierSettings
+from prime_ext.verifiers import Outcome
+
+logger = logging.getLogger(__name__)
+
+
+class VerifierFailed(RuntimeError):
+    """The verifier could not judge a rollout, and ``prime.verifier.on_failure`` is ``stop``."""
+
+
+class _Entry(NamedTuple):
+    outcome: str
+    failed: bool
+    seconds: float
+
+
+class VerdictLog:
+    """Collects verdicts by prompt. Reward functions that return no ``verdict`` leave it empty."""
+
+    def __init__(self, settings: VerifierSettings):
+        self._settings = settings
+        self._entries: dict[str, list[_Entry]] = {}
+
+    def add(self, uid: str, key: str, info: Mapping[str, Any]) -> bool:
+        """Take note of the reward's extra info of rollout ``key``; returns whether the rollout counts.
+
+        Raises:
+            VerifierFailed: see the class.
+        """
+        if "verdict" not in info:
+            return True
+        failed = bool(info["grader_failure"])
+        entry = _Entry(str(info["verdict"]), failed, float(info["verifier_seconds"]))
+        self._entries.setdefault(uid, []).append(entry)
+        if failed and self._settings.on_failure == "stop":
+            raise VerifierFailed(
+                f"the verifier could not judge rollout {key} ({entry.outcome} after {entry.seconds:.1f} s: "
+                f"{info.get('verifier_detail', '')}); prime.verifier.on_failure is stop"
+            )
+        return not (failed and self._settings.on_failure == "drop")
+
+    def metrics(self, uids: Iterable[str]) -> dict[str, float]:
+        """Rates of every outcome and of the verifier's failures over the rollouts of these prompts, and its seconds."""
+        entries = [entry for uid in uids for entry in self._entries.get(uid, ())]
+        if not entries:
+            return {}
+        counts = Counter(entry.outcome for entry in entries)
+        failures = sum(entry.failed for entry in entries)
+        failure_rate = failures / len(entries)
+        if failure_rate > self._settings.warn_rate:
+            kinds = Counter(entry.outcome for entry in entries if entry.failed)
+            logger.warning(
+                "the verifier could not judge %d of %d rollouts (%s); prime.verifier.on_failure=%s",
+                failures,
+                len(entries),
+                ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
+                self._settings.on_failure,
+            )
+        return {
+            **{f"verifier/{outcome}": counts[str(outcome)] / len(entries) for outcome in Outcome},
+            "verifier/failure_rate": failure_rate,
+            "verifier/seconds/mean": sum(entry.seconds for entry in entries) / len(entries),
+            "verifier/seconds/max": max(entry.seconds for entry in entries),
+        }
+
+    def clear(self) -> None:
+        self._entries.clear()
