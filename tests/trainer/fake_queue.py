@@ -19,7 +19,6 @@ from collections import deque
 import torch
 from transfer_queue import KVBatchMeta
 
-
 UNDECIDED = "undecided"
 
 

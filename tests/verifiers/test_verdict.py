@@ -13,6 +13,7 @@
 # limitations under the License.
 
 import pytest
+
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer, wrong
 
 
