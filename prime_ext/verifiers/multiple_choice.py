@@ -1,0 +1,153 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Multiple choice and natural-language-inference options: "option 2", ``#### 2``, letters, label words.
+
+Options are numbered from 1. An answer counts only where a response states one; a mention in passing does not. The
+statements, in the order in which they are looked for:
+
+1. ``#### X``: all of them must agree.
+2. ``\boxed{X}``: all of them must agree.
+3. "the answer is X", "the correct answer is X", "answer: X": the last one. X ends the sentence or the line.
+
+X is an option number ("2", "option 2", "(2)"), a letter ("B", "(b)") or, where the options have names, a name
+("entailment"). A response that names two options where it states its answer ("option 1 or option 2"), or whose
+statements of different kinds contradict each other in its last two lines, has no answer.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+
+from prime_ext.verifiers.verdict import Verdict, correct, no_answer, wrong
+
+# How an option can be written; the names of the options are added where there are any.
+_NUMBER = r"(?:option\s*)?[(\[]?\d{1,2}[)\]]?"
+# Letters without brackets are upper case in running text; "a" and "I" are words.
+_LETTER = r"(?:option\s*)?(?:\([a-j]\)|\[[a-j]\]|(?-i:[A-HJ])(?!['’]))"
+_ONE = re.compile(r"(?:option\s*)?[(\[]?(?:(\d{1,2})|([a-jA-J]))[)\]]?", re.IGNORECASE)
+# Statements are short; what is captured is bounded, so that a long line of markers costs linear time.
+_HASHES = re.compile(r"####(?=([^\n]{0,200}))")
+_BOXED = re.compile(r"\\boxed[ \t]*\{([^{}\n]*)\}")
+_STATED = re.compile(
+    r"\banswer(?:[ \t]+(?:is|must be|should be|would be)[ \t]*:?|[ \t]*:)(?=([^\n]{0,200}))", re.IGNORECASE
+)
+# Where a statement ends: a full stop that is not a decimal point, the next marker, or its reason.
+_END = re.compile(r"\.(?!\d)|####|\\boxed|;|,?\s(?:because|since|as)\b", re.IGNORECASE)
+_WRAPPING = " \t*_`\"'“”‘’$.,:!"
+
+
+class ChoiceError(ValueError):
+    """The gold answer is not one of the options."""
+
+
+class MultipleChoiceVerifier:
+    """Labels responses to problems with numbered options.
+
+    Args:
+        names: names of the options, in order, for sets whose options are labels, e.g. ``("entailment", "neutral")``.
+        n_options: number of options; by default that of ``names``. Without either, any number up to 99 is an option.
+    """
+
+    def __init__(self, names: Sequence[str] = (), n_options: int | None = None):
+        if names and n_options is not None and n_options != len(names):
+            raise ValueError(f"n_options={n_options} contradicts the {len(names)} names {list(names)}")
+        self._names = {name.strip().lower(): number for number, name in enumerate(names, start=1)}
+        self._n_options = len(names) if names else n_options
+        alternatives = [*(re.escape(name) for name in sorted(self._names, key=len, reverse=True)), _NUMBER, _LETTER]
+        self._mention = re.compile(rf"(?<![\w.])(?:{'|'.join(alternatives)})(?!\w|[.,]\d)", re.IGNORECASE)
+
+    def option_of(self, text: str | int) -> int | None:
+        """The number of the one option that ``text`` consists of, else None. Out of range is still a number."""
+        stripped = str(text).strip(_WRAPPING)
+        number = self._names.get(stripped.lower())
+        if number is not None:
+            return number
+        match = _ONE.fullmatch(stripped)
+        if match is None:
+            return None
+        return int(match[1]) if match[1] else ord(match[2].lower()) - ord("a") + 1
+
+    def gold_option(self, gold: str | int) -> int:
+        """The option that a gold answer names: a number from 1, a letter, a name, or a full answer sentence.
+
+        Raises:
+            ChoiceError: it names none, or one that does not exist.
+        """
+        number = self.option_of(gold)
+        if number is None:
+            number, _ = self._stated_option(str(gold))
+        if number is None or not self._exists(number):
+            known = f"the names {list(self._names)} or a number" if self._names else "a number"
+            limit = f" up to {self._n_options}" if self._n_options else ""
+            raise ChoiceError(f"gold answer {gold!r} names no option; it must be {known} from 1{limit}, or a letter")
+        return number
+
+    def verify(self, response: str, gold: str | int) -> Verdict:
+        """Compare the option that ``response`` states with the gold option.
+
+        Raises:
+            ChoiceError: see :meth:`gold_option`.
+        """
+        start = time.perf_counter()
+        expected = self.gold_option(gold)
+        number, reason = self._stated_option(response)
+        seconds = time.perf_counter() - start
+        if number is None:
+            return no_answer(seconds, reason)
+        if not self._exists(number):
+            return wrong(str(number), seconds, f"there is no option {number}")
+        if number == expected:
+            return correct(str(number), seconds, reason)
+        return wrong(str(number), seconds, reason)
+
+    def _exists(self, number: int) -> bool:
+        return number >= 1 and (self._n_options is None or number <= self._n_options)
+
+    def _stated_option(self, text: str) -> tuple[int | None, str]:
+        """The option that a text states as its answer, or None; and where it was found, or why not."""
+        found: list[tuple[str, int]] = []
+        for kind, pattern, every in (("####", _HASHES, True), ("boxed", _BOXED, True), ("stated", _STATED, False)):
+            statements = [match[1] for match in pattern.finditer(text)]
+            if not statements:
+                continue
+            options = [self._only_option(statement) for statement in (statements if every else statements[-1:])]
+            if None in options or len(set(options)) > 1:
+                return None, f"ambiguous or unreadable answer ({kind})"
+            number = options[0]
+            assert number is not None
+            found.append((kind, number))
+        if not found:
+            return None, "no answer stated"
+        tail = "\n".join(text.rstrip().splitlines()[-2:])
+        last_words = {
+            self._only_option(match[1])
+            for pattern in (_HASHES, _BOXED, _STATED)
+            for match in list(pattern.finditer(tail))[-1:]
+        }
+        if len(last_words - {None}) > 1:
+            return None, "the last lines state different answers"
+        return found[0][1], found[0][0]
+
+    def _only_option(self, statement: str) -> int | None:
+        """The option a statement names, if it names exactly one."""
+        end = _END.search(statement)
+        clause = statement[: end.start()] if end else statement
+        whole = self.option_of(clause)
+        if whole is not None:
+            return whole
+        first = self._mention.match(clause.lstrip(_WRAPPING))
+        if first is None:
+            return None
+        mentioned = {self.option_of(match[0]) for match in self._mention.finditer(clause)} - {None}
+        return self.option_of(first[0]) if len(mentioned) == 1 else None

@@ -1,0 +1,167 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Multiple choice: an answer counts where it is stated, and ambiguity is no answer."""
+
+import csv
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_ext.verifiers import Outcome
+from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
+
+DATA = Path(os.environ.get("PRIME_EXT_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data"))
+NLI = ("entailment", "contradiction", "neutral")
+
+STATED = [
+    ("[1] . 9 + 7 = 16.\n [2] . So it follows.\nThus, the answer is option 1. #### 1", 1),
+    ("So the answer is option 2", 2),
+    ("the correct answer is option 3.", 3),
+    ("The answer is (2).", 2),
+    ("The answer is: 2", 2),
+    ("Answer: B", 2),
+    ("**Answer:** C", 3),
+    ("The answer is (c).", 3),
+    (r"Hence \boxed{2}", 2),
+    (r"Hence \boxed{option 2}.", 2),
+    (r"Hence \boxed{B}", 2),
+    ("#### 3", 3),
+    ("#### B", 2),
+    ("####2", 2),
+    ("The answer is option 1 because option 2 is too small.", 1),
+    ("First I thought the answer is option 1. But the answer is option 2.", 2),
+    ("The answer is option 1, since 16 is 9 + 7.", 1),
+    ("The answer is option 2 (B).", 2),
+    ('The answer is "option 2".', 2),
+    ("The answer must be option 2", 2),
+    ("THE ANSWER IS OPTION 2", 2),
+]
+
+NOT_STATED = [
+    "",
+    "Option 1 says 16 dimes, option 2 says 9.",
+    "The answer is option 1 or option 2.",
+    "The answer is option 1, option 2.",
+    "The answer is 1 and 2",
+    "#### 1\n#### 2",
+    "#### 1 #### 2",
+    "#### 1 or 2",
+    r"\boxed{1} \boxed{2}",
+    r"\boxed{1, 2}",
+    "The answer is option 1. #### 2",
+    "The answer is unclear.",
+    "The answer is",
+    "option",
+    "The answer is not option 2",
+    "The answer is 1.5",
+]
+
+
+@pytest.mark.parametrize(("response", "option"), STATED)
+def test_stated_options(response, option):
+    verifier = MultipleChoiceVerifier(n_options=3)
+    assert verifier.verify(response, option).outcome is Outcome.CORRECT
+    for other in {1, 2, 3} - {option}:
+        verdict = verifier.verify(response, other)
+        assert verdict.outcome is Outcome.WRONG and verdict.extracted == str(option)
+
+
+@pytest.mark.parametrize("response", NOT_STATED)
+def test_no_or_ambiguous_answers(response):
+    for gold in (1, 2, 3):
+        assert MultipleChoiceVerifier(n_options=3).verify(response, gold).outcome is Outcome.NO_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("response", "name"),
+    [
+        ("#### entailment", "entailment"),
+        ("The answer is neutral.", "neutral"),
+        ("The answer is option 3.", "neutral"),
+        ("The answer is option 1 (entailment).", "entailment"),
+        (r"\boxed{contradiction}", "contradiction"),
+        ("#### Contradiction", "contradiction"),
+    ],
+)
+def test_options_with_names(response, name):
+    verifier = MultipleChoiceVerifier(NLI)
+    assert verifier.verify(response, name).correct
+    assert not any(verifier.verify(response, other).correct for other in NLI if other != name)
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["The answer is option 1 (neutral).", "The answer is entailment or neutral.", "#### not entailment", "entailment"],
+)
+def test_names_that_contradict_or_are_not_stated(response):
+    verdicts = [MultipleChoiceVerifier(NLI).verify(response, name) for name in NLI]
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.NO_ANSWER}
+
+
+def test_an_option_that_does_not_exist_is_wrong():
+    verdict = MultipleChoiceVerifier(n_options=2).verify("#### 3", 2)
+    assert verdict.outcome is Outcome.WRONG and verdict.detail == "there is no option 3"
+
+
+@pytest.mark.parametrize(
+    "gold", [2, "2", "option 2", "B", "(b)", "Thus, the answer is option 2. #### 2", "contradiction"]
+)
+def test_every_form_of_gold_answer(gold):
+    assert MultipleChoiceVerifier(NLI).gold_option(gold) == 2
+
+
+@pytest.mark.parametrize("gold", ["", 0, 4, "maybe", "option 1 or option 2"])
+def test_gold_that_is_no_option_is_an_error_that_says_what_would_be(gold):
+    with pytest.raises(ChoiceError, match="names no option; it must be the names"):
+        MultipleChoiceVerifier(NLI).gold_option(gold)
+
+
+def test_names_and_number_of_options_must_agree():
+    with pytest.raises(ValueError, match="n_options=2 contradicts the 3 names"):
+        MultipleChoiceVerifier(NLI, n_options=2)
+
+
+@given(st.text(alphabet=st.sampled_from("answer is: option#(){}\\boxed123ABab.\n,;or ")))
+def test_any_text_gets_a_verdict_and_at_most_one_option(text):
+    verdicts = [MultipleChoiceVerifier(n_options=3).verify(text, gold) for gold in (1, 2, 3)]
+    assert sum(verdict.correct for verdict in verdicts) <= 1
+
+
+@pytest.mark.parametrize("piece", ["#### ", "answer is ", "\\boxed{", "option ", "(", "1 or ", " " * 7, "answer: *"])
+def test_long_hostile_text_is_read_quickly(piece):
+    text = piece * (200_000 // len(piece))
+    start = time.perf_counter()
+    MultipleChoiceVerifier(NLI).verify(text, 1)
+    assert time.perf_counter() - start < 5.0
+
+
+@pytest.mark.skipif(not (DATA / "equate").is_dir(), reason="needs the EQUATE data in ../shared/data")
+def test_every_gold_label_of_equate_is_graded_correct_against_itself():
+    rows = 0
+    for path in sorted((DATA / "equate").glob("*.csv")):
+        with path.open(newline="") as lines:
+            labels = [row["label"] for row in csv.DictReader(lines)]
+        names = tuple(sorted(set(labels)))
+        verifier = MultipleChoiceVerifier(names)
+        for label in labels:
+            number = names.index(label) + 1
+            assert verifier.verify(f"Thus, the answer is option {number}. #### {number}", label).correct
+            rows += 1
+        wrong = [other for other in names if other != names[0]]
+        assert not any(verifier.verify("#### 1", other).correct for other in wrong)
+    assert rows == 722 + 968 + 166 + 250 + 7596
