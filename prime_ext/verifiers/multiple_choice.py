@@ -29,7 +29,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from prime_ext.verifiers.verdict import Verdict, correct, no_answer, wrong
+from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer, wrong
 
 # How an option can be written; the names of the options are added where there are any.
 _NUMBER = r"(?:option\s*)?[(\[]?\d{1,2}[)\]]?"
@@ -151,3 +151,16 @@ class MultipleChoiceVerifier:
             return None
         mentioned = {self.option_of(match[0]) for match in self._mention.finditer(clause)} - {None}
         return self.option_of(first[0]) if len(mentioned) == 1 else None
+
+
+class ChoiceTask:
+    """Multiple choice as a task of :mod:`prime_ext.verifiers.sources`; the options may differ from row to row."""
+
+    async def averify(
+        self, response: str, gold: str | int, *, names: Sequence[str] = (), n_options: int | None = None
+    ) -> Verdict:
+        """Like :meth:`MultipleChoiceVerifier.verify`; a gold answer that is no option is the grader's failure."""
+        try:
+            return MultipleChoiceVerifier(tuple(names), n_options).verify(response, gold)
+        except ValueError as error:
+            return grader_failed(Outcome.ERROR, None, 0.0, str(error))

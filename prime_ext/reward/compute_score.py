@@ -1,0 +1,123 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The reward function: judges a response with the verifier of its data source.
+
+reward.custom_reward_function.path=pkg://prime_ext.reward.compute_score
+reward.custom_reward_function.name=compute_score
++reward.custom_reward_function.reward_kwargs.sources.my_set=math
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from prime_ext.reward.node_verifiers import LocalVerifiers, SharedVerifiers, import_modules
+from prime_ext.verifiers.sources import register_source, source_of
+from prime_ext.verifiers.verdict import Verdict
+
+CODE_REWARDS = ("all", "fraction")
+
+# Responses are long; what is logged of them is not.
+_MAX_LOGGED = 200
+
+_clients: dict[tuple[str, ...], LocalVerifiers | SharedVerifiers] = {}
+
+
+def _client(modules: tuple[str, ...]) -> LocalVerifiers | SharedVerifiers:
+    """The verifiers that this process uses, made once."""
+    if modules not in _clients:
+        import_modules(modules)
+        _clients[modules] = SharedVerifiers(modules) if ray.is_initialized() else LocalVerifiers()
+    return _clients[modules]
+
+
+def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str) -> dict[str, Any]:
+    if task == "code":
+        return {"reward": code_reward}
+    if task == "choice":
+        names = extra_info.get("options")
+        return {"names": tuple(map(str, names))} if names is not None else {"n_options": extra_info.get("n_options")}
+    return {}
+
+
+def reward_info(verdict: Verdict) -> dict[str, Any]:
+    """What verl stores of a verdict: the same keys for every row.
+
+    A response that could not be judged has score 0 and ``grader_failure`` 1; ``prime.verifier.on_failure`` says what
+    the trainer makes of it.
+    """
+    score = 0.0 if verdict.score is None else verdict.score
+    return {
+        "score": score,
+        "acc": score,
+        "pred": (verdict.extracted or "")[:_MAX_LOGGED],
+        "verdict": str(verdict.outcome),
+        "grader_failure": float(verdict.grader_failure),
+        "answer_found": float(verdict.extracted is not None),
+        "verifier_seconds": verdict.seconds,
+        "verifier_detail": verdict.detail[:_MAX_LOGGED],
+    }
+
+
+async def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    sources: Mapping[str, str] | None = None,
+    modules: Sequence[str] = (),
+    code_reward: str = "all",
+    reward_router_address: str | None = None,
+    reward_model_tokenizer: Any = None,
+) -> dict[str, Any]:
+    """Judge one response, in the signature of verl's reward loop.
+
+    Args:
+        data_source: decides for the verifier (:mod:`prime_ext.verifiers.sources`).
+        solution_str: the response.
+        ground_truth: the gold answer, or the tests of a program.
+        extra_info: of the row. For multiple choice, ``options`` (their names) or ``n_options``.
+        sources: tasks of further data sources, ``{pattern: task}``.
+        modules: modules to import, which call ``register_source`` and ``register_task``.
+        code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests that pass (PRIME).
+        reward_router_address: given by verl when there is a reward model; not used.
+        reward_model_tokenizer: likewise.
+
+    Returns:
+        ``score`` and the rest of :func:`reward_info`.
+
+    Raises:
+        UnknownSource: no verifier is known for the data source.
+        ValueError: ``code_reward`` is neither of the two.
+    """
+    if code_reward not in CODE_REWARDS:
+        raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
+    client = _client(tuple(modules))
+    if sources:
+        _register(sources)
+    source = source_of(data_source)
+    options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward)}
+    return reward_info(await client.verify(source.task, solution_str, ground_truth, options))
+
+
+_known_sources: set[tuple[str, str]] = set()
+
+
+def _register(sources: Mapping[str, str]) -> None:
+    for pattern, task in sources.items():
+        if (pattern, task) not in _known_sources:
+            register_source(pattern, task)
+            _known_sources.add((pattern, task))

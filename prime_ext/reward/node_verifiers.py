@@ -1,0 +1,119 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The verifiers of one node, shared by all reward workers on it.
+
+verl starts several reward workers per node, each a process of its own. If each had its own grader processes, the cores
+would be oversubscribed as often. So the first worker on a node starts one Ray actor there, which owns the grader
+processes and the sandbox; the others find it by name. Without Ray (data preprocessing, evaluation) the verifiers live
+in the calling process.
+"""
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
+from prime_ext.verifiers.verdict import Outcome, Verdict, grader_failed
+
+logger = logging.getLogger(__name__)
+
+# Requests that one actor works on at the same time; more wait in its queue.
+MAX_CONCURRENCY = 1000
+
+
+def import_modules(modules: Sequence[str]) -> None:
+    """Import the user's modules, which register sources and tasks."""
+    for module in modules:
+        importlib.import_module(module)
+
+
+class LocalVerifiers:
+    """The verifiers of this process, made when a task is first needed."""
+
+    def __init__(self) -> None:
+        self._verifiers: dict[str, TaskVerifier] = {}
+
+    async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+        """Judge one response. An exception of the verifier is a verdict too: the grader failed."""
+        start = time.perf_counter()
+        try:
+            if task not in self._verifiers:
+                self._verifiers[task] = make_task_verifier(task)
+            return await self._verifiers[task].averify(response, gold, **options)
+        except Exception as error:
+            logger.exception("the verifier of task %s broke", task)
+            detail = f"{type(error).__name__}: {error}"[:500]
+            return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
+
+
+class NodeVerifiers:
+    """The Ray actor of a node."""
+
+    def __init__(self, modules: Sequence[str]):
+        import_modules(modules)
+        self._local = LocalVerifiers()
+
+    async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+        return await self._local.verify(task, response, gold, options)
+
+
+class SharedVerifiers:
+    """A client of this node's actor, which it starts when there is none."""
+
+    def __init__(self, modules: Sequence[str]):
+        self._modules = tuple(modules)
+        self._actor: Any = None
+
+    def _connect(self) -> Any:
+        if self._actor is None:
+            node = ray.get_runtime_context().get_node_id()
+            self._actor = (
+                ray.remote(NodeVerifiers)
+                .options(
+                    name=f"prime_ext_verifiers_{node}",
+                    get_if_exists=True,
+                    num_cpus=0,
+                    max_concurrency=MAX_CONCURRENCY,
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                )
+                .remote(self._modules)
+            )
+        return self._actor
+
+    async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+        """Judge one response; if the actor died, once more with a new one."""
+        start = time.perf_counter()
+        error: Exception | None = None
+        for _ in range(2):
+            actor = self._connect()
+            try:
+                return await actor.verify.remote(task, response, gold, dict(options))
+            except RayTaskError as raised:
+                error = raised
+                break
+            except RayActorError as raised:
+                error = raised
+                logger.warning("the verifiers of this node died: %s", raised)
+                # Another request may have replaced it already.
+                if self._actor is actor:
+                    self._actor = None
+                await asyncio.sleep(0.5)
+        return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, f"verifiers of this node: {error}"[:500])

@@ -1,0 +1,141 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which verifier judges a row: decided by the row's ``data_source``, as in verl.
+
+The names of Eurus-2-RL-Data and of the usual benchmarks are known. :func:`register_source` adds a name to a known task,
+:func:`register_task` adds a task, that is, a verifier.
+"""
+
+import fnmatch
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from prime_ext.verifiers.verdict import Verdict
+
+
+class UnknownSource(ValueError):
+    """No verifier is known for a ``data_source``."""
+
+
+class TaskVerifier(Protocol):
+    """What judges the responses of a task: ``await averify(response, gold, **options)``.
+
+    ``gold`` is ``reward_model.ground_truth`` of the row.
+    """
+
+    @property
+    def averify(self) -> Callable[..., Awaitable[Verdict]]: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows whose ``data_source`` matches ``pattern`` (shell wildcards, any case) belong to ``task``.
+
+    Attributes:
+        pattern: e.g. ``numina_*``.
+        task: ``math``, ``code``, ``choice`` or a registered one.
+        options: passed on to the task's verifier.
+    """
+
+    pattern: str
+    task: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def matches(self, data_source: str) -> bool:
+        return fnmatch.fnmatchcase(data_source.lower(), self.pattern.lower())
+
+
+def _sources(task: str, patterns: str, **options: Any) -> list[Source]:
+    return [Source(pattern, task, options) for pattern in patterns.split()]
+
+
+BUILT_IN = (
+    *_sources("math", "openai/gsm8k gsm8k", extraction="gsm8k"),
+    *_sources("math", "numina_*"),
+    *_sources("math", "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500"),
+    *_sources("math", "math_dapo* aime* HuggingFaceH4/aime* AI-MO/aimo-validation-* amc* olympiadbench* minerva*"),
+    *_sources("math", "college_math* gaokao*"),
+    *_sources("code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"),
+    *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa"),
+)
+
+_registered: list[Source] = []
+_tasks: dict[str, Callable[[], TaskVerifier]] = {}
+
+
+def register_source(pattern: str, task: str, **options: Any) -> None:
+    """Let ``task`` judge rows whose ``data_source`` matches ``pattern``. The last one registered wins over all others.
+
+    Raises:
+        UnknownSource: the task is not known.
+    """
+    if task not in _tasks:
+        raise UnknownSource(f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(_tasks))}")
+    _registered.insert(0, Source(pattern, task, options))
+
+
+def register_task(name: str, make_verifier: Callable[[], TaskVerifier]) -> None:
+    """Add a task; ``make_verifier`` is called once per process that judges, when the first row needs it."""
+    _tasks[name] = make_verifier
+
+
+def source_of(data_source: str) -> Source:
+    """The rule that decides for a ``data_source``.
+
+    Raises:
+        UnknownSource: there is none.
+    """
+    for source in (*_registered, *BUILT_IN):
+        if source.matches(data_source):
+            return source
+    known = ", ".join(source.pattern for source in (*_registered, *BUILT_IN))
+    raise UnknownSource(
+        f"no verifier for data_source={data_source!r}; name a task for it in "
+        f"reward.custom_reward_function.reward_kwargs.sources, e.g. {{{data_source}: math}}. Known: {known}"
+    )
+
+
+def make_task_verifier(task: str) -> TaskVerifier:
+    """A new verifier of a task.
+
+    Raises:
+        UnknownSource: the task is not known.
+    """
+    if task not in _tasks:
+        raise UnknownSource(f"no task {task!r}; known tasks: {', '.join(sorted(_tasks))}")
+    return _tasks[task]()
+
+
+def _make_math() -> TaskVerifier:
+    from prime_ext.verifiers.math import MathVerifier
+
+    return MathVerifier()
+
+
+def _make_code() -> TaskVerifier:
+    from prime_ext.verifiers.code import CodeVerifier
+
+    return CodeVerifier()
+
+
+def _make_choice() -> TaskVerifier:
+    from prime_ext.verifiers.multiple_choice import ChoiceTask
+
+    return ChoiceTask()
+
+
+register_task("math", _make_math)
+register_task("code", _make_code)
+register_task("choice", _make_choice)

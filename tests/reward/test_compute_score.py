@@ -1,0 +1,144 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The reward function dispatches by data source and reports failures of the grader as what they are."""
+
+import asyncio
+
+import pytest
+import ray
+
+from prime_ext.reward import compute_score as module
+from prime_ext.reward.compute_score import compute_score
+from prime_ext.reward.node_verifiers import SharedVerifiers
+from prime_ext.verifiers import Outcome, sources
+from prime_ext.verifiers.sources import UnknownSource, register_source, register_task, source_of
+from prime_ext.verifiers.verdict import correct, grader_failed, wrong
+
+KEYS = {"score", "acc", "pred", "verdict", "grader_failure", "answer_found", "verifier_seconds", "verifier_detail"}
+
+
+class Shouting:
+    """A user's verifier: the response must be the gold answer in capitals."""
+
+    async def averify(self, response, gold, *, on_question="wrong"):
+        if response == "?":
+            if on_question == "break":
+                raise RuntimeError("no questions")
+            return grader_failed(Outcome.TIMEOUT, None, 6.0, "still thinking")
+        return correct(response, 0.1) if response == gold.upper() else wrong(response, 0.1)
+
+
+@pytest.fixture(autouse=True)
+def user_task(monkeypatch):
+    monkeypatch.setattr(sources, "_registered", [])
+    monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
+    monkeypatch.setattr(module, "_clients", {})
+    monkeypatch.setattr(module, "_known_sources", set())
+    register_task("shouting", Shouting)
+    register_source("shouts/*", "shouting")
+
+
+def score(*arguments, **keywords):
+    return asyncio.run(compute_score(*arguments, **keywords))
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        *((f"numina_{name}", "math") for name in ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc")),
+        *((name, "math") for name in ("numina_cn_k12", "numina_olympiads", "openai/gsm8k", "math500", "AIME2024")),
+        *((name, "math") for name in ("lighteval/MATH", "HuggingFaceH4/MATH-500", "minerva_math", "olympiadbench")),
+        *((name, "code") for name in ("apps", "codecontests", "taco", "codeforces", "humaneval", "MBPP", "leetcode")),
+        *((name, "choice") for name in ("AWPNLI", "NewsNLI", "RedditNLI", "RTE_Quant", "StressTest", "QQA")),
+    ],
+)
+def test_the_usual_data_sources_are_known(name, task):
+    assert source_of(name).task == task
+
+
+def test_gsm8k_answers_are_read_after_its_own_marker():
+    assert source_of("openai/gsm8k").options == {"extraction": "gsm8k"}
+
+
+def test_an_unknown_source_is_an_error_that_says_where_to_name_it():
+    with pytest.raises(UnknownSource, match=r"data_source='poems'.*reward_kwargs.sources, e.g. \{poems: math\}"):
+        score("poems", "x", "y")
+    with pytest.raises(UnknownSource, match="no task 'verse' for data_source 'poems'; known tasks: choice, code, math"):
+        score("poems", "x", "y", sources={"poems": "verse"})
+
+
+def test_every_row_has_the_same_keys():
+    right, broken = score("shouts/a", "HI", "hi"), score("shouts/a", "?", "hi")
+    assert set(right) == set(broken) == KEYS
+    assert (right["score"], right["acc"], right["verdict"], right["pred"]) == (1.0, 1.0, "correct", "HI")
+
+
+def test_a_grader_that_ran_out_of_time_is_marked_and_not_just_wrong():
+    row = score("shouts/a", "?", "hi")
+    assert (row["score"], row["verdict"], row["grader_failure"]) == (0.0, "timeout", 1.0)
+    assert row["verifier_detail"] == "still thinking"
+
+
+def test_a_verifier_that_raises_is_a_failure_of_the_grader():
+    register_source("shouts/*", "shouting", on_question="break")
+    row = score("shouts/a", "?", "hi")
+    assert (row["verdict"], row["grader_failure"]) == ("error", 1.0)
+    assert row["verifier_detail"] == "RuntimeError: no questions"
+
+
+def test_sources_of_the_configuration_win_over_built_in_ones():
+    assert score("numina_cn_k12", "HI", "hi", sources={"numina_*": "shouting"})["acc"] == 1.0
+
+
+def test_multiple_choice_takes_its_options_from_the_row():
+    names = {"options": ["entailment", "neutral"]}
+    assert score("newsnli", "Thus, the answer is option 2. #### 2", "neutral", names)["acc"] == 1.0
+    assert score("newsnli", "#### 1", "neutral", names)["acc"] == 0.0
+    undecidable = score("newsnli", "#### 1", "contradiction", names)
+    assert undecidable["grader_failure"] == 1.0 and "names no option" in undecidable["verifier_detail"]
+    assert score("qqa", "#### 2", 2, {"n_options": 2})["acc"] == 1.0
+
+
+def test_the_kind_of_code_reward_is_checked():
+    with pytest.raises(ValueError, match="code_reward='some' is not one of all, fraction"):
+        score("apps", "x", "y", code_reward="some")
+
+
+def test_logged_text_is_short():
+    assert len(score("shouts/a", "x" * 10_000, "hi")["pred"]) == 200
+
+
+@pytest.mark.slow
+def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        first, second = SharedVerifiers(()), SharedVerifiers(())
+        names = {"names": ("yes", "no")}
+
+        async def many():
+            return await asyncio.gather(
+                *(first.verify("choice", f"#### {1 + i % 2}", "no", names) for i in range(1000))
+            )
+
+        verdicts = asyncio.run(many())
+        assert [verdict.correct for verdict in verdicts] == [i % 2 == 1 for i in range(1000)]
+        actor = first._connect()
+        assert second._connect()._actor_id == actor._actor_id
+        ray.kill(actor)
+        verdict = asyncio.run(second.verify("choice", "#### 2", "no", names))
+        assert verdict.correct
+        unknown = asyncio.run(second.verify("verse", "x", "y", {}))
+        assert unknown.grader_failure and "no task 'verse'" in unknown.detail
+    finally:
+        ray.shutdown()
