@@ -1,0 +1,297 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Compares two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
+
+Numbers. Exact, as fractions. No tolerance and no factor of 100.
+
+- Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at least
+  two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong for
+  ``1/3``, and a decimal is right against a decimal only if equal.
+- Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``. With no sign on either side
+  nothing is scaled: ``20`` and ``2000``, ``0.5`` and ``50`` differ.
+- A gold answer that is a plain number wants a plain number: ``\\sqrt{16}``, ``2^{10}``, ``12\\cdot7`` or ``1-\\frac14``
+  only restate a question. Powers, roots, factorials, binomials and sums are welcome where the gold has no plain form.
+- Sums, products, integrals, limits, extrema, gcd, floors and remainders count as unevaluated if the gold has none of
+  them; so do trigonometric functions, logarithms and exp of constants.
+- ``52_{8}``: the digits must agree, and the bases if both are written.
+
+Several answers. Lists and sets are unordered; members of a list count with their multiplicity, those of a set once.
+Tuples are ordered and their brackets matter, ``(0,9)`` is not ``[0,9)``, except that with three or more members all
+brackets mean the same. A list without brackets equals a tuple in round brackets with the same order. An interval from
+inequalities equals the tuple with its brackets, never a list. Ratios are equal if proportional; ``a:b`` also equals
+``a/b``. Matrices: same shape and entries; a row or column equals a tuple in round brackets.
+
+Equations. A prediction ``y = 5`` is 5 for a gold that is no equation, whatever ``y`` is, but a chain with a plain number
+other than the last one contradicts itself and is wrong. A gold ``x = 5`` is 5 for a prediction that is no equation.
+Units may be missing; two known units of one kind must agree. Words are compared without case and punctuation.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from prime_ext.verifiers.math.numbers import PlainNumber
+from prime_ext.verifiers.math.structure import NAME, VARIABLE, Equation, Group, Leaf, Node, Relation, Words, read_answer
+
+# True or False is certain, None is undecided. The gold answer comes first.
+LeafComparison = Callable[[Node, Node], bool | None]
+
+_UNEVALUATED = re.compile(
+    r"\\(sum|prod|int|lim|min|max|gcd|lcm|det|bmod|pmod|mod|partial|lfloor|lceil)(?![a-zA-Z])|(\\frac\{d)"
+)
+_CONSTANT_FUNCTION = re.compile(r"\\((?:arc|ar)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp)(?![a-zA-Z])")
+_FREE_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]|\\(?:alpha|beta|theta|phi|lambda|mu|omega|varepsilon)")
+_BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_\{(\d+)\}")
+_KNOWN_UNITS = (
+    "mm millimeter millimetre,cm centimeter centimetre,m meter metre,km kilometer kilometre,in inch inche,ft foot feet,"
+    "yd yard,mile mi",
+    "mg milligram,g gram gm,kg kilogram,lb pound,oz ounce,ton",
+    "sec second s,min minute,hour hr h,day,week,month,year",
+    "cent,dollar usd,euro",
+    "degree deg degreesC degreesF,radian rad",
+)
+_UNIT_KIND = {
+    name: (kind, group.split()[0])
+    for kind, groups in enumerate(_KNOWN_UNITS)
+    for group in groups.split(",")
+    for name in group.split()
+}
+
+
+def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
+    """Compare two answers; True and False are certain, None if ``leaf`` left something undecided."""
+    if isinstance(answer, Equation) and not isinstance(gold, Equation):
+        return False if _contradictory(answer) else compare(gold, answer.value, leaf)
+    if isinstance(gold, Equation) and not isinstance(answer, Equation):
+        return compare(gold.value, answer, leaf) if NAME.fullmatch(gold.sides[0]) else False
+    if isinstance(gold, Equation) and isinstance(answer, Equation):
+        return _compare_equations(gold, answer, leaf)
+    if isinstance(gold, Words) or isinstance(answer, Words):
+        return _compare_words(gold, answer)
+    if isinstance(gold, Group) and isinstance(answer, Group):
+        return _compare_groups(gold, answer, leaf)
+    if isinstance(gold, Group) or isinstance(answer, Group):
+        return _compare_group_with_one(gold, answer, leaf)
+    if isinstance(gold, Leaf) and isinstance(answer, Leaf):
+        return _compare_leaves(gold, answer, leaf)
+    if isinstance(gold, Relation) and isinstance(answer, Relation) and gold.text == answer.text:
+        return True
+    return leaf(gold, answer) if type(gold) is type(answer) else False
+
+
+def undecided(gold: Node, answer: Node) -> None:
+    """The leaf comparison that leaves everything to algebra."""
+
+
+def _contradictory(equation: Equation) -> bool:
+    value = equation.value
+    if not isinstance(value, Leaf) or value.number is None:
+        return False
+    numbers = [read_answer(side) for side in equation.sides[:-1]]
+    return any(
+        isinstance(side, Leaf) and side.number is not None and compare(value, side, undecided) is False
+        for side in numbers
+    )
+
+
+def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -> bool | None:
+    if gold.sides == answer.sides:
+        return True
+    first, other = gold.sides[0], answer.sides[0]
+    if NAME.fullmatch(first) and NAME.fullmatch(other):
+        if first == other:
+            return compare(gold.value, answer.value, leaf)
+        if VARIABLE.fullmatch(first) and VARIABLE.fullmatch(other) and _constant(gold) and _constant(answer):
+            return False
+    return leaf(gold, answer)
+
+
+def _constant(equation: Equation) -> bool:
+    return isinstance(equation.value, Leaf) and equation.value.number is not None
+
+
+def _compare_words(gold: Node, answer: Node) -> bool:
+    def words(node: Node) -> str | None:
+        return node.text.lower() if isinstance(node, Words | Leaf) else None
+
+    return words(gold) == words(answer)
+
+
+def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
+    if not answer.text or not gold.text:
+        return False
+    if _units_conflict(gold.unit, answer.unit):
+        return False
+    if gold.text == answer.text:
+        return True
+    if gold.number is not None and answer.number is not None:
+        return _compare_numbers(gold, gold.number, answer, answer.number)
+    based, other = _BASE.fullmatch(gold.text), _BASE.fullmatch(answer.text)
+    if based is not None or other is not None:
+        digits = [match.group(1).upper() if match else node.text for match, node in ((based, gold), (other, answer))]
+        return digits[0] == digits[1] and (based is None or other is None or based.group(2) == other.group(2))
+    if gold.number is not None and gold.number.places is None:
+        return False
+    if _unevaluated(gold.text, answer.text):
+        return False
+    return leaf(gold, answer)
+
+
+def _unevaluated(gold: str, answer: str) -> bool:
+    if {match.group() for match in _UNEVALUATED.finditer(answer)} - {
+        match.group() for match in _UNEVALUATED.finditer(gold)
+    }:
+        return True
+    if _FREE_LETTER.search(answer):
+        return False
+    functions = [
+        {match.group(1).replace("ln", "log") for match in _CONSTANT_FUNCTION.finditer(x)} for x in (gold, answer)
+    ]
+    return bool(functions[1] - functions[0])
+
+
+def _compare_numbers(gold: Leaf, wanted: PlainNumber, answer: Leaf, given: PlainNumber) -> bool:
+    scales = [Fraction(1)]
+    if gold.percent != answer.percent:
+        scales.append(Fraction(1, 100) if answer.percent else Fraction(100))
+    for scale in scales:
+        value = PlainNumber(given.value * scale, given.places, given.significant)
+        if value.value == wanted.value:
+            return True
+        if wanted.places and wanted.significant >= 2 and not value.terminates and value.rounds_to(wanted):
+            return True
+    return False
+
+
+def _units_conflict(gold: str | None, answer: str | None) -> bool:
+    kinds = []
+    for unit in (gold, answer):
+        words = re.findall(r"[a-zA-Z]+", (unit or "").replace("\\text", "").replace("\\cdot", ""))
+        if len(words) != 1 or "^" in (unit or ""):
+            return False
+        word = words[0].lower()
+        kinds.append(_UNIT_KIND.get(word) or _UNIT_KIND.get(word.removesuffix("s")))
+    return None not in kinds and kinds[0] != kinds[1] and kinds[0][0] == kinds[1][0]  # type: ignore[index]
+
+
+def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
+    kinds = {gold.kind, answer.kind}
+    if kinds == {"ratio"}:
+        return _compare_ratios(gold, answer, leaf)
+    if kinds == {"matrix"}:
+        return _in_order(gold.items, answer.items, leaf) if gold.columns == answer.columns else False
+    if kinds <= {"list", "set"}:
+        once = "set" in kinds
+        return _in_any_order(_distinct(gold, once), _distinct(answer, once), leaf)
+    if kinds == {"union"}:
+        found = _in_any_order(gold.items, answer.items, leaf)
+        # Overlapping or touching parts: another way to write the same set.
+        return found or leaf(gold, answer)
+    if "union" in kinds and kinds <= {"union", "tuple", "interval", "set"}:
+        return leaf(gold, answer)
+    if kinds <= {"tuple", "interval"}:
+        long = len(gold.items) > 2 and len(answer.items) > 2
+        if not long and (gold.left, gold.right) != (answer.left, answer.right):
+            return False
+        if gold.name and answer.name and gold.name != answer.name:
+            return False
+        return _in_order(gold.items, answer.items, leaf)
+    if kinds in ({"list", "tuple"}, {"tuple", "matrix"}):
+        return _in_order(gold.items, answer.items, leaf) if _vector(gold) and _vector(answer) else False
+    return False
+
+
+def _vector(group: Group) -> bool:
+    """Whether the members are in an order and the brackets do not say anything else."""
+    if group.kind == "matrix":
+        return group.columns in (1, len(group.items))
+    return group.kind == "list" or len(group.items) > 2 or (group.left, group.right) == ("(", ")")
+
+
+def _compare_group_with_one(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
+    group, other = (gold, answer) if isinstance(gold, Group) else (answer, gold)
+    assert isinstance(group, Group)
+    if len(group.items) == 1:
+        return compare(*((group.items[0], answer) if group is gold else (gold, group.items[0])), leaf)  # type: ignore[arg-type]
+    if not isinstance(other, Leaf):
+        return leaf(gold, answer) if group.left or group.kind == "union" else False
+    if group.kind == "ratio" and len(group.items) == 2:
+        above, below = (item.number for item in group.items if isinstance(item, Leaf))
+        if above is None or below is None or other.number is None or below.value == 0:
+            return False
+        return above.value / below.value == other.number.value
+    if other.number is not None or group.kind in ("list", "ratio", "matrix"):
+        return False
+    return leaf(gold, answer)
+
+
+def _compare_ratios(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
+    if len(gold.items) != len(answer.items):
+        return False
+    numbers = [[item.number for item in group.items if isinstance(item, Leaf)] for group in (gold, answer)]
+    if any(number is None for side in numbers for number in side):
+        return _in_order(gold.items, answer.items, leaf)
+    left, right = ([number.value for number in side if number is not None] for side in numbers)
+    # Proportional: all cross products with the first term agree.
+    return any(left) == any(right) and all(a * right[0] == b * left[0] for a, b in zip(left, right, strict=True))
+
+
+def _distinct(group: Group, once: bool) -> Sequence[Node]:
+    if not once:
+        return group.items
+    distinct: list[Node] = []
+    for item in group.items:
+        if not any(compare(item, other, undecided) for other in distinct):
+            distinct.append(item)
+    return distinct
+
+
+def _in_order(gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison) -> bool | None:
+    if len(gold) != len(answer):
+        return False
+    sure: bool | None = True
+    for wanted, given in zip(gold, answer, strict=True):
+        equal = compare(wanted, given, leaf)
+        if equal is False:
+            return False
+        sure = sure and equal
+    return sure
+
+
+def _in_any_order(gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison) -> bool | None:
+    """Match members one to one. Equality is transitive, so the first match is as good as any."""
+    if len(gold) != len(answer):
+        return False
+    rest = list(answer)
+    open_gold: list[Node] = []
+    for wanted in gold:
+        match = next((index for index, given in enumerate(rest) if compare(wanted, given, undecided)), None)
+        if match is None:
+            open_gold.append(wanted)
+        else:
+            rest.pop(match)
+    sure: bool | None = True
+    for wanted in open_gold:
+        equal: bool | None = False
+        for index, given in enumerate(rest):
+            found = compare(wanted, given, leaf)
+            if found:
+                rest.pop(index)
+                equal = True
+                break
+            equal = None if found is None else equal
+        if equal is False:
+            return False
+        sure = sure and equal
+    return sure

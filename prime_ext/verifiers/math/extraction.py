@@ -1,0 +1,188 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Finds the final answer in a response. The text is hostile: everything here is linear in its length.
+
+Styles, by name; each lists what it looks for, first hit wins:
+
+============== ==================================================================================================
+``boxed``      the last complete ``\\boxed{}`` or ``\\fbox{}``; the default and the only one to train on
+``gsm8k``      the last ``#### answer`` line, then ``boxed``, then ``answer_is``
+``answer_is``  the last "the answer is ..." or "Answer: ...", to the end of the sentence or line
+``lenient``    ``gsm8k``, then the last number in the text; for reading other people's transcripts only
+============== ==================================================================================================
+
+Several boxes. Honest responses box intermediate results on the way and several results at the end ("x = \\boxed{2} or
+x = \\boxed{3}"); a policy may box several guesses and hope that the right one is picked. So:
+
+- The last box decides, together with the boxes right before it that belong to the same statement: between two such boxes
+  there is either no line break and no end of a sentence, or nothing but spaces, punctuation, mathematics delimiters,
+  labels (``x =``, ``(a)``, ``Case 1:``, bullets) and the words "and", "or", "option", "answer". A conclusion between
+  them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces the earlier.
+- Equal boxes count once. Different ones are taken together as a list, in order. A list is right only against a gold list
+  with just these members, so guesses side by side are wrong, whichever of them is right.
+- More than ten different boxes in one statement are no answer.
+- Earlier boxes do not count.
+
+Guesses inside one box ("5 or 7") become a list as well (:mod:`prime_ext.verifiers.math.normalize`).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prime_ext.verifiers.math.normalize import normalize
+
+MAX_BOXES = 10
+_WINDOW = 2 * MAX_BOXES  # boxes from the end that are looked at first
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{")
+_TOKEN = re.compile(r"(\\(?:boxed|fbox)\s{0,9}\{)|\\.|([{}])", re.DOTALL)
+_SENTENCE_END = re.compile(r"[.!?][\s*$)\]]*\s(?=[\s\S])|\n")
+_FILLER = re.compile(
+    r"\s+|\\[()\[\],;:! ]|\\(?:quad|qquad|text|mathrm|textbf|left|right|big|Big)(?![a-zA-Z])|[$.,;:&{}()\[\]*|=>#-]"
+    r"|\b(?:and|or|option|answer|case|part|solution|root|i{1,3}|iv|v)\b|\b[a-zA-Z](?:_\{?\w\}?)?(?=\W|$)|\b\d(?=[.):\s])",
+    re.IGNORECASE,
+)
+_CONCLUSION = re.compile(
+    r"\b(?:so|thus|hence|therefore|final|finally|gives|giving|implies|means)\b|\\(?:implies|Rightarrow|therefore)",
+    re.IGNORECASE,
+)
+_HASHES = re.compile(r"####[ \t]*([^\n]{1,400})")
+_ANSWER_IS = re.compile(
+    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)[ \t:*]*([^\n]{1,400})", re.IGNORECASE
+)
+_STATEMENT_END = re.compile(r"[.!?](?:[\s*]|$)")
+_NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?%?|-?\.\d+")
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The answer found, or None, and the rule that found or refused it."""
+
+    answer: str | None
+    rule: str
+
+
+def extract(response: str, style: str = "boxed") -> Extraction:
+    """Return the final answer of ``response`` by the rules of ``style``.
+
+    Raises:
+        ValueError: there is no such style.
+    """
+    if style not in STYLES:
+        raise ValueError(f"extraction must be one of {', '.join(sorted(STYLES))}, got {style!r}")
+    for find in STYLES[style]:
+        found = find(response)
+        if found is not None:
+            return found
+    return Extraction(None, f"no answer in style {style!r}")
+
+
+def extract_answer(response: str, style: str = "boxed") -> str | None:
+    """Return only the answer, None if there is none. See :func:`extract`."""
+    return extract(response, style).answer
+
+
+def _boxes(text: str) -> list[tuple[int, int, int]]:
+    """Return (start, start of content, end of content) of the innermost complete boxes, in order. One pass."""
+    found: list[tuple[int, int, int]] = []
+    # One entry per open brace: where the box starts, where its content does, and how many boxes were complete by then;
+    # None for a brace that opens no box.
+    stack: list[tuple[int, int, int] | None] = []
+    for token in _TOKEN.finditer(text):
+        if token.group(1):
+            stack.append((token.start(), token.end(), len(found)))
+        elif token.group(2) == "{":
+            stack.append(None)
+        elif token.group(2) == "}" and stack:
+            opened = stack.pop()
+            if opened is not None and len(found) == opened[2]:
+                found.append((opened[0], opened[1], token.start()))
+    return found
+
+
+def _same_statement(gap: str) -> bool:
+    if len(gap) > 400 or _CONCLUSION.search(gap):
+        return False
+    return _SENTENCE_END.search(gap) is None or not _FILLER.sub("", gap)
+
+
+def _boxed(text: str) -> Extraction | None:
+    last = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    if last < 0:
+        return None
+    start = last
+    for _ in range(_WINDOW):
+        earlier = max(text.rfind("\\boxed", 0, start), text.rfind("\\fbox", 0, start))
+        if earlier < 0:
+            break
+        start = earlier
+    # Most boxes are near the end. If the window holds no complete one, only the whole text will tell.
+    offset, boxes = start, _boxes(text[start:])
+    if not boxes and start > 0:
+        offset, boxes = 0, _boxes(text)
+    if not boxes:
+        return None
+    end = len(boxes) - 1
+    first = end
+    while first > 0 and _same_statement(text[offset + boxes[first - 1][2] + 1 : offset + boxes[first][0]]):
+        first -= 1
+    answers: dict[str, str] = {}
+    for _, content, close in boxes[first:]:
+        answer = text[offset + content : offset + close].strip()
+        if answer:
+            answers.setdefault(normalize(answer), answer)
+    if not answers:
+        return Extraction(None, "the box is empty")
+    if len(answers) == 1:
+        return Extraction(next(iter(answers.values())), "last box")
+    if len(answers) > MAX_BOXES:
+        return Extraction(None, f"more than {MAX_BOXES} different boxes in one statement")
+    return Extraction(", ".join(answers.values()), f"{len(answers)} boxes in one statement, taken as a list")
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str | None:
+    found = None
+    for found in pattern.finditer(text):
+        pass
+    return None if found is None else found.group(1)
+
+
+def _hashes(text: str) -> Extraction | None:
+    answer = _last(_HASHES, text)
+    return Extraction(answer.strip(), "last #### line") if answer and answer.strip() else None
+
+
+def _answer_is(text: str) -> Extraction | None:
+    answer = _last(_ANSWER_IS, text)
+    if answer is None:
+        return None
+    answer = _STATEMENT_END.split(answer, maxsplit=1)[0].strip(" \t*:")
+    return Extraction(answer, "last 'the answer is'") if answer else None
+
+
+def _last_number(text: str) -> Extraction | None:
+    found = None
+    for found in _NUMBER.finditer(text):
+        pass
+    return None if found is None else Extraction(found.group(), "last number")
+
+
+_Finder = Callable[[str], Extraction | None]
+STYLES: dict[str, tuple[_Finder, ...]] = {
+    "boxed": (_boxed,),
+    "gsm8k": (_hashes, _boxed, _answer_is),
+    "answer_is": (_answer_is,),
+    "lenient": (_hashes, _boxed, _answer_is, _last_number),
+}

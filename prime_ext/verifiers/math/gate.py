@@ -1,0 +1,168 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What computer algebra never gets to see: text that would hang it, fill memory or is no mathematics at all.
+
+The gate looks at normalised text only, in linear time. A response beyond these limits is wrong unless it equals the gold
+answer as text; that is a rule of the format, not a failure. A gold answer beyond them cannot be compared symbolically,
+so there the grader fails.
+"""
+
+import re
+
+MAX_CHARACTERS = 600
+MAX_NESTING = 9
+MAX_DIGITS_IN_A_ROW = 60
+MAX_EXPONENT = 5_000  # of a number or, in a power of a power, the product
+MAX_FACTORIAL = 200
+MAX_BINOMIAL = 2_000
+MAX_CELLS = 36
+MAX_MEMBERS = 24
+MAX_COUNT = {"\\log": 4, "\\ln": 4, "\\sqrt": 8, "\\frac": 16, "\\sum": 1, "\\prod": 1, "\\int": 1, "\\lim": 1}
+MAX_COUNT |= {"!": 4, "^": 24, "|": 12, "\\begin": 1, "\\binom": 4}
+
+_FUNCTIONS = (
+    "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arsinh arcosh artanh log ln exp "
+    "sqrt frac binom lfloor rfloor lceil rceil min max gcd lcm det sum prod int lim infty pi cdot pm mp cup cap setminus "
+    "le ge ne in approx text mathbb emptyset begin end overline bar hat vec tilde ldots partial mathcal angle triangle "
+    "circ equiv pmod bmod mod rightarrow lor neg cong parallel perp nabla"
+)
+_GREEK = (
+    "alpha beta gamma delta varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi "
+    "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell"
+)
+_ALLOWED = frozenset((_FUNCTIONS + " " + _GREEK).split())
+_COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_TEXT = re.compile(r"\\text\{[^{}]*\}")
+_DIGITS = re.compile(rf"\d{{{MAX_DIGITS_IN_A_ROW + 1}}}")
+_NUMBER = re.compile(r"\d+(?:\.\d*)?")
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{6,}")
+_E_NOTATION = re.compile(r"\d[eE][+-]?\d{3}")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:[pbBvV]?matrix|smallmatrix|array)\}")
+
+
+def refusal(text: str) -> str | None:
+    """Return why ``text`` (a normalised answer) must not reach computer algebra, None if it may."""
+    if len(text) > MAX_CHARACTERS:
+        return f"more than {MAX_CHARACTERS} characters"
+    bare = _TEXT.sub(" ", text)
+    if not bare.isascii():
+        return "characters beyond ASCII"
+    if "__" in bare:
+        return "no mathematics: __"
+    depth = _nesting(bare)
+    if depth is None:
+        return "brackets do not match"
+    if depth > MAX_NESTING:
+        return f"brackets nested deeper than {MAX_NESTING}"
+    if _DIGITS.search(bare):
+        return f"more than {MAX_DIGITS_IN_A_ROW} digits in a row"
+    if _E_NOTATION.search(bare):
+        return "an exponent of ten beyond 99"
+    unknown = next((name for name in _COMMAND.findall(_ENVIRONMENT.sub("", bare)) if name not in _ALLOWED), None)
+    if unknown is not None:
+        return f"unknown command \\{unknown[:20]}"
+    word = _WORD.search(_ENVIRONMENT.sub("", bare))
+    if word is not None:
+        return f"a word: {word.group()[:20]}"
+    for token, limit in MAX_COUNT.items():
+        if bare.count(token) > limit:
+            return f"more than {limit} times {token}"
+    if bare.count(",") + bare.count(";") >= MAX_MEMBERS or bare.count("\\cup") >= MAX_MEMBERS:
+        return f"more than {MAX_MEMBERS} members"
+    if bare.count("&") + bare.count("\\\\") >= MAX_CELLS:
+        return f"a matrix of more than {MAX_CELLS} cells"
+    return _too_large(bare)
+
+
+def _nesting(text: str) -> int | None:
+    """Return how deep brackets are nested, None if braces do not match. Round and square ones may be mixed."""
+    depth = deepest = braces = index = 0
+    while index < len(text):
+        character = text[index]
+        if character == "\\":
+            index += 2
+            continue
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+            braces += character == "{"
+        elif character in ")]}":
+            depth -= 1
+            braces -= character == "}"
+            if braces < 0 or depth < 0:
+                return None
+        index += 1
+    return deepest if depth == 0 and braces == 0 else None
+
+
+def _group_after(text: str, start: int) -> str:
+    """Return the braced group that starts at ``start``."""
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == "{") - (text[index] == "}")
+        if depth == 0:
+            return text[start : index + 1]
+    return text[start:]
+
+
+def _group_before(text: str, stop: int) -> str:
+    """Return the bracketed group or number that ends at ``stop``."""
+    if text[stop - 1 : stop] not in (")", "}", "]"):
+        start = stop
+        while start > 0 and (text[start - 1].isalnum() or text[start - 1] == "."):
+            start -= 1
+        return text[start:stop]
+    depth = 0
+    for index in range(stop - 1, -1, -1):
+        depth += (text[index] in ")}]") - (text[index] in "({[")
+        if depth == 0:
+            return text[index:stop]
+    return text[:stop]
+
+
+def _too_large(text: str) -> str | None:
+    """Powers, factorials, binomials and sums whose value or length explodes. Nested powers multiply their exponents."""
+    exponents: dict[int, float] = {}
+    for index, character in enumerate(text):
+        if character == "^":
+            exponent = _group_after(text, index + 1)
+            numbers = [float(number) for number in _NUMBER.findall(exponent)]
+            own = max(numbers, default=1.0)
+            if numbers and ("^" in exponent or "!" in exponent or "\\binom" in exponent):
+                # A power in the exponent: a tower, unless all of it is small, as in e^{x^2} or 2^{2^3}.
+                if len(numbers) > 2 or own > 10:
+                    return "a tower of powers"
+                own = own**own
+            start = index - len(_group_before(text, index))
+            inner = max((value for place, value in exponents.items() if start <= place < index), default=1.0)
+            exponents[index] = max(own, 1.0) * inner
+            if exponents[index] > MAX_EXPONENT:
+                return f"an exponent beyond {MAX_EXPONENT}"
+        elif character == "!":
+            operand = _group_before(text, index)
+            numbers = [float(number) for number in _NUMBER.findall(operand)]
+            if "!" in operand or text[index + 1 : index + 2] == "!":
+                return "nested factorials"
+            if "^" in operand or max(numbers, default=0.0) > MAX_FACTORIAL:
+                return f"a factorial beyond {MAX_FACTORIAL}!"
+    for command in re.finditer(r"\\binom", text):
+        first = _group_after(text, command.end())
+        both = first + _group_after(text, command.end() + len(first))
+        if "\\binom" in both or "!" in both or "^" in both:
+            return "a binomial coefficient of powers, factorials or binomial coefficients"
+        if max((float(number) for number in _NUMBER.findall(both)), default=0.0) > MAX_BINOMIAL:
+            return f"a binomial coefficient beyond {MAX_BINOMIAL}"
+    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and re.search(r"\d{4}", text):
+        return "a sum, product or integral with numbers beyond 999"
+    return None

@@ -1,0 +1,260 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Brings an answer into one surface form, without understanding it. Linear in the length of the text.
+
+Rules, in this order:
+
+1.  Unicode signs become LaTeX or ASCII: minus and dash signs, times, division, root, pi, infinity, degree, relations,
+    unions, superscript digits and vulgar fractions. Digits of other scripts stay what they are (the gate refuses them).
+2.  Wrappers vanish: ``\\boxed``, ``$``, ``\\(``, ``\\[``, ``\\$`` and other currency signs, ``**``, spacing commands,
+    size commands (``\\left``, ``\\big``), style commands (``\\displaystyle``, ``\\bf``), labels such as "Answer:", and
+    punctuation at the end.
+3.  Synonyms: ``\\dfrac \\tfrac \\cfrac`` -> ``\\frac``; ``\\leq`` -> ``\\le``; ``\\times``, ``*`` -> ``\\cdot``; ``\\div``
+    -> ``/``; ``**`` between operands -> ``^``; ``\\langle \\rangle`` -> parentheses; ``\\lvert`` -> ``|`` and so on.
+4.  Text: ``\\mathrm``, ``\\textbf``, ``\\mbox`` ... -> ``\\text``. "or" -> ``\\lor``, "and" -> ``,``. A text that is a
+    number or one letter loses the ``\\text``; plain words of four letters or more, and units after a number, gain it.
+5.  Thousands separators go: ``1,000``, ``1{,}000``, ``1\\,000``, ``1 000`` -> ``1000``. As ``1,000`` may also be a pair,
+    :func:`normalize` can be told to leave the comma.
+6.  Arguments get braces: ``\\frac12``, ``\\sqrt3``, ``x^2``, ``a_1`` -> ``\\frac{1}{2}``, ``\\sqrt{3}``, ``x^{2}``, ``a_{1}``
+    (all digits after ``^`` belong to the exponent, as most people mean, though not TeX). ``1 1/2`` -> ``1\\frac{1}{2}``.
+7.  Degree signs become the unit ``\\text{degrees}``, ``\\%`` becomes ``%``, and spaces outside of text vanish.
+
+Units, percent signs, prefixes such as ``x =``, brackets and lists have a meaning and are left to
+:mod:`prime_ext.verifiers.math.structure`.
+"""
+
+import re
+from collections.abc import Callable
+
+UNIT_WORDS = frozenset(
+    """
+    mm cm km dm ft in inch inches foot feet yd yard yards mile miles meter meters metre metres centimeter centimeters
+    centimetre centimetres kilometer kilometers kilometre kilometres mg kg lb lbs oz gram grams kilogram kilograms pound
+    pounds ounce ounces ton tons ml liter liters litre litres gallon gallons sec second seconds min minute minutes hr hrs
+    hour hours day days week weeks month months year years cent cents dollar dollars usd euro euros rupees degree degrees
+    deg rad radian radians percent percentage mph kmh unit units square cubic sq people students
+    """.split()
+)
+_NAMES = frozenset(
+    """
+    arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan cot sec
+    csc exp infinity infty binom floor ceil
+    """.split()
+)
+_CHARACTERS = str.maketrans(
+    {
+        **dict.fromkeys("−–—﹣－‐‑", "-"),
+        **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\t\n\r", " "),
+        **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061", ""),
+        **dict.fromkeys("€£¥₹", ""),
+        **dict.fromkeys("×∗⋅·•", r"\cdot "),
+        **{"÷": "/", "∕": "/", "⁄": "/", "√": r"\sqrt ", "π": r"\pi ", "∞": r"\infty ", "°": r"^{\circ}", "％": "%"},
+        **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap "},
+        **{"∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}"},
+        **{"½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"},
+        **{"⟨": "(", "⟩": ")", "’": "'", "′": "'", "“": "", "”": "", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta "},
+        **{sign: f"^{{{digit}}}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    }
+)
+_LABEL = re.compile(r"\A(?:the\s{1,3})?(?:final\s{1,3})?answer\s{0,3}(?:is\b|:)\s{0,3}:?", re.IGNORECASE)
+_SIZE = re.compile(
+    r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*(?:\.(?!\d))?"
+    r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bf|rm|it|normalsize|large|Large)(?![a-zA-Z])"
+    r"|\\(?:boxed|fbox)(?![a-zA-Z])"
+)
+_THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,:;! ]|\{,\}|,\\!|~| )+(?=\d{3}(?!\d))")
+_SPACING = re.compile(r"\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])")
+_COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_SYNONYMS = {
+    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
+    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
+    **dict.fromkeys(["leq", "leqslant", "leqq"], r"\le"),
+    **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
+    **dict.fromkeys(["times", "ast", "bullet"], r"\cdot"),
+    **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
+    **dict.fromkeys(["varnothing"], r"\emptyset"),
+    **dict.fromkeys(["mathrm", "mathbf", "mathit", "mathsf", "textbf", "textit", "textrm", "textnormal"], r"\text"),
+    **dict.fromkeys(["mbox", "hbox", "textsf", "texttt", "bm", "boldsymbol", "operatorname", "mathop"], r"\text"),
+    **{"neq": r"\ne", "lt": "<", "gt": ">", "div": "/", "colon": ":", "lbrace": r"\{", "rbrace": r"\}"},
+    **{"langle": "(", "rangle": ")", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]"},
+    **{"vee": r"\lor", "land": ",", "wedge": ",", "to": r"\rightarrow", "degree": r"^{\circ}", "R": r"\mathbb{R}"},
+    **{"dots": r"\ldots", "cdots": r"\ldots", "backslash": r"\setminus", "varphi": r"\phi", "epsilon": r"\varepsilon"},
+}
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_CIRC = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)(?:\s*(?:\\text\s*\{\s*[CF]\s*\}|[CF](?![a-zA-Z])))?")
+_ROW_SKIP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|ex|em|mm|cm)\s*\]")
+_DOUBLED = re.compile(r"\\\\(?=[a-zA-Z])")
+_PLAIN = re.compile(r"-?(?:0|[1-9]\d{0,39})(?:\.\d{1,40})?")
+_ROW = "\ue000"
+_CONNECTIVE = re.compile(r"(?<![a-zA-Z\\{])(or|and)(?![a-zA-Z}])")
+_MIXED = re.compile(r"(?<![\d.\}])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d.])")
+_WORD = re.compile(r"(?<![a-zA-Z\\{])[a-zA-Z]{2,}(?:[ '-]{1,2}[a-zA-Z]{2,})*(?![a-zA-Z}])")
+_COMMA_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:,\d{3})+)(?!\d|,\d)")
+_SPACES = re.compile(r"\s+")
+_TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|\s+")
+_SCRIPT = re.compile(r"([\^_])\s*(-?\d+|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)")
+_ARGUMENT_COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![a-zA-Z])")
+_TRAILING = ".,;:? "
+
+
+def has_ambiguous_comma(text: str) -> bool:
+    """Whether a comma in ``text`` may be a thousands separator or part of a list."""
+    return _COMMA_THOUSANDS.search(text) is not None
+
+
+def _text(match: re.Match[str]) -> str:
+    content = _SPACES.sub(" ", match.group(1)).strip()
+    lower = content.lower().strip(" ,")
+    if lower == "or":
+        return r"\lor "
+    if lower in ("and", "&"):
+        return ","
+    if not content:
+        return " "
+    if lower in ("percent", "percentage"):
+        return "%"
+    if len(content) == 3 and content[0] == "(" and content[2] == ")":
+        content = content[1]
+    if not any(character.isalpha() for character in content) or lower in _NAMES:
+        return f" {content} "
+    return rf"\text{{{content}}}"
+
+
+def _word(match: re.Match[str]) -> str:
+    word = match.group()
+    lower = word.lower()
+    if lower in ("infinity", "inf", "infty"):
+        return r"\infty "
+    if lower == "pi":
+        return r"\pi "
+    if lower in ("percent", "percentage"):
+        return "%"
+    if lower in _NAMES:
+        return "\\" + lower
+    words = re.split(r"[ '-]+", lower)
+    if all(len(part) > 3 or part in UNIT_WORDS for part in words) or (len(words) > 1 and len(words[0]) > 2):
+        return rf"\text{{{word}}}"
+    return word
+
+
+def _braced_arguments(text: str) -> str:
+    """Put braces around the arguments of ``\\frac``, ``\\binom`` and ``\\sqrt`` that have none."""
+    if not _ARGUMENT_COMMAND.search(text):
+        return text
+    closing: dict[int, int] = {}
+    stack: list[int] = []
+    for index, character in enumerate(text):
+        if character in "{[(" and (index == 0 or text[index - 1] != "\\"):
+            stack.append(index)
+        elif character in "}])" and stack and text[stack[-1]] + character in ("{}", "[]", "()"):
+            closing[stack.pop()] = index
+    insert: dict[int, str] = {}
+
+    def embrace(start: int, stop: int) -> None:
+        insert[start] = insert.get(start, "") + "{"
+        insert[stop] = "}" + insert.get(stop, "")
+
+    for command in _ARGUMENT_COMMAND.finditer(text):
+        position = command.end()
+        if command.group(1) == "sqrt" and text[position : position + 1] == "[":
+            position = closing.get(position, position - 1) + 1
+        for _ in range(1 if command.group(1) == "sqrt" else 2):
+            while text[position : position + 1] == " ":
+                position += 1
+            start = text[position : position + 1]
+            if start == "{" or (start == "(" and command.group(1) == "sqrt"):
+                stop = closing.get(position, len(text) - 1) + 1
+                if start == "(":
+                    embrace(position, stop)
+                position = stop
+                continue
+            token = _COMMAND.match(text, position) if start == "\\" else None
+            if not start.isalnum() and (token is None or token.group(1) in ("frac", "sqrt", "binom")):
+                break
+            stop = token.end() if token is not None else position + 1
+            while command.group(1) == "sqrt" and start.isdigit() and text[stop : stop + 1].isdigit():
+                stop += 1
+            embrace(position, stop)
+            position = stop
+        if text[max(0, command.start() - 3) : command.start()].rstrip()[-1:] == "^":
+            embrace(command.start(), position)
+    if not insert:
+        return text
+    pieces, previous = [], 0
+    for position in sorted(insert):
+        pieces += [text[previous:position], insert[position]]
+        previous = position
+    return "".join([*pieces, text[previous:]])
+
+
+def _synonym(match: re.Match[str]) -> str:
+    synonym = _SYNONYMS.get(match.group(1))
+    if synonym is None:
+        return match.group()
+    # "\\leqx" is one command; "\\leq x" must not become one.
+    return synonym + " " if synonym[0] == "\\" and synonym[-1].isalpha() else synonym
+
+
+def _outside_text(change: Callable[[str], str], text: str) -> str:
+    """Apply ``change`` to what is not inside ``\\text{}``."""
+    parts = _TEXT.split(text)
+    return "".join(change(part) if index % 2 == 0 else rf"\text{{{part}}}" for index, part in enumerate(parts))
+
+
+def _words_and_numbers(part: str, thousands: bool) -> str:
+    part = _CONNECTIVE.sub(lambda match: r"\lor " if match.group() == "or" else ",", part)
+    part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
+    if thousands:
+        part = _COMMA_THOUSANDS.sub(lambda match: match.group().replace(",", ""), part)
+    return _WORD.sub(_word, part)
+
+
+def _tight(part: str) -> str:
+    """Brace scripts and drop spaces, except one after a command that a letter follows."""
+    part = _SCRIPT.sub(r"\1{\2}", part)
+    return _TIGHT.sub(lambda match: match.group(1) + " " if match.group(1) else "", part)
+
+
+def normalize(text: str, *, thousands: bool = True) -> str:
+    """Return the surface form of an answer by the rules above.
+
+    Args:
+        text: an answer, not a whole response.
+        thousands: whether ``1,000`` is a number (else a list).
+    """
+    text = text.strip()
+    if _PLAIN.fullmatch(text):
+        return text
+    text = text.translate(_CHARACTERS)
+    text = text.replace("\\$", "").replace("\\!", "").replace("\\%", "%").replace("\\&", "&")
+    if "\\\\" in text:
+        text = _ROW_SKIP.sub(r"\\\\", text)
+        if "\\begin" not in text:
+            text = _DOUBLED.sub(r"\\", text)
+        text = text.replace("\\\\", _ROW)
+    text = _LABEL.sub("", text.strip())
+    text = _SPACING.sub(" ", _THOUSANDS_SPACE.sub("", text))
+    for wrapper in ("\\(", "\\)", "\\[", "\\]", "$", "`", '"'):
+        text = text.replace(wrapper, " ")
+    text = text.strip()
+    if text.startswith("**") or text.endswith("**"):
+        text = text.strip("*")
+    text = text.replace("**", "^").replace("*", r"\cdot ")
+    text = _SIZE.sub(" ", text)
+    text = _COMMAND.sub(_synonym, text)
+    text = _TEXT.sub(_text, _CIRC.sub(r"\\text{degrees}", text))
+    text = _outside_text(lambda part: _words_and_numbers(part, thousands), text)
+    text = _braced_arguments(text)
+    text = _outside_text(_tight, text)
+    return text.replace(_ROW, "\\\\").strip().rstrip(_TRAILING).lstrip(" :")
