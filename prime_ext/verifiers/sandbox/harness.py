@@ -129,8 +129,9 @@ def run_program(payload: dict[str, Any]) -> None:
     _guarded(action)
 
 
-def _load(program: str, with_prelude: bool) -> dict[str, Any]:
+def _load(program: str, with_prelude: bool, context: str = "") -> dict[str, Any]:
     module = _new_module("solution", with_prelude)
+    exec(compile(context, "context.py", "exec", dont_inherit=True), module.__dict__)
     exec(compile(program, "solution.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 
@@ -172,7 +173,7 @@ def serve_solution(payload: dict[str, Any]) -> None:
 
     def action() -> None:
         try:
-            namespace = _load(payload["program"], payload["prelude"])
+            namespace = _load(payload["program"], payload["prelude"], payload["context"])
         except Exception as error:
             channel.send(remote.describe(error))
             raise
@@ -241,7 +242,7 @@ def run_together(payload: dict[str, Any]) -> None:
     """
 
     def action() -> None:
-        namespace = _load(payload["program"], payload["prelude"])
+        namespace = _load(payload["program"], payload["prelude"], payload["context"])
         tests = payload["tests"]
         results: list[tuple[str, str]] = []
         exec(compile(tests["setup"], "setup.py", "exec", dont_inherit=True), namespace)

@@ -15,8 +15,8 @@
 
 The tests' side holds proxies. Plain data crosses by value; anything else that the solution returns stays where it is
 and is represented by an opaque :class:`RemoteObject`, on which the tests may call methods, iterate, index or take the
-length, but which never equals, contains truth or hashes by the solution's rules: an object that claims to equal
-everything equals nothing here.
+length and the truth, but which is never compared by the solution's rules: an object that claims to equal everything
+equals nothing here.
 """
 
 import builtins
@@ -126,6 +126,13 @@ class RemoteObject:
             raise self._refusal()
         return length
 
+    def __bool__(self) -> bool:
+        # Safe to ask: where only truth is tested, the solution might have returned True or False itself.
+        truth = self._do("truth")
+        if type(truth) is not bool:
+            raise self._refusal()
+        return truth
+
     def __iter__(self) -> Iterator[Any]:
         iterator = self._do("iterate")
         if not isinstance(iterator, RemoteObject):
@@ -144,7 +151,7 @@ class RemoteObject:
     def _refuse(self, *_: Any) -> Any:
         raise self._refusal()
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __contains__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse  # type: ignore[assignment]
     __hash__ = _refuse  # type: ignore[assignment]
 
 
@@ -268,9 +275,10 @@ class SolutionServer:
         else:
             target = self._objects[number]
         action = request["action"]
+        mutable = (list, dict, set, bytearray, *nodes)
         if action == "call":
             answer = {"value": plain_data.encode(target(*arguments, **keywords), self._encode_other)}
-            if any(isinstance(item, list | dict | set | bytearray | nodes) for item in (*arguments, *keywords.values())):
+            if any(isinstance(item, mutable) for item in (*arguments, *keywords.values())):
                 after = [plain_data.encode(part, self._encode_other) for part in (arguments, keywords)]
                 if after != [request["arguments"], request["keywords"]]:
                     answer["changed"] = after
@@ -283,6 +291,7 @@ class SolutionServer:
             "attribute": lambda: getattr(target, request["name"]),
             "item": lambda: target[arguments[0]],
             "length": lambda: len(target),
+            "truth": lambda: bool(target),
         }
         if action == "iterate":
             return {"value": self._encode_other(iter(target))}

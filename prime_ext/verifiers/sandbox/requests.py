@@ -74,6 +74,7 @@ class SuiteRequest:
         setup: trusted code that runs before the tests: imports and helpers.
         tests: trusted pieces of code, each one test.
         entry_points: names under which the tests call the solution.
+        context: trusted code that the solution may build on, run before it in its own namespace.
         seconds_per_test: time that the solution has for one test, loading counted as one. ``limits.seconds`` is the
             time for all.
         stop_at_first: leave out what comes after the first failure.
@@ -87,6 +88,7 @@ class SuiteRequest:
     setup: str
     tests: Sequence[str]
     entry_points: Sequence[str]
+    context: str = ""
     seconds_per_test: float = 10.0
     stop_at_first: bool = True
     separate: bool = True
@@ -95,7 +97,7 @@ class SuiteRequest:
     prelude: bool = True
 
     def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
-        solution: dict[str, Any] = {"program": self.program, "prelude": self.prelude}
+        solution: dict[str, Any] = {"program": self.program, "context": self.context, "prelude": self.prelude}
         tests = {
             "setup": self.setup,
             "tests": list(self.tests),
