@@ -1,0 +1,176 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Tests written as code: taking HumanEval, MBPP and LeetCode apart into single tests and entry points.
+
+The tests are trusted and are only parsed here, never run. Which names belong to the solution is read off the tests
+alone; a solution that could choose would choose ``set`` or ``isclose``.
+"""
+
+import ast
+import builtins
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prime_ext.verifiers.sandbox import prelude
+
+
+class UnreadableTests(ValueError):
+    """Tests that are no Python, or whose solution cannot be told from their helpers."""
+
+
+@dataclass(frozen=True)
+class AssertionTests:
+    """Tests as code.
+
+    Attributes:
+        setup: code before the tests: imports, helpers, ``def check``.
+        tests: one piece of code per test.
+        entry_points: names that the solution has to define.
+        context: trusted code that the solution may build on: the prompt with its helpers.
+        preparations: for tests that are steps of one script, the part of each that asserts nothing and that later
+            steps may need; empty otherwise.
+    """
+
+    setup: str
+    tests: tuple[str, ...]
+    entry_points: tuple[str, ...]
+    context: str = ""
+    preparations: tuple[str, ...] = ()
+
+    def alone(self, index: int) -> str:
+        """Return the code of one test that is to run without the others."""
+        return "\n".join([*self.preparations[:index], self.tests[index]])
+
+
+def from_code(test_cases: Mapping[str, Any]) -> AssertionTests:
+    """Return HumanEval's or LeetCode's tests (``test``, optionally ``prompt``, ``entry_point``, ``imports``).
+
+    Raises:
+        UnreadableTests: see there.
+    """
+    test = _string(test_cases, "test")
+    entry_point = test_cases.get("entry_point")
+    if not isinstance(entry_point, str):
+        return _from_script(test)
+    tree = _parse(test)
+    if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
+        raise UnreadableTests("the test defines no check(candidate)")
+    # The prompt's helpers are needed by some tests (find_zero checks with poly) and are trusted, unlike the solution's
+    # copies of them. The entry point itself is completed with a body and then replaced.
+    prompt = _string(test_cases, "prompt") if "prompt" in test_cases else ""
+    context = _completed(prompt)
+    return AssertionTests(f"{context}\n{test}", (f"check({entry_point})",), (entry_point,), context)
+
+
+def from_list(test_cases: Mapping[str, Any]) -> AssertionTests:
+    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``entry_point``).
+
+    Raises:
+        UnreadableTests: see there.
+    """
+    tests, imports = test_cases.get("test_list"), test_cases.get("test_imports") or []
+    for name, value in (("test_list", tests), ("test_imports", imports)):
+        if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+            raise UnreadableTests(f"{name} must be a list of strings")
+    assert isinstance(tests, list)
+    setup = "\n".join(imports)
+    entry_point = test_cases.get("entry_point")
+    names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
+    return AssertionTests(setup, tuple(tests), names)
+
+
+def _from_script(test: str) -> AssertionTests:
+    """Each statement of the script that asserts is a test, together with the statements since the last one."""
+    tests: list[str] = []
+    preparations: list[str] = []
+    pending: list[str] = []
+    for node in _parse(test).body:
+        code = ast.unparse(node)
+        if _contains_assertion(node):
+            tests.append("\n".join([*pending, code]))
+            preparations.append("\n".join(pending))
+            pending = []
+        else:
+            pending.append(code)
+    return AssertionTests("", tuple(tests), _entry_points([test]), preparations=tuple(preparations))
+
+
+def _contains_assertion(node: ast.AST) -> bool:
+    return not isinstance(node, ast.FunctionDef | ast.ClassDef) and any(isinstance(n, ast.Assert) for n in ast.walk(node))
+
+
+def _completed(prompt: str) -> str:
+    try:
+        ast.parse(prompt)
+        return prompt
+    except SyntaxError:
+        completed = prompt + "\n    pass\n"
+    try:
+        ast.parse(completed)
+    except SyntaxError as error:
+        raise UnreadableTests(f"the prompt is no Python: {error}") from error
+    return completed
+
+
+def _string(test_cases: Mapping[str, Any], key: str) -> str:
+    value = test_cases.get(key)
+    if not isinstance(value, str):
+        raise UnreadableTests(f"{key} must be a string")
+    return value
+
+
+def _parse(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableTests(f"the tests are no Python: {error}") from error
+
+
+def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
+    """Return the names that are called, in order, and those that the tests define themselves."""
+    called: dict[str, None] = {}
+    defined: set[str] = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                called[node.func.id] = None
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                defined.add(node.id)
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                defined.add(node.name)
+            elif isinstance(node, ast.arg):
+                defined.add(node.arg)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    return list(called), defined
+
+
+def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that the tests call without defining them.
+
+    Names of built-ins and of the prelude count only if nothing else is called (MBPP asks for a function called
+    ``sum``), and of those only one that every test calls, the prelude's before the built-ins.
+    """
+    trees = [tree for tree in map(_parse, codes) if tree.body]
+    called, defined = _names(trees)
+    free = [name for name in called if name not in defined]
+    unknown = [name for name in free if not hasattr(builtins, name) and name not in prelude.NAMESPACE]
+    if unknown:
+        return tuple(unknown)
+    everywhere = [name for name in free if all(name in _names([tree])[0] for tree in trees)]
+    for candidates in ([name for name in everywhere if not hasattr(builtins, name)], everywhere):
+        if len(candidates) == 1:
+            return (candidates[0],)
+    raise UnreadableTests("the tests do not show which function they test; give entry_point")

@@ -1,0 +1,69 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The program in a response: its last complete Python fence."""
+
+_LANGUAGES = ("python", "python3", "py", "")
+MAX_PROGRAM_CHARACTERS = 200_000
+
+
+def extract_program(response: str, require_fence: bool = True) -> str | None:
+    """Return the program in a response, or None if there is none.
+
+    A fence opens on a line of three or more backticks, alone or followed by ``python``, ``python3`` or ``py``, and
+    closes on a line of at least as many backticks and nothing else. Of several complete fences the last counts: it is the response's
+    final word, and a rule that tried all of them would reward guessing. Fences named ``python`` go before unnamed
+    ones; fences of other languages are passed over. An unclosed fence is no answer: the response was cut off.
+
+    Args:
+        response: text of the response; time is linear in its length.
+        require_fence: without it, a response that has no fence line at all is taken to be the program.
+    """
+    named: str | None = None
+    unnamed: str | None = None
+    opened: tuple[int, str] | None = None
+    lines: list[str] = []
+    any_fence = False
+    for line in response.splitlines():
+        ticks, info = _fence(line)
+        if opened is None:
+            if ticks:
+                any_fence = True
+                opened, lines = (ticks, info), []
+        elif ticks >= opened[0] and not info:
+            language = opened[1].lower()
+            if language in _LANGUAGES:
+                program = "\n".join(lines) + "\n"
+                if language:
+                    named = program
+                else:
+                    unnamed = program
+            opened = None
+        else:
+            lines.append(line)
+    program_found = named if named is not None else unnamed
+    if program_found is None and not any_fence and not require_fence:
+        program_found = response
+    if program_found is None or not program_found.strip() or len(program_found) > MAX_PROGRAM_CHARACTERS:
+        return None
+    return program_found
+
+
+def _fence(line: str) -> tuple[int, str]:
+    """Return the number of backticks of a fence line and the word behind them, (0, "") for any other line."""
+    text = line.strip()
+    ticks = len(text) - len(text.lstrip("`"))
+    info = text[ticks:].strip()
+    if ticks < 3 or "`" in info:
+        return 0, ""
+    return ticks, info

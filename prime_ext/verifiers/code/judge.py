@@ -1,0 +1,120 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Comparing what a program gave with what was expected. Runs in the trusted process, in linear time.
+
+Standard output is compared line by line: blank lines do not count, and neither does the amount of white space between
+the words of a line. Two words agree if they are the same text, or if both are numbers and agree by this rule:
+
+- the expected number is written as an integer: the other must have exactly that value (``2``, ``2.0``);
+- it is written with a point or an exponent: the other may differ by a relative or absolute 1e-6.
+
+Values of function calls are compared the same way, through their structure: integers, booleans, strings and None
+exactly, floating-point numbers with the tolerance.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?\Z")
+# Decimal digits are read in quadratic time beyond this.
+_MOST_DIGITS = 400
+# An output this much longer than what is expected is wrong without a look at it.
+_LENGTH_FACTOR, _LENGTH_MARGIN = 32, 1 << 16
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a floating-point result may be off: by ``relative`` times the larger magnitude, or by ``absolute``."""
+
+    relative: float = 1e-6
+    absolute: float = 1e-6
+
+    def agree(self, got: float, expected: float) -> bool:
+        return math.isclose(got, expected, rel_tol=self.relative, abs_tol=self.absolute)
+
+
+def words_agree(got: str, expected: str, tolerance: Tolerance) -> bool:
+    if got == expected:
+        return True
+    if len(got) > _MOST_DIGITS or len(expected) > _MOST_DIGITS:
+        return False
+    if not (_NUMBER.match(got) and _NUMBER.match(expected)):
+        return False
+    if _INTEGER.match(expected):
+        if _INTEGER.match(got):
+            return int(got) == int(expected)
+        number = float(got)
+        return number.is_integer() and int(number) == int(expected)
+    return tolerance.agree(float(got), float(expected))
+
+
+def outputs_agree(got: bytes, expected: str, tolerance: Tolerance | None = None) -> bool:
+    """Whether standard output agrees with what was expected."""
+    tolerance = tolerance or Tolerance()
+    if len(got) > _LENGTH_FACTOR * len(expected) + _LENGTH_MARGIN:
+        return False
+    got_lines = _lines(got.decode("utf-8", "surrogateescape"))
+    expected_lines = _lines(expected)
+    if len(got_lines) != len(expected_lines):
+        return False
+    return all(_line_agrees(*pair, tolerance) for pair in zip(got_lines, expected_lines, strict=True))
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def _line_agrees(got: str, expected: str, tolerance: Tolerance) -> bool:
+    if got == expected:
+        return True
+    got_words, expected_words = got.split(), expected.split()
+    return len(got_words) == len(expected_words) and all(
+        words_agree(*pair, tolerance) for pair in zip(got_words, expected_words, strict=True)
+    )
+
+
+def values_agree(got: Any, expected: Any, tolerance: Tolerance | None = None) -> bool:
+    """Whether two JSON values agree. Nesting deeper than Python's recursion limit never does."""
+    try:
+        return _values_agree(got, expected, tolerance or Tolerance())
+    except RecursionError:
+        return False
+
+
+def _values_agree(got: Any, expected: Any, tolerance: Tolerance) -> bool:
+    if isinstance(expected, list):
+        return (
+            isinstance(got, list)
+            and len(got) == len(expected)
+            and all(_values_agree(*pair, tolerance) for pair in zip(got, expected, strict=True))
+        )
+    if isinstance(expected, dict):
+        return (
+            isinstance(got, dict)
+            and got.keys() == expected.keys()
+            and all(_values_agree(got[key], value, tolerance) for key, value in expected.items())
+        )
+    if isinstance(expected, bool) or isinstance(got, bool):
+        return got is expected
+    if isinstance(expected, float) and isinstance(got, int | float):
+        try:
+            return (math.isnan(expected) and math.isnan(got)) or tolerance.agree(got, expected)
+        except OverflowError:
+            return False  # an integer beyond the range of floats
+    if isinstance(expected, int) and isinstance(got, int | float):
+        return got == expected
+    return type(got) is type(expected) and got == expected

@@ -1,0 +1,115 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Running tests that are code: two processes, and one only where the tests leave no choice.
+
+The solution's process serves calls and never sees the tests; the tests' process calls it through a proxy, gets plain
+data back and reports to the parent. Leaving early, patching built-ins or the comparison, walking frames, threads and
+exit functions in the solution's process change nothing in the other one.
+
+**The fall-back.** Tests that pass something which cannot cross (a function, an object of their own class) run beside
+the solution in one process. That the tests do so is found by the tests' process, while it encodes an argument; a solution
+cannot bring it about. In one process a nonce stops a solution that merely leaves early, but one that walks the frames
+can forge it. Verdicts say "in one process" then.
+"""
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from prime_ext.verifiers.code.assertions import AssertionTests
+from prime_ext.verifiers.sandbox import Ending, Execution, Limits, SuiteRequest
+
+# Time beyond the tests' own for starting two processes.
+_START_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class SuiteReport:
+    """What running tests gave.
+
+    Attributes:
+        outcomes: (outcome, text) of each test that ran, in order; outcomes are ``passed``, ``failed``, ``raised``,
+            ``timeout``, ``stopped``, ``out_of_memory``, ``no_report``.
+        not_plain: the tests pass what cannot cross; nothing has been decided.
+        broken: the tests or the sandbox failed, in words; nothing has been decided.
+    """
+
+    outcomes: tuple[tuple[str, str], ...] = ()
+    not_plain: str = ""
+    broken: str = ""
+
+
+def request(
+    program: str, tests: AssertionTests, codes: Sequence[str], limits: Limits, budget: float, stop_at_first: bool = True
+) -> SuiteRequest:
+    """Return the request that runs these tests in two processes.
+
+    ``limits.seconds`` is the time for one test, ``budget`` the seconds for all of them.
+    """
+    seconds = min(budget, limits.seconds * (len(codes) + 1)) + _START_SECONDS
+    return SuiteRequest(
+        program=program,
+        setup=tests.setup,
+        tests=tuple(codes),
+        entry_points=tests.entry_points,
+        context=tests.context,
+        seconds_per_test=limits.seconds,
+        stop_at_first=stop_at_first,
+        limits=replace(limits, seconds=seconds),
+    )
+
+
+def in_one_process(separate: SuiteRequest, limits: Limits) -> SuiteRequest:
+    """Return the fall-back of a request. Its tests have the time of one test together."""
+    return replace(separate, separate=False, nonce=secrets.token_hex(16), limits=limits)
+
+
+def read_report(execution: Execution, sent: SuiteRequest) -> SuiteReport:
+    """Return what an execution of a suite says."""
+    if execution.sandbox_failure:
+        return SuiteReport(broken=f"sandbox: {execution.stderr[-300:]}")
+    if execution.ending is Ending.TIMEOUT:
+        return SuiteReport((("timeout", ""),))
+    try:
+        report = json.loads(execution.result)
+    except (ValueError, RecursionError):
+        return _without_report(execution, sent)
+    if not isinstance(report, dict):
+        return _without_report(execution, sent)
+    if sent.separate:
+        return _trusted(report)
+    if report.get("nonce") != sent.nonce or not isinstance(report.get("results"), list):
+        return _without_report(execution, sent)
+    return _trusted(report)
+
+
+def _trusted(report: dict[str, object]) -> SuiteReport:
+    if "broken" in report:
+        return SuiteReport(broken=f"the tests themselves fail: {report['broken']}")
+    if "not_plain" in report:
+        return SuiteReport(not_plain=str(report["not_plain"]))
+    results = report.get("results")
+    assert isinstance(results, list)
+    return SuiteReport(tuple((str(outcome), str(text)[:300]) for outcome, text in results))
+
+
+def _without_report(execution: Execution, sent: SuiteRequest) -> SuiteReport:
+    if execution.ending is Ending.OUT_OF_MEMORY:
+        return SuiteReport((("out_of_memory", ""),))
+    if sent.separate:
+        # No line of the solution runs in the process that owes this report.
+        return SuiteReport(broken=f"the tests' process ended with {execution.exit_code}: {execution.stderr[-300:]}")
+    text = execution.stderr.strip().rpartition("\n")[2][:300]
+    return SuiteReport((("no_report", text or f"exit code {execution.exit_code}"),))

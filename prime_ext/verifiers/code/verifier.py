@@ -1,0 +1,309 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The verdict on a program: run its tests, compare, and say which failed first."""
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from prime_ext.verifiers.code import test_suite
+from prime_ext.verifiers.code.extraction import extract_program
+from prime_ext.verifiers.code.judge import Tolerance, outputs_agree, values_agree
+from prime_ext.verifiers.code.problems import (
+    AssertionProblem,
+    CallProblem,
+    MalformedTests,
+    Problem,
+    StdinProblem,
+    TestCases,
+    parse_test_cases,
+)
+from prime_ext.verifiers.sandbox import CallRequest, Ending, Execution, Limits, ProgramRequest, Sandbox
+from prime_ext.verifiers.sandbox.plain_data import loads
+from prime_ext.verifiers.sandbox.requests import Request
+from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer
+
+RewardName = Literal["all", "fraction"]
+
+_DETAIL = 300
+_OUTCOMES = {
+    Ending.TIMEOUT: Outcome.TIMEOUT,
+    Ending.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY,
+    Ending.FAILED: Outcome.ERROR,
+    Ending.OUTPUT_LIMIT: Outcome.ERROR,
+    Ending.MISBEHAVED: Outcome.ERROR,
+}
+_WORDS = {
+    Ending.TIMEOUT: "time limit",
+    Ending.OUT_OF_MEMORY: "memory limit",
+    Ending.OUTPUT_LIMIT: "output limit",
+    Ending.MISBEHAVED: "too many threads or files",
+}
+_SUITE_OUTCOMES = {"failed": Outcome.WRONG, "timeout": Outcome.TIMEOUT, "out_of_memory": Outcome.OUT_OF_MEMORY}
+_SUITE_WORDS = {
+    "failed": "wrong result",
+    "timeout": "time limit",
+    "stopped": "the program ended early",
+    "out_of_memory": "memory limit",
+    "no_report": "the program ended early",
+}
+
+
+class Backend(Protocol):
+    """Where programs run: :class:`Sandbox` or :class:`~prime_ext.verifiers.sandbox.fusion.FusionSandbox`."""
+
+    def submit(self, request: Request) -> "Future[Execution]": ...
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong with one test: the outcome and a few words."""
+
+    outcome: Outcome
+    words: str
+
+
+class GraderFailure(Exception):
+    """The sandbox or the tests failed, so that nothing can be said about the program."""
+
+    def __init__(self, outcome: Outcome, words: str) -> None:
+        super().__init__(words)
+        self.outcome = outcome
+
+
+# Asks for executions, is sent them, returns the verdict's parts. One body serves threads, asyncio and batches.
+Steps = Generator[Request, Execution, Verdict]
+
+
+class CodeVerifier:
+    """Verifies programs against test cases.
+
+    Args:
+        sandbox: where programs run; None: a :class:`Sandbox` of its own with these limits.
+        limits: limits of each test, the time limit counted in execution only.
+        seconds_per_problem: most seconds of execution over all tests of one problem. What it cuts off has failed with
+            ``timeout``.
+        tolerance: for floating-point results.
+        require_fence: see :func:`extract_program`.
+
+    Raises:
+        SandboxUnavailable: this machine cannot confine programs.
+
+    Thread-safe; may be pickled if its sandbox may.
+    """
+
+    def __init__(
+        self,
+        sandbox: Backend | None = None,
+        *,
+        limits: Limits | None = None,
+        seconds_per_problem: float = 60.0,
+        tolerance: Tolerance | None = None,
+        require_fence: bool = True,
+    ) -> None:
+        if not seconds_per_problem > 0:
+            raise ValueError(f"seconds_per_problem={seconds_per_problem!r} must be a number > 0")
+        self.limits = limits or Limits()
+        self.sandbox: Backend = sandbox if sandbox is not None else Sandbox(self.limits)
+        self.seconds_per_problem = seconds_per_problem
+        self.tolerance = tolerance or Tolerance()
+        self.require_fence = require_fence
+
+    def verify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
+        """Return the verdict on the program in a response.
+
+        ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure. ``reward="fraction"``:
+        passed tests over all tests, each run on its own.
+
+        Raises:
+            ValueError: unknown reward name. Malformed tests are no exception but a failed grader.
+        """
+        return self.submit(response, test_cases, reward=reward).result()
+
+    async def averify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
+        """As :meth:`verify`, without blocking the event loop."""
+        return await asyncio.wrap_future(self.submit(response, test_cases, reward=reward))
+
+    def verify_batch(
+        self, pairs: Iterable[tuple[str, TestCases]], *, reward: RewardName = "all"
+    ) -> list[Verdict]:
+        """Return the verdicts on many (response, test cases), in their order."""
+        futures = [self.submit(response, test_cases, reward=reward) for response, test_cases in pairs]
+        return [future.result() for future in futures]
+
+    def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
+        """Return the verdict on a program that is already without its response."""
+        return self._drive(self._steps(program, test_cases, reward)).result()
+
+    def submit(
+        self, response: str, test_cases: TestCases, *, reward: RewardName = "all"
+    ) -> "Future[Verdict]":
+        """Start a verification and return its future."""
+        program = extract_program(response, self.require_fence)
+        if program is None:
+            _check_reward(reward)
+            done: Future[Verdict] = Future()
+            done.set_result(no_answer(0.0, "no complete Python fence" if self.require_fence else "no program"))
+            return done
+        return self._drive(self._steps(program, test_cases, reward))
+
+    def _drive(self, steps: Steps) -> "Future[Verdict]":
+        future: Future[Verdict] = Future()
+        future.set_running_or_notify_cancel()
+
+        def advance(send: Callable[[], Request]) -> None:
+            try:
+                waiting = self.sandbox.submit(send())
+            except StopIteration as stop:
+                future.set_result(stop.value)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                waiting.add_done_callback(lambda done: advance(lambda: steps.send(done.result())))
+
+        advance(lambda: next(steps))
+        return future
+
+    def _steps(self, program: str, test_cases: TestCases, reward: RewardName) -> Steps:
+        _check_reward(reward)
+        return self._verdict(program, test_cases, reward)
+
+    def _verdict(self, program: str, test_cases: TestCases, reward: RewardName) -> Steps:
+        started = time.perf_counter()
+        try:
+            problem = parse_test_cases(test_cases)
+            number = _number_of_tests(problem)
+            if isinstance(problem, AssertionProblem):
+                failures, note = yield from self._run_assertions(program, problem, reward)
+            else:
+                failures = yield from self._run_pairs(program, problem, reward)
+                note = ""
+        except MalformedTests as error:
+            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, f"tests: {error}"[:_DETAIL])
+        except GraderFailure as error:
+            return grader_failed(error.outcome, program, time.perf_counter() - started, str(error)[:_DETAIL])
+        seconds = time.perf_counter() - started
+        if not failures:
+            return correct(program, seconds, f"{number} of {number} tests passed{note}")
+        index, first = failures[0]
+        detail = f"test {index + 1} of {number}: {first.words}{note}"[:_DETAIL]
+        score = 0.0 if reward == "all" else (number - len(failures)) / number
+        return Verdict(first.outcome, score, program, seconds, detail)
+
+    def _run_pairs(
+        self, program: str, problem: StdinProblem | CallProblem, reward: RewardName
+    ) -> Generator[Request, Execution, list[tuple[int, Failure]]]:
+        """Run every test in a fork of its own, one after the other; return the failures."""
+        failures: list[tuple[int, Failure]] = []
+        left = self.seconds_per_problem
+        for index in range(len(problem.tests)):
+            if left <= 0:
+                failure: Failure | None = Failure(Outcome.TIMEOUT, "the problem's time is used up")
+            else:
+                limits = replace(self.limits, seconds=min(self.limits.seconds, left))
+                execution = yield _request(program, problem, index, limits)
+                left -= execution.seconds
+                failure = self._judge(execution, problem, index)
+            if failure is not None:
+                failures.append((index, failure))
+                if reward == "all":
+                    break
+        return failures
+
+    def _judge(self, execution: Execution, problem: StdinProblem | CallProblem, index: int) -> Failure | None:
+        if execution.sandbox_failure:
+            raise GraderFailure(Outcome.ERROR, f"sandbox: {execution.stderr[-_DETAIL:]}")
+        if not execution.finished:
+            words = _WORDS.get(execution.ending) or _last_line(execution)
+            return Failure(_OUTCOMES[execution.ending], words)
+        if isinstance(problem, StdinProblem):
+            right = outputs_agree(execution.stdout, problem.tests[index].expected, self.tolerance)
+            return None if right else Failure(Outcome.WRONG, "wrong output")
+        try:
+            value = loads(execution.result)["value"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return Failure(Outcome.ERROR, "the call did not return")
+        if any(values_agree(value, expected, self.tolerance) for expected in problem.tests[index].expected):
+            return None
+        return Failure(Outcome.WRONG, "wrong result")
+
+    def _run_assertions(
+        self, program: str, problem: AssertionProblem, reward: RewardName
+    ) -> Generator[Request, Execution, tuple[list[tuple[int, Failure]], str]]:
+        tests = problem.tests
+        number = len(tests.tests)
+        if reward == "all":
+            groups: list[Sequence[str]] = [tests.tests]
+        else:
+            groups = [[tests.alone(index)] for index in range(number)]
+        failures: list[tuple[int, Failure]] = []
+        left, note, together = self.seconds_per_problem, "", False
+        for position, codes in enumerate(groups):
+            if left <= 0:
+                failures.append((position, Failure(Outcome.TIMEOUT, "the problem's time is used up")))
+                continue
+            sent = test_suite.request(program, tests, codes, self.limits, left)
+            report = test_suite.SuiteReport(not_plain="yes")
+            if not together:
+                execution = yield sent
+                left -= execution.seconds
+                report = test_suite.read_report(execution, sent)
+            if report.not_plain:
+                together, note = True, " (in one process)"
+                sent = test_suite.in_one_process(sent, self.limits)
+                execution = yield sent
+                left -= execution.seconds
+                report = test_suite.read_report(execution, sent)
+            if report.broken:
+                raise GraderFailure(Outcome.ERROR, report.broken)
+            failure = _first_failure(report, len(codes))
+            if failure is not None:
+                failures.append((position + failure[0], failure[1]))
+        return failures, note
+
+
+def _check_reward(reward: str) -> None:
+    if reward not in ("all", "fraction"):
+        raise ValueError(f"reward={reward!r} is not one of all, fraction")
+
+
+def _number_of_tests(problem: Problem) -> int:
+    return len(problem.tests.tests if isinstance(problem, AssertionProblem) else problem.tests)
+
+
+def _request(program: str, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
+    if isinstance(problem, StdinProblem):
+        return ProgramRequest(program, problem.tests[index].stdin, limits)
+    return CallRequest(program, problem.function, problem.tests[index].arguments, limits)
+
+
+def _last_line(execution: Execution) -> str:
+    """Return the last line that the program wrote to standard error: usually the exception."""
+    line = execution.stderr.strip().rpartition("\n")[2][:200]
+    return line or f"exit code {execution.exit_code}"
+
+
+def _first_failure(report: test_suite.SuiteReport, number: int) -> tuple[int, Failure] | None:
+    for index, (outcome, text) in enumerate(report.outcomes):
+        if outcome != "passed":
+            words = _SUITE_WORDS.get(outcome, "")
+            words = f"{words}: {text}" if words and text else words or text
+            return index, Failure(_SUITE_OUTCOMES.get(outcome, Outcome.ERROR), words[:200])
+    if len(report.outcomes) != number:
+        raise GraderFailure(Outcome.ERROR, f"{len(report.outcomes)} of {number} tests reported")
+    return None
+

@@ -1,0 +1,50 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Bubblewrap around the fork server: its own file system, network, process table and inter-process communication."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+_SYSTEM_PATHS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+
+
+def find() -> str | None:
+    """Return the path of ``bwrap`` if it is installed and works for this user, else None."""
+    path = shutil.which("bwrap")
+    if path is None:
+        return None
+    try:
+        tried = subprocess.run(
+            [*command(path, (), None), "/usr/bin/env", "true"], capture_output=True, timeout=10, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return path if tried.returncode == 0 else None
+
+
+def command(path: str, readable: Sequence[str], writable: str | None) -> list[str]:
+    """Return the words to put before the server's command line. ``writable`` is bound over an empty /tmp."""
+    words = [path, "--unshare-all", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
+    # The empty /tmp first: the Python installation may lie below it.
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    for name in (*_SYSTEM_PATHS, *readable):
+        if os.path.islink(name) and name in _SYSTEM_PATHS:
+            words += ["--symlink", os.readlink(name), name]
+        else:
+            words += ["--ro-bind-try", name, name]
+    if writable is not None:
+        words += ["--bind", writable, writable]
+    return words

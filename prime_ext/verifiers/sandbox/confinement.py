@@ -1,0 +1,135 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a forked child does to itself before it looks at the program.
+
+The order matters: limits and capabilities first, then Landlock, which opens nothing any more, then the system call
+filter, which forbids everything above. Each protection can be left out by name, for the probe and its tests.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+from dataclasses import dataclass, field
+
+from prime_ext.verifiers.sandbox import landlock, system_calls
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_CAPABILITY_VERSION_3 = 0x20080522
+_MAIN_STACK_BYTES = 64 << 20
+
+PROTECTIONS = ("landlock", "seccomp", "rlimits")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl {option}: {os.strerror(error)}")
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, and die at once if that has happened already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def drop_capabilities() -> None:
+    """Make root as weak as its files allow: no capability is left, and none can be gained."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    if _libc.capset(header, struct.pack("6I", *[0] * 6)) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"capset: {os.strerror(error)}")
+
+
+def cpu_seconds(seconds: float) -> int:
+    """Return the limit of processor seconds that goes with a wall time limit."""
+    return int(seconds) + 2
+
+
+def set_limits(seconds: float, memory_bytes: int, output_bytes: int) -> None:
+    """Lower this process's limits (see :class:`~prime_ext.verifiers.sandbox.limits.Limits`) for good."""
+    wanted = (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CPU, cpu_seconds(seconds)),
+        (resource.RLIMIT_FSIZE, output_bytes),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_STACK, _MAIN_STACK_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        # Counts all tasks of the user, the trainer's included, and does not bind root: no more than a backstop. New
+        # processes are refused by the system call filter, threads are counted by the server.
+        (resource.RLIMIT_NPROC, 32768),
+    )
+    for kind, value in wanted:
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+@dataclass
+class Confinement:
+    """The confinement that every child of one server puts on, prepared once.
+
+    Attributes:
+        landlock_abi: the kernel's, 0 to leave Landlock out.
+        filter_program: from :func:`system_calls.build`, None to leave it out.
+        limits: whether resource limits are set.
+        readable: directories and files that programs may read.
+    """
+
+    landlock_abi: int
+    filter_program: bytes | None
+    limits: bool
+    readable: tuple[str, ...]
+    _rules: list[tuple[int, int]] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Open the readable paths once; called in the server before it forks."""
+        for path in self.readable:
+            if os.path.exists(path):
+                rights = landlock.READ if os.path.isdir(path) else landlock.READ_FILE
+                self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
+        for path in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"):
+            if os.path.exists(path):
+                self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), landlock.DEVICE))
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [descriptor for descriptor, _ in self._rules]
+
+    def put_on(self, work: str, seconds: float, memory_bytes: int, output_bytes: int, parent: int) -> None:
+        """Confine this process for ever, ``work`` being the one directory that it may write, and ``parent`` its parent.
+
+        Raises:
+            OSError: the kernel refused a protection that the probe had found. The child must not go on then.
+        """
+        if self.limits:
+            set_limits(seconds, memory_bytes, output_bytes)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        drop_capabilities()
+        # Nobody of the same user may look into or write this process's memory through /proc.
+        _prctl(_PR_SET_DUMPABLE, 0)
+        die_with(parent)
+        if self.landlock_abi:
+            directory = os.open(work, os.O_PATH | os.O_CLOEXEC)
+            landlock.restrict(self.landlock_abi, [*self._rules, (directory, landlock.WORK)])
+            os.close(directory)
+        if self.filter_program is not None:
+            system_calls.load(self.filter_program)

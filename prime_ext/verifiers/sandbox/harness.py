@@ -1,0 +1,269 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a confined child runs: a program, one call of a function, a solution that serves its tests, or the tests.
+
+The payload is read before anything of the program runs. Everything here except the tests' role shares its interpreter
+with hostile code, so nothing that it reports is believed except as the program's own output.
+"""
+
+import atexit
+import io
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+from prime_ext.verifiers.sandbox import plain_data, prelude, remote, wire
+
+_MESSAGE = 300
+
+
+def read_payload() -> dict[str, Any]:
+    size = os.fstat(wire.PAYLOAD).st_size
+    payload = json.loads(os.pread(wire.PAYLOAD, size, 0))
+    # Tells the client that the sandbox stands. The program cannot take it back: it does not get this descriptor.
+    os.pwrite(wire.PAYLOAD, wire.STARTED, 0)
+    os.close(wire.PAYLOAD)
+    return payload
+
+
+def renew_standard_streams() -> None:
+    """Replace the streams that the server inherited by ones that know what they are connected to now."""
+    sys.stdin = sys.__stdin__ = _stream(wire.STDIN, "r")
+    sys.stdout = sys.__stdout__ = _stream(wire.STDOUT, "w")
+    sys.stderr = sys.__stderr__ = _stream(wire.STDERR, "w")
+
+
+def _stream(descriptor: int, mode: str) -> io.TextIOWrapper:
+    raw = io.FileIO(descriptor, mode, closefd=False)
+    buffered = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    return io.TextIOWrapper(
+        buffered,
+        encoding="utf-8",
+        errors="backslashreplace" if descriptor == wire.STDERR else "surrogateescape",
+        line_buffering=descriptor == wire.STDERR,
+    )
+
+
+def _new_module(name: str, with_prelude: bool) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    if with_prelude:
+        module.__dict__.update(prelude.NAMESPACE)
+    sys.modules[name] = module
+    return module
+
+
+def _report(message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    while data:
+        data = data[os.write(wire.RESULT, data) :]
+
+
+def _leave(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            # The program closed it or hit the output limit. Python itself would exit with 120.
+            code = code or 120
+    os._exit(code)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _guarded(action: Callable[[], None]) -> None:
+    """Run the action as Python runs a script: threads are waited for, exit functions run, errors are printed."""
+    code = 0
+    try:
+        action()
+        while waiting := [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]:
+            waiting[0].join()
+    except SystemExit as error:
+        code = _exit_code(error)
+    except MemoryError:
+        os.write(wire.RESULT, b'{"raised": "MemoryError"}')
+        os._exit(1)
+    except BaseException:
+        code = 1
+        traceback.print_exc(limit=-5)
+    try:
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc(limit=-5)
+    _leave(code)
+
+
+def run_program(payload: dict[str, Any]) -> None:
+    """Run the program as a script on its standard input."""
+    program, with_prelude = payload["program"], payload["prelude"]
+    del payload
+
+    def action() -> None:
+        code = compile(program, "program.py", "exec", dont_inherit=True)
+        exec(code, _new_module("__main__", with_prelude).__dict__)
+
+    _guarded(action)
+
+
+def _load(program: str, with_prelude: bool, context: str = "") -> dict[str, Any]:
+    module = _new_module("solution", with_prelude)
+    exec(compile(context, "context.py", "exec", dont_inherit=True), module.__dict__)
+    exec(compile(program, "solution.py", "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+def run_call(payload: dict[str, Any]) -> None:
+    """Call one function of the program, or of its class ``Solution``, and report what it returned as JSON."""
+
+    def action() -> None:
+        namespace = _load(payload["program"], payload["prelude"])
+        name = payload["function"]
+        holder = namespace.get("Solution")
+        if isinstance(holder, type) and hasattr(holder, name):
+            function = getattr(holder(), name)
+        elif name in namespace:
+            function = namespace[name]
+        else:
+            raise NameError(f"the program defines no {name}")
+        _report({"value": _to_json(function(*payload["arguments"]))})
+
+    _guarded(action)
+
+
+def _to_json(value: Any) -> Any:
+    """Return the value as JSON data: tuples become lists, keys strings, numpy's scalars numbers."""
+    if isinstance(value, dict):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is returned, which is not JSON")
+
+
+def serve_solution(payload: dict[str, Any]) -> None:
+    """Load the program and serve its functions to the tests in the other process."""
+    channel = remote.Channel(wire.CHANNEL)
+
+    def action() -> None:
+        try:
+            namespace = _load(payload["program"], payload["prelude"], payload["context"])
+        except Exception as error:
+            channel.send(remote.describe(error))
+            raise
+        remote.SolutionServer(channel, namespace).serve()
+        # Whatever threads and exit functions the program left behind are of no interest.
+        os._exit(0)
+
+    _guarded(action)
+
+
+def _failure(error: BaseException) -> tuple[str, str]:
+    text = f"{type(error).__name__}: {error}"[:_MESSAGE]
+    if isinstance(error, AssertionError):
+        return "failed", str(error)[:_MESSAGE]
+    kinds = {remote.SolutionTimeout: "timeout", remote.SolutionStopped: "stopped", MemoryError: "out_of_memory"}
+    return kinds.get(type(error), "raised"), text
+
+
+def run_tests(payload: dict[str, Any]) -> None:
+    """Run the tests against a solution in another process and report the outcome of each.
+
+    The report: ``broken`` if the tests' own set-up fails, ``not_plain`` if they pass what cannot cross, else
+    ``results``, a list of [outcome, text], shorter than the tests if one of them ended the run.
+    """
+    channel = remote.Channel(wire.CHANNEL)
+    sys.setrecursionlimit(50_000)
+    namespace = _new_module("tests", payload["prelude"]).__dict__
+    try:
+        exec(compile(payload["setup"], "setup.py", "exec", dont_inherit=True), namespace)
+        tests = [compile(test, "test.py", "exec", dont_inherit=True) for test in payload["tests"]]
+    except BaseException as error:
+        _report({"broken": f"{type(error).__name__}: {error}"[:_MESSAGE]})
+        os._exit(0)
+    client = remote.SolutionClient(channel)
+    results: list[tuple[str, str]] = []
+    channel.deadline = time.monotonic() + payload["seconds"]
+    try:
+        client.wait_until_ready()
+    except BaseException as error:
+        outcome, text = _failure(error)
+        _report({"results": [("raised" if outcome == "failed" else outcome, f"on loading: {text}")]})
+        os._exit(0)
+    for name in payload["entry_points"]:
+        namespace[name] = client.function(name)
+    for test in tests:
+        channel.deadline = time.monotonic() + payload["seconds"]
+        try:
+            exec(test, namespace)
+            results.append(("passed", ""))
+        except remote.ArgumentNotPlain as error:
+            _report({"not_plain": str(error)[:_MESSAGE]})
+            os._exit(0)
+        except BaseException as error:
+            results.append(_failure(error))
+            if payload["stop_at_first"] or results[-1][0] in ("timeout", "stopped"):
+                break
+    _report({"results": results})
+    os._exit(0)
+
+
+def run_together(payload: dict[str, Any]) -> None:
+    """Run solution and tests in one interpreter: for tests whose arguments cannot cross, and weaker.
+
+    The nonce in the report shows that the harness came to its end, so that leaving early does not pass. A program that
+    walks the frames, leaves a thread behind or patches built-ins can still find or forge all of this.
+    """
+
+    def action() -> None:
+        namespace = _load(payload["program"], payload["prelude"], payload["context"])
+        tests = payload["tests"]
+        results: list[tuple[str, str]] = []
+        exec(compile(tests["setup"], "setup.py", "exec", dont_inherit=True), namespace)
+        for test in tests["tests"]:
+            try:
+                exec(compile(test, "test.py", "exec", dont_inherit=True), namespace)
+                results.append(("passed", ""))
+            except BaseException as error:
+                results.append(_failure(error))
+                if tests["stop_at_first"]:
+                    break
+        _report({"results": results, "nonce": tests["nonce"]})
+        os._exit(0)
+
+    _guarded(action)
+
+
+ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "program": run_program,
+    "call": run_call,
+    "solution": serve_solution,
+    "tests": run_tests,
+    "together": run_together,
+}

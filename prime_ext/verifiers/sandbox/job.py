@@ -1,0 +1,125 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One request on its way through the fork server: its anonymous files, and what is read from them afterwards."""
+
+import os
+import signal
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from prime_ext.verifiers.sandbox import wire
+from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits
+from prime_ext.verifiers.sandbox.requests import Request, encode_payload
+
+_STDERR_TAIL = 4096
+_ENDINGS = {"timeout": Ending.TIMEOUT, "misbehaved": Ending.MISBEHAVED}
+
+
+def _file(content: bytes = b"") -> int:
+    descriptor = os.memfd_create("prime_ext")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    if content:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def failure(reason: str, seconds: float = 0.0) -> Execution:
+    """Return the execution of a run that the sandbox could not carry out."""
+    return Execution(Ending.SANDBOX_FAILURE, stderr=reason, seconds=seconds)
+
+
+class Job:
+    """A request, its future, and its files while it runs."""
+
+    def __init__(self, request: Request, limits: Limits) -> None:
+        self.request = request
+        self.limits = limits
+        self.future: Future[Execution] = Future()
+        self.attempts = 0
+        self.sent_at = 0.0
+        self._descriptors: list[int] = []
+
+    def open(self, number: int) -> tuple[dict[str, Any], list[int]]:
+        """Create the files and return the message and descriptors for the server."""
+        roles = self.request.roles(self.limits)
+        for _, payload, stdin in roles:
+            self._descriptors += [_file(stdin), _file(), _file(), _file(encode_payload(payload)), _file()]
+        self.attempts += 1
+        self.sent_at = time.monotonic()
+        limits = self.limits
+        message = {
+            "run": number,
+            "roles": [role for role, _, _ in roles],
+            "limits": {
+                "seconds": limits.seconds,
+                "memory_bytes": limits.memory_bytes,
+                "output_bytes": limits.output_bytes,
+                "threads": limits.threads,
+                "files": limits.files,
+            },
+        }
+        return message, list(self._descriptors)
+
+    def close(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    def _read(self, kind: int, tail: int | None = None) -> bytes:
+        # The last process's files: the tests' in a suite.
+        descriptor = self._descriptors[-wire.PER_PROCESS + kind]
+        size = os.fstat(descriptor).st_size
+        start = 0 if tail is None else max(0, size - tail)
+        return os.pread(descriptor, size - start, start)
+
+    def _all_started(self) -> bool:
+        payloads = self._descriptors[wire.PAYLOAD :: wire.PER_PROCESS]
+        return all(os.pread(descriptor, 1, 0) == wire.STARTED for descriptor in payloads)
+
+    def finish(self, reply: dict[str, Any]) -> Execution:
+        """Return the execution that the server's reply and the files describe, and close the files."""
+        try:
+            if "failure" in reply:
+                return failure(str(reply["failure"]))
+            stderr = self._read(wire.STDERR, _STDERR_TAIL).decode("utf-8", "replace")
+            code = reply["codes"][-1]
+            if not self._all_started() and reply["verdict"] != "timeout":
+                return failure(f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"])
+            stdout, result = self._read(wire.STDOUT), self._read(wire.RESULT)
+            return Execution(
+                ending=self._ending(code, reply["verdict"], len(stdout), result),
+                stdout=stdout,
+                stderr=stderr,
+                exit_code=code,
+                seconds=reply["seconds"],
+                max_rss=reply["max_rss"],
+                result=result,
+            )
+        finally:
+            self.close()
+
+    def _ending(self, code: int, verdict: str, written: int, result: bytes) -> Ending:
+        if verdict:
+            return _ENDINGS[verdict]
+        if written >= self.limits.output_bytes:
+            return Ending.OUTPUT_LIMIT
+        if code == 0:
+            return Ending.FINISHED
+        # Nobody but the kernel short of memory kills a run without a verdict.
+        if code == -signal.SIGKILL or result.startswith(b'{"raised": "MemoryError"'):
+            return Ending.OUT_OF_MEMORY
+        return Ending.FAILED

@@ -1,0 +1,97 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a run may use, and how it ended."""
+
+import enum
+import math
+from dataclasses import dataclass
+
+
+class Ending(str, enum.Enum):
+    """How a run ended. Only ``finished`` says that its output is worth a look."""
+
+    FINISHED = "finished"  # exit code 0
+    FAILED = "failed"  # uncaught exception, another exit code, a signal
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUTPUT_LIMIT = "output_limit"
+    MISBEHAVED = "misbehaved"  # too many threads or files
+    SANDBOX_FAILURE = "sandbox_failure"  # not the program's fault: decides nothing about it
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one run. All are enforced from outside the program or by the kernel.
+
+    Attributes:
+        seconds: wall time from the start of the run, in seconds; waiting for a free worker does not count. The same
+            number plus two limits processor time over all threads.
+        memory_bytes: address space, the interpreter's own 50 to 150 MB included.
+        output_bytes: size of standard output, of standard error and of every file that the program writes.
+        threads: most threads at a time; checked every 20 ms.
+        files: most files in the working directory, checked likewise.
+    """
+
+    seconds: float = 10.0
+    memory_bytes: int = 1 << 30
+    output_bytes: int = 4 << 20
+    threads: int = 64
+    files: int = 32
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.seconds, int | float) and 0 < self.seconds < math.inf):
+            raise ValueError(f"seconds={self.seconds!r} must be a number > 0")
+        for name, low in (("memory_bytes", 64 << 20), ("output_bytes", 1), ("threads", 1), ("files", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise ValueError(f"{name}={value!r} must be a whole number >= {low}")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a run left behind.
+
+    Attributes:
+        ending: how it ended.
+        stdout: standard output, at most ``Limits.output_bytes``. The program may have written anything here.
+        stderr: the last 4 KB of standard error, or what went wrong with the sandbox.
+        exit_code: exit code, or minus the signal that ended it; None if the sandbox failed.
+        seconds: wall time of the run alone.
+        max_rss: most resident memory in bytes, the interpreter included.
+        result: what the harness reported on its own descriptor (function calls, assertions); a program can forge the
+            report of the process that it runs in, and of no other.
+    """
+
+    ending: Ending
+    stdout: bytes = b""
+    stderr: str = ""
+    exit_code: int | None = None
+    seconds: float = 0.0
+    max_rss: int = 0
+    result: bytes = b""
+
+    @property
+    def finished(self) -> bool:
+        return self.ending is Ending.FINISHED
+
+    @property
+    def sandbox_failure(self) -> bool:
+        return self.ending is Ending.SANDBOX_FAILURE
+
+
+class SandboxUnavailable(RuntimeError):
+    """This machine cannot confine a program well enough, or the server did not start. The message says what to do."""

@@ -1,0 +1,56 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Names that a solution finds without importing them, as on the judges from which call-based problems come.
+
+Modules under their own names, and the star exports of those that shadow no built-in.
+"""
+
+import bisect
+import collections
+import copy
+import datetime
+import functools
+import heapq
+import itertools
+import json
+import math
+import operator
+import random
+import re
+import string
+import sys
+import typing
+from typing import Any
+
+from prime_ext.verifiers.sandbox.plain_data import ListNode, TreeNode
+
+_MODULES = (
+    bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys,
+    typing,
+)  # fmt: skip
+_STARRED = (typing, collections, itertools, functools, heapq, bisect)
+
+
+def _namespace() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for module in _STARRED:
+        exported = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+        names.update({name: getattr(module, name) for name in exported})
+    names.update({name: getattr(math, name) for name in ("inf", "gcd", "lcm", "sqrt", "ceil", "floor", "comb", "isqrt")})
+    names.update({module.__name__: module for module in _MODULES})
+    names.update({node.__name__: node for node in (ListNode, TreeNode)})
+    return names
+
+
+NAMESPACE = _namespace()

@@ -1,0 +1,250 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What protects this machine really offers, found by trying each one in a forked child.
+
+``python -m prime_ext.verifiers.sandbox.probe`` prints the report.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prime_ext.verifiers.sandbox.confinement import Confinement
+
+_MEMORY, _FILE = 2 << 30, 1 << 20
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What stands between a program and the machine.
+
+    Attributes:
+        landlock_abi: the kernel's Landlock ABI, 0 for none.
+        files: Landlock refuses to read and write outside the allowed paths.
+        tcp: Landlock refuses TCP connections (ABI 4).
+        signals: Landlock refuses signals to other processes (ABI 6).
+        system_calls: the filter refuses processes, sockets and signals.
+        limits: memory and file sizes are limited.
+        bubblewrap: the server has a file system, network and process table of its own.
+        works: an ordinary program with threads and a temporary file runs under all of them together.
+        reason: why something is missing, as far as known.
+    """
+
+    landlock_abi: int
+    files: bool
+    tcp: bool
+    signals: bool
+    system_calls: bool
+    limits: bool
+    bubblewrap: bool
+    works: bool
+    reason: str = ""
+
+    @property
+    def sufficient(self) -> bool:
+        """Whether model-written programs may run: system call filter and limits, with Landlock or bubblewrap."""
+        return self.works and self.system_calls and self.limits and (self.files or self.bubblewrap)
+
+    @property
+    def missing(self) -> list[str]:
+        """What is needed and not there, one line each, with the remedy."""
+        lines = []
+        if not self.system_calls:
+            lines.append("no system call filter: pip install pyseccomp, and libseccomp2 from the distribution")
+        if not (self.files or self.bubblewrap):
+            lines.append(
+                "neither Landlock (Linux 5.13 with landlock in the kernel's lsm= list) nor bubblewrap (package bubblewrap)"
+            )
+        if not self.limits:
+            lines.append("no resource limits")
+        if not self.works:
+            lines.append("an ordinary program does not run under the protections")
+        return lines + ([self.reason] if self.reason and lines else [])
+
+    def describe(self) -> str:
+        """Return one line for logs and for the doctor."""
+        parts = {
+            f"Landlock ABI {self.landlock_abi}": self.files,
+            "system call filter": self.system_calls,
+            "limits": self.limits,
+            "TCP by Landlock": self.tcp,
+            "signals by Landlock": self.signals,
+            "bubblewrap": self.bubblewrap,
+        }
+        have = ", ".join(name for name, active in parts.items() if active) or "nothing"
+        lack = ", ".join(name for name, active in parts.items() if not active)
+        return f"{'sufficient' if self.sufficient else 'NOT sufficient'}: {have}" + (f"; without {lack}" if lack else "")
+
+
+def _refused(attempt: Callable[[], Any]) -> bool:
+    try:
+        attempt()
+    except (PermissionError, MemoryError):
+        return True
+    except OSError as error:
+        return error.errno == 27  # EFBIG
+    return False
+
+
+def _fork() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _read(path: str) -> None:
+    with open(path, "rb") as file:
+        file.read(1)
+
+
+def _write(path: str, size: int = 1) -> None:
+    with open(path, "wb") as file:
+        file.write(bytes(size))
+
+
+def _connect() -> None:
+    with socket.socket() as connection:
+        connection.settimeout(0.2)
+        connection.connect(("127.0.0.1", 9))
+
+
+def _ordinary_program(work: str) -> bool:
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(sum(range(10))))
+    thread.start()
+    thread.join()
+    path = os.path.join(work, "ordinary")
+    _write(path)
+    os.unlink(path)
+    exec(compile("import numbers\nassert sum(range(10)) == 45", "ordinary.py", "exec"), {})
+    return seen == [45]
+
+
+def _in_child(confinement: "Confinement", base: str, check: Callable[[str], dict[str, bool]]) -> dict[str, bool]:
+    """Return what the check finds in a child under this confinement; nothing if that cannot be put on."""
+    work = os.path.join(base, "probe")
+    os.mkdir(work, 0o700)
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(10)
+            confinement.put_on(work, 10.0, _MEMORY, _FILE, parent)
+            os.write(writer, json.dumps(check(work)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answers:
+        answer = answers.read()
+    os.waitpid(pid, 0)
+    for name in os.listdir(work):
+        os.unlink(os.path.join(work, name))
+    os.rmdir(work)
+    return json.loads(answer) if answer else {}
+
+
+def _confined_by_bubblewrap(witness: str) -> bool:
+    interfaces = [name for _, name in socket.if_nameindex()]
+    return bool(witness) and not os.path.exists(witness) and interfaces in ([], ["lo"])
+
+
+def examine(confinement: "Confinement", base: str, witness: str, reason: str = "") -> dict[str, Any]:
+    """Try every protection and return the fields of :class:`Protection`. Runs in the fork server.
+
+    ``witness``: a file outside ``base`` that exists, but not for a server inside bubblewrap; empty without it.
+    """
+    parent = os.getpid()
+    outside = os.path.join(base, "outside")
+    _write(outside)
+
+    def files(work: str) -> dict[str, bool]:
+        return {
+            "read": _refused(lambda: _read(outside)),
+            "write": _refused(lambda: _write(outside)),
+            "create": _refused(lambda: _write(outside + "-new")),
+            "tcp": _refused(_connect),
+            "signals": _refused(lambda: os.kill(parent, 0)),
+        }
+
+    def calls(work: str) -> dict[str, bool]:
+        attempts = (
+            _fork,
+            socket.socket,
+            lambda: os.kill(parent, 0),
+            lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
+        )
+        return {"calls": all([_refused(attempt) for attempt in attempts])}
+
+    def limits(work: str) -> dict[str, bool]:
+        memory = _refused(lambda: bytearray(_MEMORY + 1))
+        return {"limits": memory and _refused(lambda: _write(os.path.join(work, "large"), _FILE + 1))}
+
+    bare = dataclasses.replace(confinement, landlock_abi=0, filter_program=None, limits=False)
+    only_files = dataclasses.replace(bare, landlock_abi=confinement.landlock_abi)
+    only_calls = dataclasses.replace(bare, filter_program=confinement.filter_program)
+    only_limits = dataclasses.replace(bare, limits=confinement.limits)
+    found_files = _in_child(only_files, base, files)
+    found_calls = _in_child(only_calls, base, calls)
+    found_limits = _in_child(only_limits, base, limits)
+    works = _in_child(confinement, base, lambda work: {"works": _ordinary_program(work)})
+    os.unlink(outside)
+    if os.path.exists(outside + "-new"):
+        os.unlink(outside + "-new")
+    return dataclasses.asdict(
+        Protection(
+            landlock_abi=confinement.landlock_abi,
+            files=all(found_files.get(name, False) for name in ("read", "write", "create")),
+            tcp=found_files.get("tcp", False),
+            signals=found_files.get("signals", False),
+            system_calls=found_calls.get("calls", False),
+            limits=found_limits.get("limits", False),
+            bubblewrap=_confined_by_bubblewrap(witness),
+            works=works.get("works", False),
+            reason=reason,
+        )
+    )
+
+
+def find_protection(**options: Any) -> Protection:
+    """Start a server as :class:`~prime_ext.verifiers.sandbox.client.Sandbox` does, and return its protections.
+
+    Raises:
+        SandboxUnavailable: the server does not start at all.
+    """
+    from prime_ext.verifiers.sandbox.client import Sandbox
+
+    with Sandbox(unsafe_no_sandbox=True, **options) as sandbox:
+        return sandbox.protection
+
+
+def main() -> int:
+    protection = find_protection()
+    print(protection.describe())
+    for line in protection.missing:
+        print(f"  {line}")
+    return 0 if protection.sufficient else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a sandbox can be asked to run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prime_ext.verifiers.sandbox.limits import Limits
+
+
+@dataclass(frozen=True)
+class ProgramRequest:
+    """Run a script on its standard input.
+
+    Attributes:
+        program: Python source.
+        stdin: the input; text is encoded as UTF-8.
+        limits: limits of the run, None for the sandbox's own.
+        prelude: whether the program finds the usual modules without importing them.
+    """
+
+    program: str
+    stdin: bytes | str = b""
+    limits: Limits | None = None
+    prelude: bool = False
+
+    def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
+        stdin = self.stdin.encode("utf-8", "surrogatepass") if isinstance(self.stdin, str) else self.stdin
+        return [("program", {"program": self.program, "prelude": self.prelude}, stdin)]
+
+
+@dataclass(frozen=True)
+class CallRequest:
+    """Call a function of the program, or a method of its class ``Solution``, once.
+
+    ``Execution.result`` is then ``{"value": ...}`` as JSON, or empty if the call did not return.
+    """
+
+    program: str
+    function: str
+    arguments: Sequence[Any]
+    limits: Limits | None = None
+    prelude: bool = True
+
+    def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
+        payload = {
+            "program": self.program,
+            "function": self.function,
+            "arguments": list(self.arguments),
+            "prelude": self.prelude,
+        }
+        return [("call", payload, b"")]
+
+
+@dataclass(frozen=True)
+class SuiteRequest:
+    """Run tests that are code against a program.
+
+    Attributes:
+        program: Python source of the solution.
+        setup: trusted code that runs before the tests: imports and helpers.
+        tests: trusted pieces of code, each one test.
+        entry_points: names under which the tests call the solution.
+        context: trusted code that the solution may build on, run before it in its own namespace.
+        seconds_per_test: time that the solution has for one test, loading counted as one. ``limits.seconds`` is the
+            time for all.
+        stop_at_first: leave out what comes after the first failure.
+        separate: two processes, the solution never seeing the tests; otherwise one process, which a hostile solution
+            can deceive.
+        nonce: returned in the report of the one-process form.
+        prelude: as in :class:`CallRequest`, on both sides.
+    """
+
+    program: str
+    setup: str
+    tests: Sequence[str]
+    entry_points: Sequence[str]
+    context: str = ""
+    seconds_per_test: float = 10.0
+    stop_at_first: bool = True
+    separate: bool = True
+    nonce: str = ""
+    limits: Limits | None = None
+    prelude: bool = True
+
+    def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
+        solution: dict[str, Any] = {"program": self.program, "context": self.context, "prelude": self.prelude}
+        tests = {
+            "setup": self.setup,
+            "tests": list(self.tests),
+            "entry_points": list(self.entry_points),
+            "seconds": self.seconds_per_test,
+            "stop_at_first": self.stop_at_first,
+            "prelude": self.prelude,
+        }
+        if self.separate:
+            return [("solution", solution, b""), ("tests", tests, b"")]
+        return [("together", {**solution, "tests": {**tests, "nonce": self.nonce}}, b"")]
+
+
+Request = ProgramRequest | CallRequest | SuiteRequest
+
+
+def encode_payload(payload: dict[str, Any]) -> bytes:
+    return json.dumps(payload).encode()

@@ -1,0 +1,176 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One fork server as its client sees it: start it, talk to it, notice its death."""
+
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+from prime_ext.verifiers.sandbox import bubblewrap, wire
+from prime_ext.verifiers.sandbox.limits import SandboxUnavailable
+from prime_ext.verifiers.sandbox.probe import Protection
+
+_START_SECONDS = 60.0
+_ROOT = str(Path(__file__).resolve().parents[3])
+_BOOT = """
+import json, sys
+settings = json.loads(sys.argv[1])
+sys.path[0] = settings["root"]
+from prime_ext.verifiers.sandbox.server import main
+sys.path.pop(0)
+sys.argv = ["program.py"]
+main(settings)
+"""
+# One thread per process, and the same order of sets in every run.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+    "LC_ALL": "C.UTF-8",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a server is started; see :class:`~prime_ext.verifiers.sandbox.client.Sandbox`."""
+
+    bubblewrap: str = "auto"
+    prewarm: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
+    unsafe_no_sandbox: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+def python_paths() -> list[str]:
+    """Return the directories that a program needs to read for its imports."""
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    if "/" in prefixes:
+        prefixes = set(sysconfig.get_paths().values())
+    return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
+
+
+class ServerProcess:
+    """A running fork server."""
+
+    def __init__(self, options: Options) -> None:
+        """Start the server and wait until it has reported its protections.
+
+        Raises:
+            SandboxUnavailable: it does not start, or what it can offer does not suffice.
+        """
+        if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+            raise SandboxUnavailable("the code sandbox needs Linux 5.9 or newer")
+        self.base = tempfile.mkdtemp(prefix="prime_ext_sandbox_")
+        self._log = tempfile.TemporaryFile()
+        self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client = os.pidfd_open(os.getpid())
+        try:
+            self._process = self._spawn(options, theirs.fileno(), client)
+        finally:
+            theirs.close()
+            os.close(client)
+        self.protection = self._greeting(options)
+
+    def _spawn(self, options: Options, connection: int, client: int) -> subprocess.Popen[bytes]:
+        python = python_paths()
+        readable = [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", *options.readable]
+        wrapper = None if options.bubblewrap == "never" else bubblewrap.find()
+        if options.bubblewrap == "always" and wrapper is None:
+            raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed or does not work here")
+        settings = {
+            "root": _ROOT,
+            "connection": connection,
+            "client": client,
+            "base": self.base,
+            "readable": readable,
+            "prewarm": list(options.prewarm),
+            "left_out": list(options.left_out),
+            "witness": self._witness() if wrapper else "",
+        }
+        words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
+        if wrapper:
+            visible = [*python, os.path.dirname(os.path.realpath(sys.executable)), _ROOT, *options.readable]
+            words = bubblewrap.command(wrapper, visible, self.base) + words
+        environment = dict(_ENVIRONMENT)
+        for name in ("LD_LIBRARY_PATH", "PYTHONHOME"):
+            if name in os.environ:
+                environment[name] = os.environ[name]
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=environment,
+            cwd=self.base,
+            pass_fds=(connection, client),
+            # Control-C in a terminal ends the trainer, not the server under it.
+            start_new_session=True,
+        )
+
+    def _witness(self) -> str:
+        self._witness_file = tempfile.NamedTemporaryFile(prefix="prime_ext_witness_")
+        return self._witness_file.name
+
+    def _greeting(self, options: Options) -> Protection:
+        ready, _, _ = select.select([self.connection], [], [], _START_SECONDS)
+        hello = wire.receive(self.connection)[0] if ready else None
+        if hello is None:
+            self.stop()
+            raise SandboxUnavailable(f"the sandbox's fork server did not start: {self.log_tail() or 'no reason given'}")
+        protection = Protection(**hello["protection"])
+        if not protection.sufficient and not options.unsafe_no_sandbox:
+            self.stop()
+            reasons = "; ".join(protection.missing)
+            raise SandboxUnavailable(
+                f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
+            )
+        return protection
+
+    def log_tail(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
+        return tail.strip().replace("\n", " | ")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server, or of the bubblewrap around it."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the server and, because they die with it, all of its runs."""
+        self._process.kill()
+
+    def stop(self) -> None:
+        """End the server and remove what it left in the file system."""
+        self.connection.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
