@@ -84,9 +84,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         error = summary["standard_error"]
         accuracy = f"  mean score     {100 * summary['mean_score']:8.2f} %"
         print(accuracy + (f" ± {100 * error:.2f} (standard error)" if error is not None else ""))
-        print(
-            f"  per verdict    {1000 * summary['seconds_median']:8.2f} ms median, {summary['seconds_max']:.2f} s at most"
-        )
+        median, longest = 1000 * summary["seconds_median"], summary["seconds_max"]
+        print(f"  per verdict    {median:8.2f} ms median, {longest:.2f} s at most")
     if summary["grader_failures"]:
         print(f"  {summary['grader_failures']} rows could not be judged (grader_failure); they are in no mean")
 

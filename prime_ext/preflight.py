@@ -16,6 +16,7 @@
 Each problem is one line: which key, what it got, what it wants.
 """
 
+import inspect
 import json
 import os
 from collections.abc import Iterable
@@ -189,6 +190,7 @@ def check_files(config: DictConfig) -> list[str]:
             same["prm.reference_path"] = config.prm.reference_path
         for key, path in same.items():
             problems.extend(_check_same_vocabulary(key, path, policy))
+    problems.extend(_check_reward(config))
     resume = config.trainer.resume_from_path
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         problems.append(f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder")
@@ -216,6 +218,53 @@ def _check_parquet(key: str, name: str, columns: list[str]) -> Iterable[str]:
         yield f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
     if file.metadata.num_rows == 0:
         yield f"{key}: {name} has no rows"
+
+
+REWARD_FUNCTION = "pkg://prime_ext.reward.compute_score"
+
+
+def _check_reward(config: DictConfig) -> Iterable[str]:
+    """The arguments of prime_ext's reward function, and whether it knows a verifier for every row."""
+    from prime_ext.reward.compute_score import compute_score, prepare
+    from prime_ext.verifiers.sources import UnknownSource, source_of
+
+    function = config.reward.custom_reward_function
+    if function.path != REWARD_FUNCTION or function.name != compute_score.__name__:
+        return
+    arguments = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
+    parameters = inspect.signature(compute_score).parameters
+    known = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in arguments:
+        if name not in known:
+            yield f"reward.custom_reward_function.reward_kwargs.{name} is not known; known: {', '.join(known)}"
+            return
+    try:
+        prepare(**arguments)
+    except (ImportError, ValueError) as error:
+        yield f"reward.custom_reward_function.reward_kwargs: {error}"
+        return
+    column = config.data.get("reward_fn_key", "data_source")
+    for key in ("train_files", "val_files"):
+        files = config.data[key]
+        for name in [files] if isinstance(files, str) else files or []:
+            for source in _values(Path(str(name)).expanduser(), column):
+                try:
+                    source_of(source)
+                except UnknownSource as error:
+                    yield f"data.{key}: {name}: {error}"
+
+
+def _values(path: Path, column: str) -> list[str]:
+    """The different values of a column; none if the file or the column cannot be read, which others report."""
+    import pyarrow.parquet
+
+    if path.suffix != ".parquet" or not path.is_file():
+        return []
+    try:
+        table = pyarrow.parquet.read_table(path, columns=[column])
+    except (OSError, ValueError, KeyError):
+        return []
+    return sorted({str(value) for value in table[column].unique().to_pylist()})
 
 
 def _looks_like_hub_id(path: str) -> bool:

@@ -46,10 +46,10 @@ if [[ "$DEVICE" == "cpu" ]]; then
     TRAIN_BATCH=${TRAIN_BATCH:-4}
     MINI_BATCH=${MINI_BATCH:-4}
     MAX_RESPONSE=${MAX_RESPONSE:-192}
-    # Logits of a large vocabulary fill the memory: two of the longest rollouts per forward pass.
+    # Logits of a large vocabulary fill the memory: one of the longest rollouts per forward pass.
     DEVICE_OVERRIDES=(
         data.val_max_samples=16
-        actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$((2 * (MAX_PROMPT + MAX_RESPONSE)))
+        actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$((MAX_PROMPT + MAX_RESPONSE))
     )
 else
     CONFIG=prime_trainer

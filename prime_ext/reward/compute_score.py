@@ -38,7 +38,6 @@ _clients: dict[tuple[str, ...], LocalVerifiers | SharedVerifiers] = {}
 def _client(modules: tuple[str, ...]) -> LocalVerifiers | SharedVerifiers:
     """The verifiers that this process uses, made once."""
     if modules not in _clients:
-        import_modules(modules)
         _clients[modules] = SharedVerifiers(modules) if ray.is_initialized() else LocalVerifiers()
     return _clients[modules]
 
@@ -71,6 +70,32 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
     }
 
 
+_prepared: list[tuple] = []
+
+
+def prepare(
+    sources: Mapping[str, str] | None = None,
+    modules: Sequence[str] = (),
+    code_reward: str = "all",
+    reward_router_address: str | None = None,
+    reward_model_tokenizer: Any = None,
+) -> None:
+    """Import the modules and register the sources; arguments are those of :func:`compute_score`.
+
+    Raises:
+        ImportError: a module cannot be imported.
+        ValueError: an unknown task, or ``code_reward`` is neither of the two.
+    """
+    if code_reward not in CODE_REWARDS:
+        raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
+    wanted = (tuple(modules), tuple(sorted((sources or {}).items())))
+    if wanted not in _prepared:
+        import_modules(modules)
+        for pattern, task in (sources or {}).items():
+            register_source(pattern, task)
+        _prepared.append(wanted)
+
+
 async def compute_score(
     data_source: str,
     solution_str: str,
@@ -101,23 +126,10 @@ async def compute_score(
 
     Raises:
         UnknownSource: no verifier is known for the data source.
-        ValueError: ``code_reward`` is neither of the two.
+        ImportError, ValueError: see :func:`prepare`.
     """
-    if code_reward not in CODE_REWARDS:
-        raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
+    prepare(sources, modules, code_reward)
     client = _client(tuple(modules))
-    if sources:
-        _register(sources)
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward)}
     return reward_info(await client.verify(source.task, solution_str, ground_truth, options))
-
-
-_known_sources: set[tuple[str, str]] = set()
-
-
-def _register(sources: Mapping[str, str]) -> None:
-    for pattern, task in sources.items():
-        if (pattern, task) not in _known_sources:
-            register_source(pattern, task)
-            _known_sources.add((pattern, task))

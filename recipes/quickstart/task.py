@@ -23,8 +23,6 @@ The warm start imitates *noisy demonstrators* on purpose. Every fact ``a op b`` 
 answered wrongly, drawn from a Beta distribution with the wanted mean, and one fixed wrong result; the demonstrator
 carries on from its wrong value. A model trained on these demonstrations has systematic misconceptions, which is the
 head-room reinforcement learning is shown on.
-
-This file needs nothing but the standard library, so that verl can load it by path as its reward function.
 """
 
 import hashlib
@@ -32,6 +30,8 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from prime_ext.verifiers.math import MathVerifier
 
 DATA_SOURCE = "prime_ext/last_digit_chain"
 OPERANDS = {"+": tuple(range(1, 10)), "-": tuple(range(1, 10)), "*": (3, 7, 9)}
@@ -47,7 +47,9 @@ MISCONCEPTION_CONCENTRATION = 2.4
 _PROMPT = re.compile(r"(\d)((?:[+\-*]\d)+)\?")
 _OPERATION = re.compile(r"([+\-*])(\d)")
 _STEP = re.compile(r"(\d)([+\-*])(\d)=(\d)")
-_ANSWER = re.compile(r"\\boxed\{(\d)\}\Z")
+
+# The verifier that training uses for this data source too (train.sh names it).
+_verifier = MathVerifier()
 
 
 def apply_operation(value: int, operator: str, operand: int) -> int:
@@ -227,24 +229,13 @@ def check_steps(prompt: str, response: str) -> list[StepCheck]:
     return checks
 
 
-def final_answer(response: str) -> str | None:
-    r"""Return the digit of ``\boxed{d}`` at the very end of the response, or None."""
-    match = _ANSWER.search(response)
-    return None if match is None else match[1]
-
-
 def outcome_reward(response: str, ground_truth: str) -> float:
-    """Return 1.0 if the boxed answer equals the ground truth, else 0.0. The steps do not count."""
-    return float(final_answer(response) == str(ground_truth))
-
-
-def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict | None = None) -> dict:
-    """Reward function in the signature of verl (``reward.custom_reward_function``): the outcome reward only.
+    """Return 1.0 if the verifier finds the ground truth in the last box, else 0.0. The steps do not count.
 
     Raises:
-        ValueError: the row belongs to another task.
+        RuntimeError: the verifier could not decide.
     """
-    if data_source != DATA_SOURCE:
-        raise ValueError(f"this reward function is for data_source={DATA_SOURCE!r}, got {data_source!r}")
-    reward = outcome_reward(solution_str, ground_truth)
-    return {"score": reward, "acc": reward}
+    verdict = _verifier.verify(response, ground_truth)
+    if verdict.score is None:
+        raise RuntimeError(f"the verifier could not judge {response!r}: {verdict.detail}")
+    return verdict.score

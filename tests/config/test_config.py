@@ -38,6 +38,7 @@ CHANGED_FOR_PRIME = {
     "actor_rollout_ref.actor.use_dynamic_bsz": True,
     "actor_rollout_ref.rollout.n": 4,
     "algorithm.adv_estimator": "rloo",
+    "reward.custom_reward_function.path": "pkg://prime_ext.reward.compute_score",
     "data.seed": 1,
     "trainer.experiment_name": "prime",
     "trainer.logger": ["console", "tensorboard"],

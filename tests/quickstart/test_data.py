@@ -58,7 +58,7 @@ def test_sft_rows_are_a_question_and_a_demonstration(folder):
         user, assistant = row["messages"]
         assert (user["role"], assistant["role"]) == ("user", "assistant")
         assert task.check_steps(user["content"], assistant["content"])
-        assert task.final_answer(assistant["content"]) is not None
+        assert assistant["content"].endswith("}")
 
 
 def test_some_demonstrations_are_wrong_on_purpose(folder):

@@ -13,12 +13,15 @@
 # limitations under the License.
 """The task of the quickstart: problems, demonstrators, the rule that checks steps, the outcome rule."""
 
+import asyncio
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_ext.reward.compute_score import compute_score
 from recipes.quickstart import task
 
 problems = st.builds(
@@ -107,7 +110,7 @@ def test_the_step_rule_finds_exactly_the_mistakes_of_the_demonstrator(problem, s
         if not check.locally_right:
             assert stated == misconceptions[value, operator, operand].wrong_result
         value = stated
-    assert task.final_answer(response) == str(value)
+    assert task.outcome_reward(response, str(value)) == 1.0
 
 
 @given(problems)
@@ -141,17 +144,19 @@ def test_local_correctness_of_single_steps(response, right):
         (r"3*9=7;7+6=3;\boxed{3}", 1.0),
         (r"3*9=8;8+6=3;\boxed{3}", 1.0),  # only the answer counts
         (r"3*9=7;7+6=3;\boxed{4}", 0.0),
-        (r"\boxed{3};", 0.0),
+        (r"\boxed{3};", 1.0),  # text behind the box does not matter
         (r"\boxed{3}\boxed{4}", 0.0),
         (r"\boxed{33}", 0.0),
         ("3", 0.0),
         ("", 0.0),
     ],
 )
-def test_the_outcome_is_the_boxed_digit_at_the_end(response, reward):
-    assert task.compute_score(task.DATA_SOURCE, response, "3", {"index": 0}) == {"score": reward, "acc": reward}
+def test_the_outcome_is_what_the_last_box_holds(response, reward):
+    assert task.outcome_reward(response, "3") == reward
 
 
-def test_rows_of_another_task_are_refused():
-    with pytest.raises(ValueError, match="openai/gsm8k"):
-        task.compute_score("openai/gsm8k", "3", "3")
+def test_training_uses_the_same_verifier_as_evaluation():
+    train = (Path(task.__file__).parent / "train.sh").read_text()
+    assert f"reward_kwargs.sources={{{task.DATA_SOURCE}: math}}" in train
+    row = asyncio.run(compute_score(task.DATA_SOURCE, r"3*9=7;\boxed{7}", "7", sources={task.DATA_SOURCE: "math"}))
+    assert (row["acc"], row["verdict"]) == (1.0, "correct")

@@ -44,7 +44,7 @@ def user_task(monkeypatch):
     monkeypatch.setattr(sources, "_registered", [])
     monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
     monkeypatch.setattr(module, "_clients", {})
-    monkeypatch.setattr(module, "_known_sources", set())
+    monkeypatch.setattr(module, "_prepared", [])
     register_task("shouting", Shouting)
     register_source("shouts/*", "shouting")
 

@@ -39,8 +39,9 @@ def write_model(folder, n_embeddings=8, tokens=("a", "b", "c")):
     return str(folder)
 
 
-def write_parquet(path, columns=COLUMNS, n_rows=2):
-    pyarrow.parquet.write_table(pyarrow.table({name: ["x"] * n_rows for name in columns}), path)
+def write_parquet(path, columns=COLUMNS, n_rows=2, data_source="gsm8k"):
+    values = {"data_source": data_source}
+    pyarrow.parquet.write_table(pyarrow.table({name: [values.get(name, "x")] * n_rows for name in columns}), path)
     return str(path)
 
 
@@ -73,7 +74,7 @@ def problems_of(composed, files, monkeypatch):
         }
         with open_dict(config):
             for key, value in {**good, **changes.pop("changes", {})}.items():
-                OmegaConf.update(config, key, value)
+                OmegaConf.update(config, key, value, force_add=True)
         OmegaConf.resolve(config)
         return [*check_config(config), *check_files(config)]
 
@@ -304,3 +305,35 @@ def test_the_cpu_configuration_chooses_the_cpu_in_the_driver_too(tmp_path):
         [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout.split()[-1] == "cpu", done.stderr[-2000:]
+
+
+REWARD_ARGUMENTS = "reward.custom_reward_function.reward_kwargs"
+
+
+def test_rows_without_a_verifier_are_found_before_anything_starts(problems_of, tmp_path):
+    poems = {"data.val_files": write_parquet(tmp_path / "poems.parquet", data_source="poems")}
+    (problem,) = problems_of(changes=poems)
+    assert problem.startswith("data.val_files") and "no verifier for data_source='poems'; name a task" in problem
+    assert problems_of(changes={**poems, REWARD_ARGUMENTS: {"sources": {"poems": "math"}}}) == []
+    # Another reward function knows its own data.
+    assert problems_of(changes={**poems, "reward.custom_reward_function.path": "reward.py"}) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"source": {"poems": "math"}},
+            f"{REWARD_ARGUMENTS}.source is not known; known: sources, modules",
+        ),
+        (
+            {"sources": {"poems": "verse"}},
+            f"{REWARD_ARGUMENTS}: no task 'verse' for data_source 'poems'; known tasks: ",
+        ),
+        ({"modules": ["no_such_module"]}, f"{REWARD_ARGUMENTS}: No module named 'no_such_module'"),
+        ({"code_reward": "some"}, f"{REWARD_ARGUMENTS}: code_reward='some' is not one of all, fraction"),
+    ],
+)
+def test_wrong_arguments_of_the_reward_function(problems_of, arguments, message):
+    (problem,) = problems_of(changes={REWARD_ARGUMENTS: arguments})
+    assert problem.startswith(message)
