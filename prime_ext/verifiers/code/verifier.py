@@ -149,6 +149,10 @@ class CodeVerifier:
         """Return the verdict on a program that is already without its response."""
         return self._drive(self._steps(program, test_cases, reward)).result()
 
+    async def averify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
+        """As :meth:`verify_program`, without blocking the event loop."""
+        return await asyncio.wrap_future(self._drive(self._steps(program, test_cases, reward)))
+
     def submit(
         self, response: str, test_cases: TestCases, *, reward: RewardName = "all"
     ) -> "Future[Verdict]":

@@ -124,11 +124,11 @@ class MathVerifier:
 
     async def averify(self, response: str, gold: Gold, *, extraction: str = "boxed") -> Verdict:
         """Like :meth:`verify` for asyncio. The loop goes on while workers compute; no thread waits."""
-        case = self._start(response, gold, extraction)
-        if case.future is not None:
-            _settle(case, await asyncio.wrap_future(case.future))
-        assert case.verdict is not None
-        return case.verdict
+        return await self._await(self._start(response, gold, extraction))
+
+    async def averify_answer(self, answer: str, gold: Gold) -> Verdict:
+        """Like :meth:`verify_answer` for asyncio."""
+        return await self._await(self._start_answer(time.perf_counter(), answer, gold))
 
     def verify_batch(self, pairs: Sequence[tuple[str, Gold]], *, extraction: str = "boxed") -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
@@ -167,6 +167,12 @@ class MathVerifier:
         else:
             case.verdict = wrong(answer, time.perf_counter() - started, detail)
         return case
+
+    async def _await(self, case: _Case) -> Verdict:
+        if case.future is not None:
+            _settle(case, await asyncio.wrap_future(case.future))
+        assert case.verdict is not None
+        return case.verdict
 
     def _wait(self, case: _Case) -> Verdict:
         if case.future is not None:
