@@ -76,6 +76,7 @@ def diagnose() -> Report:
         report.add("verl", "private names", "as expected" if not problems else f"{len(problems)} problems")
         report.problems.extend(problems)
     _rollout_engines(report)
+    _sandbox(report)
     return report
 
 
@@ -132,6 +133,18 @@ def _device(report: Report) -> None:
             "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and "
             "use --config-name=prime_trainer_cpu"
         )
+
+
+def _sandbox(report: Report) -> None:
+    """Only code rewards need it, so that a machine without it is a fact and no problem."""
+    from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
+
+    try:
+        protection = find_protection()
+    except SandboxUnavailable as error:
+        report.add("verifiers", "sandbox for code rewards", f"none: {error}")
+        return
+    report.add("verifiers", "sandbox for code rewards", "; ".join([protection.describe(), *protection.missing]))
 
 
 def _verl_imports(report: Report) -> bool:

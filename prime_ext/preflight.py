@@ -244,14 +244,29 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
         yield f"reward.custom_reward_function.reward_kwargs: {error}"
         return
     column = config.data.get("reward_fn_key", "data_source")
+    tasks = set()
     for key in ("train_files", "val_files"):
         files = config.data[key]
         for name in [files] if isinstance(files, str) else files or []:
             for source in _values(Path(str(name)).expanduser(), column):
                 try:
-                    source_of(source)
+                    tasks.add(source_of(source).task)
                 except UnknownSource as error:
                     yield f"data.{key}: {name}: {error}"
+    if "code" in tasks:
+        yield from _check_sandbox()
+
+
+def _check_sandbox() -> Iterable[str]:
+    from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
+
+    try:
+        protection = find_protection()
+    except SandboxUnavailable as error:
+        yield f"code rewards need a sandbox, and this machine has none: {error}"
+        return
+    if not protection.sufficient:
+        yield f"code rewards need a sandbox, and this machine has none: {'; '.join(protection.missing)}"
 
 
 def _values(path: Path, column: str) -> list[str]:

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Bad input: one line each, which names the key, before Ray or a model starts."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -27,6 +28,7 @@ from tokenizers import Tokenizer, models
 
 from prime_ext.preflight import check_config, check_files
 from prime_ext.train import preflight
+from prime_ext.verifiers.sandbox import find_protection
 
 COLUMNS = ("prompt", "data_source", "reward_model")
 
@@ -337,3 +339,14 @@ def test_rows_without_a_verifier_are_found_before_anything_starts(problems_of, t
 def test_wrong_arguments_of_the_reward_function(problems_of, arguments, message):
     (problem,) = problems_of(changes={REWARD_ARGUMENTS: arguments})
     assert problem.startswith(message)
+
+
+def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
+    code = {"data.train_files": write_parquet(tmp_path / "code.parquet", data_source="apps")}
+    assert problems_of(changes=code) == []
+    protection = find_protection()
+    weak = dataclasses.replace(protection, system_calls=False)
+    monkeypatch.setattr("prime_ext.verifiers.sandbox.find_protection", lambda: weak)
+    (problem,) = problems_of(changes=code)
+    assert problem.startswith("code rewards need a sandbox, and this machine has none: no system call filter")
+    assert problems_of() == []
