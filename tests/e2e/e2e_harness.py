@@ -32,12 +32,6 @@ from recipes.quickstart.tokenizer import build_tokenizer
 TIMEOUT = 420
 
 
-def parity_reward(data_source: str, solution_str: str, ground_truth: str, extra_info: dict | None = None) -> dict:
-    """Right when the response has an even number of digits: even an untrained model gets a mix of both."""
-    correct = float(sum(character.isdigit() for character in solution_str) % 2 == 0)
-    return {"score": correct, "acc": correct}
-
-
 def write_inputs(folder: Path) -> None:
     """An untrained model of the quickstart's kind, and small training and validation files."""
     tokenizer = build_tokenizer()
@@ -64,8 +58,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str = "pri
         "prm.mini_batch_size=2",
         "prm.optim.lr=1e-3",
         "prm.optim.lr_warmup_steps=2",
-        f"reward.custom_reward_function.path={Path(__file__).resolve()}",
-        "reward.custom_reward_function.name=parity_reward",
+        "+reward.custom_reward_function.reward_kwargs.modules=[parity_verifier]",
         "trainer.logger=[console,file]",
         "trainer.val_before_train=false",
         f"trainer.default_local_dir={output}/checkpoints",
@@ -74,9 +67,11 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str = "pri
 
 
 def environment(output: Path) -> dict[str, str]:
-    """Environment of a run: one thread, no hub, metrics to ``output/metrics.jsonl``."""
+    """Environment of a run: one thread, no hub, metrics to ``output/metrics.jsonl``, this folder's modules."""
+    paths = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": "1",
         "VERL_PLATFORM": "cpu",
         "VERL_FILE_LOGGER_PATH": str(output / "metrics.jsonl"),

@@ -108,3 +108,12 @@ def test_the_policy_and_the_prm_both_learned_something(runs):
 def test_rollout_and_trainer_agree_on_log_probabilities(runs):
     for step, metrics in harness.metrics(runs[0]).items():
         assert metrics["training/rollout_probs_diff_max"] < 1e-5, f"step {step}"
+
+
+def test_rollouts_that_could_not_be_judged_are_counted_and_trained_on_without(runs):
+    steps = harness.metrics(runs[0]).values()
+    assert sum(metrics["verifier/failure_rate"] for metrics in steps) > 0
+    for metrics in steps:
+        assert metrics["verifier/timeout"] == metrics["verifier/failure_rate"]
+        assert metrics["verifier/correct"] + metrics["verifier/wrong"] + metrics["verifier/timeout"] == pytest.approx(1)
+        assert metrics["prime/filter/kept"] == 4

@@ -1,0 +1,34 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A verifier of the tests' own, registered as a user would: even an untrained model gets a mix of verdicts from it."""
+
+from prime_ext.verifiers import Outcome, Verdict
+from prime_ext.verifiers.sources import register_source, register_task
+from prime_ext.verifiers.verdict import correct, grader_failed, wrong
+
+SECONDS = 0.001
+
+
+class ParityVerifier:
+    """Right when the response has an even number of digits; some responses it cannot judge."""
+
+    async def averify(self, response: str, gold: str) -> Verdict:
+        if sum(map(ord, response)) % 13 == 0:
+            return grader_failed(Outcome.TIMEOUT, response, SECONDS, "made to fail")
+        digits = sum(character.isdigit() for character in response)
+        return correct(response, SECONDS) if digits % 2 == 0 else wrong(response, SECONDS)
+
+
+register_task("parity", ParityVerifier)
+register_source("prime_ext/last_digit_chain", "parity")
