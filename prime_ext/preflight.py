@@ -253,7 +253,8 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
                     tasks.add(source_of(source).task)
                 except UnknownSource as error:
                     yield f"data.{key}: {name}: {error}"
-    if "code" in tasks:
+    code = (arguments.get("verifiers") or {}).get("code") or {}
+    if "code" in tasks and not (code.get("sandbox_fusion_url") or code.get("unsafe_no_sandbox")):
         yield from _check_sandbox()
 
 

@@ -18,13 +18,14 @@ reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.sources.my_set=math
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
 
-from prime_ext.reward.node_verifiers import LocalVerifiers, SharedVerifiers, import_modules
-from prime_ext.verifiers.sources import register_source, source_of
+from prime_ext.reward.node_verifiers import LocalVerifiers, Settings, SharedVerifiers, import_modules
+from prime_ext.verifiers.sources import check_task_settings, register_source, source_of
 from prime_ext.verifiers.verdict import Verdict
 
 CODE_REWARDS = ("all", "fraction")
@@ -32,14 +33,15 @@ CODE_REWARDS = ("all", "fraction")
 # Responses are long; what is logged of them is not.
 _MAX_LOGGED = 200
 
-_clients: dict[tuple[str, ...], LocalVerifiers | SharedVerifiers] = {}
+_clients: dict[str, LocalVerifiers | SharedVerifiers] = {}
 
 
-def _client(modules: tuple[str, ...]) -> LocalVerifiers | SharedVerifiers:
+def _client(modules: Sequence[str], settings: Settings) -> LocalVerifiers | SharedVerifiers:
     """The verifiers that this process uses, made once."""
-    if modules not in _clients:
-        _clients[modules] = SharedVerifiers(modules) if ray.is_initialized() else LocalVerifiers()
-    return _clients[modules]
+    key = json.dumps([list(modules), settings], sort_keys=True)
+    if key not in _clients:
+        _clients[key] = SharedVerifiers(modules, settings) if ray.is_initialized() else LocalVerifiers(settings)
+    return _clients[key]
 
 
 def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str) -> dict[str, Any]:
@@ -70,13 +72,21 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-_prepared: list[tuple] = []
+_prepared: list[str] = []
+
+
+def _plain(settings: Settings | None) -> dict[str, dict[str, Any]]:
+    """Settings as dictionaries: they come as OmegaConf's own mappings, which do not travel well."""
+    return {
+        str(task): {str(name): value for name, value in values.items()} for task, values in (settings or {}).items()
+    }
 
 
 def prepare(
     sources: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
     code_reward: str = "all",
+    verifiers: Settings | None = None,
     reward_router_address: str | None = None,
     reward_model_tokenizer: Any = None,
 ) -> None:
@@ -84,13 +94,14 @@ def prepare(
 
     Raises:
         ImportError: a module cannot be imported.
-        ValueError: an unknown task, or ``code_reward`` is neither of the two.
+        ValueError: an unknown task or setting, or ``code_reward`` is neither of the two.
     """
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
-    wanted = (tuple(modules), tuple(sorted((sources or {}).items())))
+    wanted = json.dumps([list(modules), dict(sources or {}), _plain(verifiers)], sort_keys=True)
     if wanted not in _prepared:
         import_modules(modules)
+        check_task_settings(verifiers or {})
         for pattern, task in (sources or {}).items():
             register_source(pattern, task)
         _prepared.append(wanted)
@@ -105,6 +116,7 @@ async def compute_score(
     sources: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
     code_reward: str = "all",
+    verifiers: Settings | None = None,
     reward_router_address: str | None = None,
     reward_model_tokenizer: Any = None,
 ) -> dict[str, Any]:
@@ -118,6 +130,8 @@ async def compute_score(
         sources: tasks of further data sources, ``{pattern: task}``.
         modules: modules to import, which call ``register_source`` and ``register_task``.
         code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests that pass (PRIME).
+        verifiers: settings of the verifiers by task, e.g. ``{code: {seconds: 5, memory_mb: 512}}``; see the factories in
+            :mod:`prime_ext.verifiers.sources`.
         reward_router_address: given by verl when there is a reward model; not used.
         reward_model_tokenizer: likewise.
 
@@ -128,8 +142,8 @@ async def compute_score(
         UnknownSource: no verifier is known for the data source.
         ImportError, ValueError: see :func:`prepare`.
     """
-    prepare(sources, modules, code_reward)
-    client = _client(tuple(modules))
+    prepare(sources, modules, code_reward, verifiers)
+    client = _client(modules, _plain(verifiers))
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward)}
     return reward_info(await client.verify(source.task, solution_str, ground_truth, options))

@@ -35,6 +35,9 @@ from prime_ext.verifiers.verdict import Outcome, Verdict, grader_failed
 
 logger = logging.getLogger(__name__)
 
+# Settings of the verifiers by task: what their factories in prime_ext.verifiers.sources take.
+Settings = Mapping[str, Mapping[str, Any]]
+
 # Requests that one actor works on at the same time; more wait in its queue.
 MAX_CONCURRENCY = 1000
 
@@ -48,7 +51,8 @@ def import_modules(modules: Sequence[str]) -> None:
 class LocalVerifiers:
     """The verifiers of this process, made when a task is first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._verifiers: dict[str, TaskVerifier] = {}
 
     async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
@@ -56,7 +60,7 @@ class LocalVerifiers:
         start = time.perf_counter()
         try:
             if task not in self._verifiers:
-                self._verifiers[task] = make_task_verifier(task)
+                self._verifiers[task] = make_task_verifier(task, self._settings.get(task))
             return await self._verifiers[task].averify(response, gold, **options)
         except Exception as error:
             logger.exception("the verifier of task %s broke", task)
@@ -67,9 +71,9 @@ class LocalVerifiers:
 class NodeVerifiers:
     """The Ray actor of a node."""
 
-    def __init__(self, modules: Sequence[str]):
+    def __init__(self, modules: Sequence[str], settings: Settings):
         import_modules(modules)
-        self._local = LocalVerifiers()
+        self._local = LocalVerifiers(settings)
 
     async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
         return await self._local.verify(task, response, gold, options)
@@ -78,8 +82,8 @@ class NodeVerifiers:
 class SharedVerifiers:
     """A client of this node's actor, which it starts when there is none."""
 
-    def __init__(self, modules: Sequence[str]):
-        self._modules = tuple(modules)
+    def __init__(self, modules: Sequence[str], settings: Settings):
+        self._modules, self._settings = tuple(modules), settings
         self._actor: Any = None
 
     def _connect(self) -> Any:
@@ -94,7 +98,7 @@ class SharedVerifiers:
                     max_concurrency=MAX_CONCURRENCY,
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
                 )
-                .remote(self._modules)
+                .remote(self._modules, self._settings)
             )
         return self._actor
 

@@ -18,6 +18,7 @@ The names of Eurus-2-RL-Data and of the usual benchmarks are known. :func:`regis
 """
 
 import fnmatch
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -72,7 +73,7 @@ BUILT_IN = (
 )
 
 _registered: list[Source] = []
-_tasks: dict[str, Callable[[], TaskVerifier]] = {}
+_tasks: dict[str, Callable[..., TaskVerifier]] = {}
 
 
 def register_source(pattern: str, task: str, **options: Any) -> None:
@@ -86,8 +87,8 @@ def register_source(pattern: str, task: str, **options: Any) -> None:
     _registered.insert(0, Source(pattern, task, options))
 
 
-def register_task(name: str, make_verifier: Callable[[], TaskVerifier]) -> None:
-    """Add a task; ``make_verifier`` is called once per process that judges, when the first row needs it."""
+def register_task(name: str, make_verifier: Callable[..., TaskVerifier]) -> None:
+    """Add a task; ``make_verifier(**settings)`` is called once per process that judges, when the first row needs it."""
     _tasks[name] = make_verifier
 
 
@@ -107,27 +108,62 @@ def source_of(data_source: str) -> Source:
     )
 
 
-def make_task_verifier(task: str) -> TaskVerifier:
+def check_task_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Look at the settings of verifiers, ``{task: {name: value}}``, without making any.
+
+    Raises:
+        UnknownSource: a task is not known.
+        ValueError: a task has no such setting.
+    """
+    for task, values in settings.items():
+        known = inspect.signature(_factory(task)).parameters
+        for name in values:
+            if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+                raise ValueError(f"task {task!r} has no setting {name!r}; it has {', '.join(known) or 'none'}")
+
+
+def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> TaskVerifier:
     """A new verifier of a task.
 
     Raises:
         UnknownSource: the task is not known.
     """
+    return _factory(task)(**(settings or {}))
+
+
+def _factory(task: str) -> Callable[..., TaskVerifier]:
     if task not in _tasks:
         raise UnknownSource(f"no task {task!r}; known tasks: {', '.join(sorted(_tasks))}")
-    return _tasks[task]()
+    return _tasks[task]
 
 
-def _make_math() -> TaskVerifier:
+def _make_math(seconds: float | None = None) -> TaskVerifier:
+    """``seconds``: time limit of the computer algebra for one answer."""
     from prime_ext.verifiers.math import MathVerifier
 
-    return MathVerifier()
+    return MathVerifier(time_limit=seconds)
 
 
-def _make_code() -> TaskVerifier:
+def _make_code(
+    seconds: float = 10.0,
+    seconds_per_problem: float = 60.0,
+    memory_mb: int = 1024,
+    workers: int | None = None,
+    sandbox_fusion_url: str | None = None,
+    unsafe_no_sandbox: bool = False,
+) -> TaskVerifier:
+    """``seconds`` and ``memory_mb`` limit one test; ``workers`` run at the same time (None: one per core)."""
     from prime_ext.verifiers.code import CodeVerifier
+    from prime_ext.verifiers.sandbox import Limits, Sandbox
 
-    return CodeVerifier()
+    limits = Limits(seconds=seconds, memory_bytes=memory_mb << 20)
+    if sandbox_fusion_url is not None:
+        from prime_ext.verifiers.sandbox.fusion import FusionSandbox
+
+        backend: Any = FusionSandbox(sandbox_fusion_url, limits)
+    else:
+        backend = Sandbox(limits, workers, unsafe_no_sandbox=unsafe_no_sandbox)
+    return CodeVerifier(backend, limits=limits, seconds_per_problem=seconds_per_problem)
 
 
 def _make_choice() -> TaskVerifier:

@@ -119,11 +119,35 @@ def test_logged_text_is_short():
     assert len(score("shouts/a", "x" * 10_000, "hi")["pred"]) == 200
 
 
+def test_settings_reach_the_verifier_and_unknown_ones_are_named():
+    class Strict(Shouting):
+        def __init__(self, only="HI"):
+            self.only = only
+
+        async def averify(self, response, gold):
+            return correct(response, 0.1) if response == self.only else wrong(response, 0.1)
+
+    register_task("shouting", Strict)
+    assert score("shouts/a", "HO", "", verifiers={"shouting": {"only": "HO"}})["acc"] == 1.0
+    assert score("shouts/a", "HO", "")["acc"] == 0.0
+    with pytest.raises(ValueError, match="task 'shouting' has no setting 'speed'; it has only"):
+        score("shouts/a", "HO", "", verifiers={"shouting": {"speed": 1}})
+    with pytest.raises(UnknownSource, match="no task 'singing'"):
+        score("shouts/a", "HO", "", verifiers={"singing": {}})
+
+
+@pytest.mark.parametrize("task", ["math", "code"])
+def test_the_settings_of_the_built_in_verifiers_are_known(task):
+    sources.check_task_settings({task: {"seconds": 5.0}})
+    with pytest.raises(ValueError, match=f"task '{task}' has no setting 'second'; it has seconds"):
+        sources.check_task_settings({task: {"second": 5.0}})
+
+
 @pytest.mark.slow
 def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        first, second = SharedVerifiers(()), SharedVerifiers(())
+        first, second = SharedVerifiers((), {}), SharedVerifiers((), {})
         names = {"names": ("yes", "no")}
 
         async def many():
