@@ -130,8 +130,8 @@ async def compute_score(
         sources: tasks of further data sources, ``{pattern: task}``.
         modules: modules to import, which call ``register_source`` and ``register_task``.
         code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests that pass (PRIME).
-        verifiers: settings of the verifiers by task, e.g. ``{code: {seconds: 5, memory_mb: 512}}``; see the factories in
-            :mod:`prime_ext.verifiers.sources`.
+        verifiers: settings of the verifiers by task, e.g. ``{code: {seconds: 5, memory_mb: 512}}``: what the factories
+            in :mod:`prime_ext.verifiers.sources` take.
         reward_router_address: given by verl when there is a reward model; not used.
         reward_model_tokenizer: likewise.
 
