@@ -103,8 +103,11 @@ def _start_worker(parent: int, memory_limit: int, preload: tuple[str, ...]) -> N
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    for module in preload:
-        importlib.import_module(module)
+    for entry in preload:
+        module, _, function = entry.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -139,7 +142,8 @@ class WorkerPool:
         time_limit: seconds that a task may run, unless ``submit`` says otherwise. Waiting in the queue is free.
         memory_limit: address space of one worker, in bytes.
         tasks_per_worker: a worker is replaced after so many tasks, so that its memory cannot grow for ever.
-        preload: names of modules that a worker imports before its first task.
+        preload: what a worker does before its first task: modules to import, ``"module"``, or functions without
+            arguments to call, ``"module:function"``.
 
     Processes and threads start with the first task. Close the pool or use it as a context manager.
     """
@@ -325,7 +329,7 @@ def default_pool() -> WorkerPool:
     global _default
     with _default_lock:
         if _default is None:
-            _default = WorkerPool(preload=("prime_ext.verifiers.math.symbolic",))
+            _default = WorkerPool(preload=("prime_ext.verifiers.math.symbolic:warm_up",))
         return _default
 
 

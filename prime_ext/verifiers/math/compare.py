@@ -74,7 +74,8 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     if isinstance(answer, Equation) and not isinstance(gold, Equation):
         return False if _contradictory(answer) else compare(gold, answer.value, leaf)
     if isinstance(gold, Equation) and not isinstance(answer, Equation):
-        return compare(gold.value, answer, leaf) if NAME.fullmatch(gold.sides[0]) else False
+        named = NAME.fullmatch(gold.sides[0]) or not _FREE_LETTER.search(gold.sides[0])
+        return compare(gold.value, answer, leaf) if named else False
     if isinstance(gold, Equation) and isinstance(answer, Equation):
         return _compare_equations(gold, answer, leaf)
     if isinstance(gold, Words) or isinstance(answer, Words):
@@ -108,6 +109,8 @@ def _contradictory(equation: Equation) -> bool:
 def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -> bool | None:
     if gold.sides == answer.sides:
         return True
+    if not _FREE_LETTER.search("".join(gold.sides)):
+        return False if _contradictory(answer) else compare(gold.value, answer.value, leaf)
     first, other = gold.sides[0], answer.sides[0]
     if NAME.fullmatch(first) and NAME.fullmatch(other):
         if first == other:
@@ -175,14 +178,18 @@ def _compare_numbers(gold: Leaf, wanted: PlainNumber, answer: Leaf, given: Plain
 
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
-    kinds = []
+    """Whether two units of one word are of one kind and differ, or are powers that differ."""
+    kinds, powers = [], []
     for unit in (gold, answer):
         words = re.findall(r"[a-zA-Z]+", (unit or "").replace("\\text", "").replace("\\cdot", ""))
-        if len(words) != 1 or "^" in (unit or ""):
+        if len(words) != 1:
             return False
         word = words[0].lower()
-        kinds.append(_UNIT_KIND.get(word) or _UNIT_KIND.get(word.removesuffix("s")))
-    return None not in kinds and kinds[0] != kinds[1] and kinds[0][0] == kinds[1][0]  # type: ignore[index]
+        kinds.append(_UNIT_KIND.get(word) or _UNIT_KIND.get(word.removesuffix("s")) or (-1, word))
+        powers.append(re.findall(r"\^\{(-?\d)\}", unit or ""))
+    if kinds[0] == kinds[1]:
+        return bool(powers[0] and powers[1] and powers[0] != powers[1])
+    return kinds[0][0] == kinds[1][0] >= 0
 
 
 def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
@@ -204,7 +211,7 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         long = len(gold.items) > 2 and len(answer.items) > 2
         if not long and (gold.left, gold.right) != (answer.left, answer.right):
             return False
-        if gold.name and answer.name and gold.name != answer.name:
+        if gold.name != answer.name and VARIABLE.fullmatch(gold.name) and VARIABLE.fullmatch(answer.name):
             return False
         return _in_order(gold.items, answer.items, leaf)
     if kinds in ({"list", "tuple"}, {"tuple", "matrix"}):

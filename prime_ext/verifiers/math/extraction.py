@@ -38,6 +38,7 @@ Guesses inside one box ("5 or 7") become a list as well (:mod:`prime_ext.verifie
 """
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -152,11 +153,9 @@ def _boxed(text: str) -> Extraction | None:
     return Extraction(", ".join(answers.values()), f"{len(answers)} boxes in one statement, taken as a list")
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    found = None
-    for found in pattern.finditer(text):
-        pass
-    return None if found is None else found.group(1)
+def _last(pattern: re.Pattern[str], text: str, group: int = 1) -> str | None:
+    matches = deque(pattern.finditer(text), maxlen=1)
+    return matches[0].group(group) if matches else None
 
 
 def _hashes(text: str) -> Extraction | None:
@@ -173,10 +172,8 @@ def _answer_is(text: str) -> Extraction | None:
 
 
 def _last_number(text: str) -> Extraction | None:
-    found = None
-    for found in _NUMBER.finditer(text):
-        pass
-    return None if found is None else Extraction(found.group(), "last number")
+    number = _last(_NUMBER, text, 0)
+    return None if number is None else Extraction(number, "last number")
 
 
 _Finder = Callable[[str], Extraction | None]

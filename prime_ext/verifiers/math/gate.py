@@ -46,6 +46,7 @@ _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS_IN_A_ROW + 1}}}")
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
+_SIDE_BY_SIDE = re.compile(r"\d \d")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{6,}")
 _E_NOTATION = re.compile(r"\d[eE][+-]?\d{3}")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:[pbBvV]?matrix|smallmatrix|array)\}")
@@ -69,6 +70,8 @@ def refusal(text: str) -> str | None:
         return f"more than {MAX_DIGITS_IN_A_ROW} digits in a row"
     if _E_NOTATION.search(bare):
         return "an exponent of ten beyond 99"
+    if _SIDE_BY_SIDE.search(bare):
+        return "numbers side by side"
     unknown = next((name for name in _COMMAND.findall(_ENVIRONMENT.sub("", bare)) if name not in _ALLOWED), None)
     if unknown is not None:
         return f"unknown command \\{unknown[:20]}"

@@ -52,6 +52,7 @@ _NAMES = frozenset(
     csc exp infinity infty binom floor ceil
     """.split()
 )
+_SHORT_WORDS = frozenset("yes no all odd none any not is it".split())
 _CHARACTERS = str.maketrans(
     {
         **dict.fromkeys("−–—﹣－‐‑", "-"),
@@ -102,7 +103,7 @@ _MIXED = re.compile(r"(?<![\d.\}])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d.])
 _WORD = re.compile(r"(?<![a-zA-Z\\{])[a-zA-Z]{2,}(?:[ '-]{1,2}[a-zA-Z]{2,})*(?![a-zA-Z}])")
 _COMMA_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:,\d{3})+)(?!\d|,\d)")
 _SPACES = re.compile(r"\s+")
-_TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|\s+")
+_TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|(?<=\d)(\s)\s*(?=\d)|\s+")
 _SCRIPT = re.compile(r"([\^_])\s*(-?\d+|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)")
 _ARGUMENT_COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![a-zA-Z])")
 _TRAILING = ".,;:? "
@@ -143,7 +144,7 @@ def _word(match: re.Match[str]) -> str:
     if lower in _NAMES:
         return "\\" + lower
     words = re.split(r"[ '-]+", lower)
-    if all(len(part) > 3 or part in UNIT_WORDS for part in words) or (len(words) > 1 and len(words[0]) > 2):
+    if any(len(part) > 3 for part in words) or all(part in UNIT_WORDS or part in _SHORT_WORDS for part in words):
         return rf"\text{{{word}}}"
     return word
 
@@ -221,9 +222,9 @@ def _words_and_numbers(part: str, thousands: bool) -> str:
 
 
 def _tight(part: str) -> str:
-    """Brace scripts and drop spaces, except one after a command that a letter follows."""
+    """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
     part = _SCRIPT.sub(r"\1{\2}", part)
-    return _TIGHT.sub(lambda match: match.group(1) + " " if match.group(1) else "", part)
+    return _TIGHT.sub(lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part)
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:

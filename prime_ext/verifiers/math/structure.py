@@ -34,6 +34,7 @@ from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, ")": -1, "]": -1, "}": -1, "\\}": -1}
 _RELATIONS = frozenset(["=", "<", ">", "\\le", "\\ge", "\\ne", "\\in", "\\approx"])
+_CONSTANTS = frozenset(["\\pi", "\\infty", "e", "\\emptyset"])
 _ORDER = {"<": ("<", False), "\\le": ("<", True), ">": (">", False), "\\ge": (">", True)}
 _MATRIX = re.compile(
     r"\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{(?:[pbB]?matrix|smallmatrix|array)\}",
@@ -109,12 +110,12 @@ def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
     for token in _TOKEN.findall(text):
         depth += _OPEN.get(token, 0)
         if depth <= 0 and token in separators:
-            parts.append("".join(current))
+            parts.append("".join(current).strip())
             found.append(token)
             current = []
         else:
             current.append(token)
-    return [*parts, "".join(current)], found
+    return [*parts, "".join(current).strip()], found
 
 
 def _unwrap(text: str, left: str, right: str) -> str | None:
