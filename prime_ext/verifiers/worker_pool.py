@@ -15,15 +15,15 @@
 
 pebble's ``ProcessPool`` does the work; this module adds what graders need on top:
 
-- A task always ends in a value or a :class:`Failure`, never in an exception that somebody forgets to read. Past its time
-  limit, which counts from its start in the worker, it is a ``timeout``; past the memory limit ``out_of_memory``; if it
-  raises, ``error``. Only that task is affected.
+- A task always ends in a value or a :class:`Failure`, never in an exception that somebody forgets to read. Past its
+  time limit, which counts from its start in the worker, it is a ``timeout``; past the memory limit ``out_of_memory``;
+  if it raises, ``error``. Only that task is affected.
 - A task whose worker dies from outside (SIGKILL, the kernel's memory killer) is retried once on another worker.
-- A pool that cannot go on (pebble gives up when an idle worker is killed; a worker killed within a message can block the
-  others for good) is replaced, and the unfinished tasks are started again.
-- Workers are spawned, not forked, so threads in the parent do no harm, and they do not import the parent's ``__main__``,
-  which in training would load torch and verl into each of them. They die with the parent, even if that is killed
-  (on Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
+- A pool that cannot go on (pebble gives up when an idle worker is killed; a worker killed within a message can block
+  the others for good) is replaced, and the unfinished tasks are started again.
+- Workers are spawned, not forked, so threads in the parent do no harm, and they do not import the parent's
+  ``__main__``, which in training would load torch and verl into each of them. They die with the parent, even if that is
+  killed (on Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
 - No signals in the parent, and four threads however many tasks wait.
 """
 
@@ -81,7 +81,8 @@ class _SpawnWithoutMain:
 class _Popen(popen_spawn_posix.Popen):
     # The standard library's own code, seeing another `spawn`: patching that module would change other pools as well.
     _launch = types.FunctionType(
-        popen_spawn_posix.Popen._launch.__code__, {**vars(popen_spawn_posix), "spawn": _SpawnWithoutMain}
+        popen_spawn_posix.Popen._launch.__code__,  # type: ignore[attr-defined]
+        {**vars(popen_spawn_posix), "spawn": _SpawnWithoutMain},
     )
 
 

@@ -17,16 +17,16 @@
 
 Collections (``gold``, ``pred``, ``label``):
 
-- ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the prediction is the last box,
-  else the final answer of the last step; the label is ``final_answer_correct``. (Its Omni-MATH part has no gold answers
+- ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the prediction is the last
+  box, else the final answer of the last step; the label is ``final_answer_correct``. (Its Omni-MATH part has no gold answers
   and none of the other sets contains its problems, so it cannot be joined.)
 - ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against themselves in another
   typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.
 - ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labelled by hand, one rule of ours per line.
 
-Beside ours stands math-verify alone with its default settings; ``--graders`` adds any callable ``(gold, pred) -> bool``.
-Every disagreement goes into the JSON beside this file.
+Beside ours stands math-verify alone with its default settings; ``--graders`` adds any callable ``(gold, pred) ->
+bool``. Every disagreement goes into the JSON beside this file.
 """
 
 import argparse
@@ -86,7 +86,11 @@ def gold_answers(data: Path) -> list[str]:
     golds += [str(row["answer"]) for row in _lines(data / "aime" / "aimo-validation-aime.jsonl")]
     golds += [str(row["answer"]) for row in _lines(data / "amc" / "aimo-validation-amc.jsonl")]
     chooser = random.Random(0)
-    return [gold for gold in dict.fromkeys(golds) if gold.strip() and not re.fullmatch(r"-?[\d.,]+", gold) or chooser.random() < 0.1]
+    return [
+        gold
+        for gold in dict.fromkeys(golds)
+        if gold.strip() and not re.fullmatch(r"-?[\d.,]+", gold) or chooser.random() < 0.1
+    ]
 
 
 def restyle(gold: str) -> str:
@@ -98,8 +102,11 @@ def restyle(gold: str) -> str:
 
 def perturb(gold: str) -> str | None:
     """The same answer with its last number, outside of text and subscripts, made larger by one. None if it has none."""
-    hidden = re.sub(r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|_\{?\w+\}?|(?:cm|m|units)\}?\^\d|\[\d+\]|\\\^|\^\{?\\circ\}?",
-                    lambda match: "#" * len(match.group()), gold)
+    hidden = re.sub(
+        r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|_\{?\w+\}?|(?:cm|m|units)\}?\^\d|\[\d+\]|\\\^|\^\{?\\circ\}?",
+        lambda match: "#" * len(match.group()),
+        gold,
+    )
     numbers = list(re.finditer(r"\d+", hidden))
     if not numbers or "\\approx" in gold:
         return None
@@ -166,7 +173,9 @@ def main() -> None:
         module, _, function = target.partition(":")
         graders[name] = getattr(importlib.import_module(module), function)
     report: dict = {
-        "versions": {name: importlib.metadata.version(name) for name in ("math-verify", "latex2sympy2_extended", "sympy")},
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("math-verify", "latex2sympy2_extended", "sympy")
+        },
         "collections": {},
     }
     for collection, pairs in collections(arguments.data).items():

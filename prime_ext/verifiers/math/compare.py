@@ -15,9 +15,9 @@
 
 Numbers. Exact, as fractions. No tolerance and no factor of 100.
 
-- Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at least
-  two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong for
-  ``1/3``, and a decimal is right against a decimal only if equal.
+- Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at
+  least two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong
+  for ``1/3``, and a decimal is right against a decimal only if equal.
 - Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``. With no sign on either side
   nothing is scaled: ``20`` and ``2000``, ``0.5`` and ``50`` differ.
 - A gold answer that is a plain number wants a plain number: ``\\sqrt{16}``, ``2^{10}``, ``12\\cdot7`` or ``1-\\frac14``
@@ -32,9 +32,9 @@ brackets mean the same. A list without brackets equals a tuple in round brackets
 inequalities equals the tuple with its brackets, never a list. Ratios are equal if proportional; ``a:b`` also equals
 ``a/b``. Matrices: same shape and entries; a row or column equals a tuple in round brackets.
 
-Equations. A prediction ``y = 5`` is 5 for a gold that is no equation, whatever ``y`` is, but a chain with a plain number
-other than the last one contradicts itself and is wrong. A gold ``x = 5`` is 5 for a prediction that is no equation.
-Units may be missing; two known units of one kind must agree. Words are compared without case and punctuation.
+Equations. A prediction ``y = 5`` is 5 for a gold that is no equation, whatever ``y`` is, but a chain with a plain
+number other than the last one contradicts itself and is wrong. A gold ``x = 5`` is 5 for a prediction that is no
+equation. Units may be missing; two known units of one kind must agree. Words are compared without case and punctuation.
 """
 
 import re
@@ -230,7 +230,8 @@ def _compare_group_with_one(gold: Node, answer: Node, leaf: LeafComparison) -> b
     group, other = (gold, answer) if isinstance(gold, Group) else (answer, gold)
     assert isinstance(group, Group)
     if len(group.items) == 1:
-        return compare(*((group.items[0], answer) if group is gold else (gold, group.items[0])), leaf)  # type: ignore[arg-type]
+        single = group.items[0]
+        return compare(single, answer, leaf) if group is gold else compare(gold, single, leaf)
     if not isinstance(other, Leaf):
         return leaf(gold, answer) if group.left or group.kind == "union" else False
     if group.kind == "ratio" and len(group.items) == 2:

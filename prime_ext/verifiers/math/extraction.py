@@ -25,12 +25,12 @@ Styles, by name; each lists what it looks for, first hit wins:
 Several boxes. Honest responses box intermediate results on the way and several results at the end ("x = \\boxed{2} or
 x = \\boxed{3}"); a policy may box several guesses and hope that the right one is picked. So:
 
-- The last box decides, together with the boxes right before it that belong to the same statement: between two such boxes
-  there is either no line break and no end of a sentence, or nothing but spaces, punctuation, mathematics delimiters,
-  labels (``x =``, ``(a)``, ``Case 1:``, bullets) and the words "and", "or", "option", "answer". A conclusion between
-  them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces the earlier.
-- Equal boxes count once. Different ones are taken together as a list, in order. A list is right only against a gold list
-  with just these members, so guesses side by side are wrong, whichever of them is right.
+- The last box decides, together with the boxes right before it that belong to the same statement: between two such
+  boxes there is either no line break and no end of a sentence, or nothing but spaces, punctuation, mathematics
+  delimiters, labels (``x =``, ``(a)``, ``Case 1:``, bullets) and the words "and", "or", "option", "answer". A
+  conclusion between them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces the earlier.
+- Equal boxes count once. Different ones are taken together as a list, in order. A list is right only against a gold
+  list with just these members, so guesses side by side are wrong, whichever of them is right.
 - More than ten different boxes in one statement are no answer.
 - Earlier boxes do not count.
 
@@ -60,9 +60,7 @@ _CONCLUSION = re.compile(
     re.IGNORECASE,
 )
 _HASHES = re.compile(r"####[ \t]*([^\n]{1,400})")
-_ANSWER_IS = re.compile(
-    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)[ \t:*]*([^\n]{1,400})", re.IGNORECASE
-)
+_ANSWER_IS = re.compile(r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE)
 _STATEMENT_END = re.compile(r"[.!?](?:[\s*]|$)")
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?%?|-?\.\d+")
 
@@ -139,11 +137,10 @@ def _boxed(text: str) -> Extraction | None:
     first = end
     while first > 0 and _same_statement(text[offset + boxes[first - 1][2] + 1 : offset + boxes[first][0]]):
         first -= 1
+    found = [text[offset + content : offset + close].strip() for _, content, close in boxes[first:]]
     answers: dict[str, str] = {}
-    for _, content, close in boxes[first:]:
-        answer = text[offset + content : offset + close].strip()
-        if answer:
-            answers.setdefault(normalize(answer), answer)
+    for answer in filter(None, found):
+        answers.setdefault(normalize(answer) if 1 < len(found) and len(answer) < 1000 else answer, answer)
     if not answers:
         return Extraction(None, "the box is empty")
     if len(answers) == 1:
@@ -164,10 +161,11 @@ def _hashes(text: str) -> Extraction | None:
 
 
 def _answer_is(text: str) -> Extraction | None:
-    answer = _last(_ANSWER_IS, text)
-    if answer is None:
+    matches = deque(_ANSWER_IS.finditer(text), maxlen=1)
+    if not matches:
         return None
-    answer = _STATEMENT_END.split(answer, maxsplit=1)[0].strip(" \t*:")
+    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t:*").partition("\n")[0]
+    answer = _STATEMENT_END.split(line, maxsplit=1)[0].strip(" \t*:")
     return Extraction(answer, "last 'the answer is'") if answer else None
 
 

@@ -13,9 +13,9 @@
 # limitations under the License.
 """Computer algebra, in the worker only: does a prediction equal the gold answer?
 
-math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python. Its
-own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because they
-forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
+math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python.
+Its own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because
+they forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
 ``10^{-7}`` equals 0 (six decimals), equations without real solutions all equal each other, units are cut off by letter.
 So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single expressions:
 
@@ -109,7 +109,15 @@ def parse(text: str) -> Any:
 
 def warm_up() -> None:
     """Let the parser build its tables and sympy its lazy imports, which takes the first expressions a second."""
-    for text in (r"\frac{\sqrt{3}+1}{2}", r"x^{2}-2x+1", r"2\pi r", r"(x+1)(x-y)", r"e^{-x}\ln 2", r"\sin^{2}x", r"-n!+a_{1}"):
+    for text in (
+        r"\frac{\sqrt{3}+1}{2}",
+        r"x^{2}-2x+1",
+        r"2\pi r",
+        r"(x+1)(x-y)",
+        r"e^{-x}\ln 2",
+        r"\sin^{2}x",
+        r"-n!+a_{1}",
+    ):
         judge((text,), text + "+1")
 
 
