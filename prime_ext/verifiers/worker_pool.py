@@ -15,15 +15,15 @@
 
 pebble's ``ProcessPool`` does the work; this module adds what graders need on top:
 
-- A task always ends in a value or a :class:`Failure`, never in an exception that somebody forgets to read. Past its time
-  limit, which counts from its start in the worker, it is a ``timeout``; past the memory limit ``out_of_memory``; if it
-  raises, ``error``. Only that task is affected.
+- A task always ends in a value or a :class:`Failure`, never in an exception that somebody forgets to read. Past its
+  time limit, which counts from its start in the worker, it is a ``timeout``; past the memory limit ``out_of_memory``;
+  if it raises, ``error``. Only that task is affected.
 - A task whose worker dies from outside (SIGKILL, the kernel's memory killer) is retried once on another worker.
-- A pool that cannot go on (pebble gives up when an idle worker is killed; a worker killed within a message can block the
-  others for good) is replaced, and the unfinished tasks are started again.
-- Workers are spawned, not forked, so threads in the parent do no harm, and they do not import the parent's ``__main__``,
-  which in training would load torch and verl into each of them. They die with the parent, even if that is killed
-  (on Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
+- A pool that cannot go on (pebble gives up when an idle worker is killed; a worker killed within a message can block
+  the others for good) is replaced, and the unfinished tasks are started again.
+- Workers are spawned, not forked, so threads in the parent do no harm, and they do not import the parent's
+  ``__main__``, which in training would load torch and verl into each of them. They die with the parent, even if that is
+  killed (on Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
 - No signals in the parent, and four threads however many tasks wait.
 """
 
@@ -81,7 +81,8 @@ class _SpawnWithoutMain:
 class _Popen(popen_spawn_posix.Popen):
     # The standard library's own code, seeing another `spawn`: patching that module would change other pools as well.
     _launch = types.FunctionType(
-        popen_spawn_posix.Popen._launch.__code__, {**vars(popen_spawn_posix), "spawn": _SpawnWithoutMain}
+        popen_spawn_posix.Popen._launch.__code__,  # type: ignore[attr-defined]
+        {**vars(popen_spawn_posix), "spawn": _SpawnWithoutMain},
     )
 
 
@@ -103,8 +104,11 @@ def _start_worker(parent: int, memory_limit: int, preload: tuple[str, ...]) -> N
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    for module in preload:
-        importlib.import_module(module)
+    for entry in preload:
+        module, _, function = entry.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -139,7 +143,8 @@ class WorkerPool:
         time_limit: seconds that a task may run, unless ``submit`` says otherwise. Waiting in the queue is free.
         memory_limit: address space of one worker, in bytes.
         tasks_per_worker: a worker is replaced after so many tasks, so that its memory cannot grow for ever.
-        preload: names of modules that a worker imports before its first task.
+        preload: what a worker does before its first task: modules to import, ``"module"``, or functions without
+            arguments to call, ``"module:function"``.
 
     Processes and threads start with the first task. Close the pool or use it as a context manager.
     """
@@ -325,7 +330,7 @@ def default_pool() -> WorkerPool:
     global _default
     with _default_lock:
         if _default is None:
-            _default = WorkerPool(preload=("prime_ext.verifiers.math.symbolic",))
+            _default = WorkerPool(preload=("prime_ext.verifiers.math.symbolic:warm_up",))
         return _default
 
 

@@ -15,9 +15,9 @@
 
 Numbers. Exact, as fractions. No tolerance and no factor of 100.
 
-- Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at least
-  two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong for
-  ``1/3``, and a decimal is right against a decimal only if equal.
+- Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at
+  least two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong
+  for ``1/3``, and a decimal is right against a decimal only if equal.
 - Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``. With no sign on either side
   nothing is scaled: ``20`` and ``2000``, ``0.5`` and ``50`` differ.
 - A gold answer that is a plain number wants a plain number: ``\\sqrt{16}``, ``2^{10}``, ``12\\cdot7`` or ``1-\\frac14``
@@ -32,9 +32,9 @@ brackets mean the same. A list without brackets equals a tuple in round brackets
 inequalities equals the tuple with its brackets, never a list. Ratios are equal if proportional; ``a:b`` also equals
 ``a/b``. Matrices: same shape and entries; a row or column equals a tuple in round brackets.
 
-Equations. A prediction ``y = 5`` is 5 for a gold that is no equation, whatever ``y`` is, but a chain with a plain number
-other than the last one contradicts itself and is wrong. A gold ``x = 5`` is 5 for a prediction that is no equation.
-Units may be missing; two known units of one kind must agree. Words are compared without case and punctuation.
+Equations. A prediction ``y = 5`` is 5 for a gold that is no equation, whatever ``y`` is, but a chain with a plain
+number other than the last one contradicts itself and is wrong. A gold ``x = 5`` is 5 for a prediction that is no
+equation. Units may be missing; two known units of one kind must agree. Words are compared without case and punctuation.
 """
 
 import re
@@ -74,7 +74,8 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     if isinstance(answer, Equation) and not isinstance(gold, Equation):
         return False if _contradictory(answer) else compare(gold, answer.value, leaf)
     if isinstance(gold, Equation) and not isinstance(answer, Equation):
-        return compare(gold.value, answer, leaf) if NAME.fullmatch(gold.sides[0]) else False
+        named = NAME.fullmatch(gold.sides[0]) or not _FREE_LETTER.search(gold.sides[0])
+        return compare(gold.value, answer, leaf) if named else False
     if isinstance(gold, Equation) and isinstance(answer, Equation):
         return _compare_equations(gold, answer, leaf)
     if isinstance(gold, Words) or isinstance(answer, Words):
@@ -108,6 +109,8 @@ def _contradictory(equation: Equation) -> bool:
 def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -> bool | None:
     if gold.sides == answer.sides:
         return True
+    if not _FREE_LETTER.search("".join(gold.sides)):
+        return False if _contradictory(answer) else compare(gold.value, answer.value, leaf)
     first, other = gold.sides[0], answer.sides[0]
     if NAME.fullmatch(first) and NAME.fullmatch(other):
         if first == other:
@@ -175,14 +178,18 @@ def _compare_numbers(gold: Leaf, wanted: PlainNumber, answer: Leaf, given: Plain
 
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
-    kinds = []
+    """Whether two units of one word are of one kind and differ, or are powers that differ."""
+    kinds, powers = [], []
     for unit in (gold, answer):
         words = re.findall(r"[a-zA-Z]+", (unit or "").replace("\\text", "").replace("\\cdot", ""))
-        if len(words) != 1 or "^" in (unit or ""):
+        if len(words) != 1:
             return False
         word = words[0].lower()
-        kinds.append(_UNIT_KIND.get(word) or _UNIT_KIND.get(word.removesuffix("s")))
-    return None not in kinds and kinds[0] != kinds[1] and kinds[0][0] == kinds[1][0]  # type: ignore[index]
+        kinds.append(_UNIT_KIND.get(word) or _UNIT_KIND.get(word.removesuffix("s")) or (-1, word))
+        powers.append(re.findall(r"\^\{(-?\d)\}", unit or ""))
+    if kinds[0] == kinds[1]:
+        return bool(powers[0] and powers[1] and powers[0] != powers[1])
+    return kinds[0][0] == kinds[1][0] >= 0
 
 
 def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
@@ -204,7 +211,7 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         long = len(gold.items) > 2 and len(answer.items) > 2
         if not long and (gold.left, gold.right) != (answer.left, answer.right):
             return False
-        if gold.name and answer.name and gold.name != answer.name:
+        if gold.name != answer.name and VARIABLE.fullmatch(gold.name) and VARIABLE.fullmatch(answer.name):
             return False
         return _in_order(gold.items, answer.items, leaf)
     if kinds in ({"list", "tuple"}, {"tuple", "matrix"}):
@@ -223,7 +230,8 @@ def _compare_group_with_one(gold: Node, answer: Node, leaf: LeafComparison) -> b
     group, other = (gold, answer) if isinstance(gold, Group) else (answer, gold)
     assert isinstance(group, Group)
     if len(group.items) == 1:
-        return compare(*((group.items[0], answer) if group is gold else (gold, group.items[0])), leaf)  # type: ignore[arg-type]
+        single = group.items[0]
+        return compare(single, answer, leaf) if group is gold else compare(gold, single, leaf)
     if not isinstance(other, Leaf):
         return leaf(gold, answer) if group.left or group.kind == "union" else False
     if group.kind == "ratio" and len(group.items) == 2:

@@ -25,12 +25,12 @@ Styles, by name; each lists what it looks for, first hit wins:
 Several boxes. Honest responses box intermediate results on the way and several results at the end ("x = \\boxed{2} or
 x = \\boxed{3}"); a policy may box several guesses and hope that the right one is picked. So:
 
-- The last box decides, together with the boxes right before it that belong to the same statement: between two such boxes
-  there is either no line break and no end of a sentence, or nothing but spaces, punctuation, mathematics delimiters,
-  labels (``x =``, ``(a)``, ``Case 1:``, bullets) and the words "and", "or", "option", "answer". A conclusion between
-  them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces the earlier.
-- Equal boxes count once. Different ones are taken together as a list, in order. A list is right only against a gold list
-  with just these members, so guesses side by side are wrong, whichever of them is right.
+- The last box decides, together with the boxes right before it that belong to the same statement: between two such
+  boxes there is either no line break and no end of a sentence, or nothing but spaces, punctuation, mathematics
+  delimiters, labels (``x =``, ``(a)``, ``Case 1:``, bullets) and the words "and", "or", "option", "answer". A
+  conclusion between them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces the earlier.
+- Equal boxes count once. Different ones are taken together as a list, in order. A list is right only against a gold
+  list with just these members, so guesses side by side are wrong, whichever of them is right.
 - More than ten different boxes in one statement are no answer.
 - Earlier boxes do not count.
 
@@ -38,6 +38,7 @@ Guesses inside one box ("5 or 7") become a list as well (:mod:`prime_ext.verifie
 """
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -59,9 +60,7 @@ _CONCLUSION = re.compile(
     re.IGNORECASE,
 )
 _HASHES = re.compile(r"####[ \t]*([^\n]{1,400})")
-_ANSWER_IS = re.compile(
-    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)[ \t:*]*([^\n]{1,400})", re.IGNORECASE
-)
+_ANSWER_IS = re.compile(r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE)
 _STATEMENT_END = re.compile(r"[.!?](?:[\s*]|$)")
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?%?|-?\.\d+")
 
@@ -138,11 +137,10 @@ def _boxed(text: str) -> Extraction | None:
     first = end
     while first > 0 and _same_statement(text[offset + boxes[first - 1][2] + 1 : offset + boxes[first][0]]):
         first -= 1
+    found = [text[offset + content : offset + close].strip() for _, content, close in boxes[first:]]
     answers: dict[str, str] = {}
-    for _, content, close in boxes[first:]:
-        answer = text[offset + content : offset + close].strip()
-        if answer:
-            answers.setdefault(normalize(answer), answer)
+    for answer in filter(None, found):
+        answers.setdefault(normalize(answer) if 1 < len(found) and len(answer) < 1000 else answer, answer)
     if not answers:
         return Extraction(None, "the box is empty")
     if len(answers) == 1:
@@ -152,11 +150,9 @@ def _boxed(text: str) -> Extraction | None:
     return Extraction(", ".join(answers.values()), f"{len(answers)} boxes in one statement, taken as a list")
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    found = None
-    for found in pattern.finditer(text):
-        pass
-    return None if found is None else found.group(1)
+def _last(pattern: re.Pattern[str], text: str, group: int = 1) -> str | None:
+    matches = deque(pattern.finditer(text), maxlen=1)
+    return matches[0].group(group) if matches else None
 
 
 def _hashes(text: str) -> Extraction | None:
@@ -165,18 +161,17 @@ def _hashes(text: str) -> Extraction | None:
 
 
 def _answer_is(text: str) -> Extraction | None:
-    answer = _last(_ANSWER_IS, text)
-    if answer is None:
+    matches = deque(_ANSWER_IS.finditer(text), maxlen=1)
+    if not matches:
         return None
-    answer = _STATEMENT_END.split(answer, maxsplit=1)[0].strip(" \t*:")
+    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t:*").partition("\n")[0]
+    answer = _STATEMENT_END.split(line, maxsplit=1)[0].strip(" \t*:")
     return Extraction(answer, "last 'the answer is'") if answer else None
 
 
 def _last_number(text: str) -> Extraction | None:
-    found = None
-    for found in _NUMBER.finditer(text):
-        pass
-    return None if found is None else Extraction(found.group(), "last number")
+    number = _last(_NUMBER, text, 0)
+    return None if number is None else Extraction(number, "last number")
 
 
 _Finder = Callable[[str], Extraction | None]

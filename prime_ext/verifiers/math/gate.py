@@ -13,9 +13,9 @@
 # limitations under the License.
 """What computer algebra never gets to see: text that would hang it, fill memory or is no mathematics at all.
 
-The gate looks at normalised text only, in linear time. A response beyond these limits is wrong unless it equals the gold
-answer as text; that is a rule of the format, not a failure. A gold answer beyond them cannot be compared symbolically,
-so there the grader fails.
+The gate looks at normalised text only, in linear time. A response beyond these limits is wrong unless it equals the
+gold answer as text; that is a rule of the format, not a failure. A gold answer beyond them cannot be compared
+symbolically, so there the grader fails.
 """
 
 import re
@@ -32,20 +32,21 @@ MAX_COUNT = {"\\log": 4, "\\ln": 4, "\\sqrt": 8, "\\frac": 16, "\\sum": 1, "\\pr
 MAX_COUNT |= {"!": 4, "^": 24, "|": 12, "\\begin": 1, "\\binom": 4}
 
 _FUNCTIONS = (
-    "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arsinh arcosh artanh log ln exp "
-    "sqrt frac binom lfloor rfloor lceil rceil min max gcd lcm det sum prod int lim infty pi cdot pm mp cup cap setminus "
-    "le ge ne in approx text mathbb emptyset begin end overline bar hat vec tilde ldots partial mathcal angle triangle "
-    "circ equiv pmod bmod mod rightarrow lor neg cong parallel perp nabla"
+    "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arsinh arcosh artanh log ln "
+    "exp sqrt frac binom lfloor rfloor lceil rceil min max gcd lcm det sum prod int lim infty pi cdot pm mp cup cap "
+    "setminus le ge ne in approx text mathbb emptyset begin end overline bar hat vec tilde ldots partial mathcal angle "
+    "triangle circ equiv pmod bmod mod rightarrow lor neg cong parallel perp nabla"
 )
 _GREEK = (
-    "alpha beta gamma delta varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi "
-    "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell"
+    "alpha beta gamma delta varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi "
+    "chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell"
 )
 _ALLOWED = frozenset((_FUNCTIONS + " " + _GREEK).split())
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS_IN_A_ROW + 1}}}")
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
+_SIDE_BY_SIDE = re.compile(r"\d \d")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{6,}")
 _E_NOTATION = re.compile(r"\d[eE][+-]?\d{3}")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:[pbBvV]?matrix|smallmatrix|array)\}")
@@ -55,7 +56,7 @@ def refusal(text: str) -> str | None:
     """Return why ``text`` (a normalised answer) must not reach computer algebra, None if it may."""
     if len(text) > MAX_CHARACTERS:
         return f"more than {MAX_CHARACTERS} characters"
-    bare = _TEXT.sub(" ", text)
+    bare = _TEXT.sub(" ", text).replace("\\\\", "&")
     if not bare.isascii():
         return "characters beyond ASCII"
     if "__" in bare:
@@ -69,6 +70,8 @@ def refusal(text: str) -> str | None:
         return f"more than {MAX_DIGITS_IN_A_ROW} digits in a row"
     if _E_NOTATION.search(bare):
         return "an exponent of ten beyond 99"
+    if _SIDE_BY_SIDE.search(bare):
+        return "numbers side by side"
     unknown = next((name for name in _COMMAND.findall(_ENVIRONMENT.sub("", bare)) if name not in _ALLOWED), None)
     if unknown is not None:
         return f"unknown command \\{unknown[:20]}"
@@ -80,7 +83,7 @@ def refusal(text: str) -> str | None:
             return f"more than {limit} times {token}"
     if bare.count(",") + bare.count(";") >= MAX_MEMBERS or bare.count("\\cup") >= MAX_MEMBERS:
         return f"more than {MAX_MEMBERS} members"
-    if bare.count("&") + bare.count("\\\\") >= MAX_CELLS:
+    if bare.count("&") >= MAX_CELLS:
         return f"a matrix of more than {MAX_CELLS} cells"
     return _too_large(bare)
 

@@ -20,14 +20,16 @@ Rules, in this order:
 2.  Wrappers vanish: ``\\boxed``, ``$``, ``\\(``, ``\\[``, ``\\$`` and other currency signs, ``**``, spacing commands,
     size commands (``\\left``, ``\\big``), style commands (``\\displaystyle``, ``\\bf``), labels such as "Answer:", and
     punctuation at the end.
-3.  Synonyms: ``\\dfrac \\tfrac \\cfrac`` -> ``\\frac``; ``\\leq`` -> ``\\le``; ``\\times``, ``*`` -> ``\\cdot``; ``\\div``
-    -> ``/``; ``**`` between operands -> ``^``; ``\\langle \\rangle`` -> parentheses; ``\\lvert`` -> ``|`` and so on.
+3.  Synonyms: ``\\dfrac \\tfrac \\cfrac`` -> ``\\frac``; ``\\leq`` -> ``\\le``; ``\\times``, ``*`` -> ``\\cdot``;
+    ``\\div`` -> ``/``; ``**`` between operands -> ``^``; ``\\langle \\rangle`` -> parentheses; ``\\lvert`` -> ``|`` and
+    so on.
 4.  Text: ``\\mathrm``, ``\\textbf``, ``\\mbox`` ... -> ``\\text``. "or" -> ``\\lor``, "and" -> ``,``. A text that is a
     number or one letter loses the ``\\text``; plain words of four letters or more, and units after a number, gain it.
-5.  Thousands separators go: ``1,000``, ``1{,}000``, ``1\\,000``, ``1 000`` -> ``1000``. As ``1,000`` may also be a pair,
-    :func:`normalize` can be told to leave the comma.
-6.  Arguments get braces: ``\\frac12``, ``\\sqrt3``, ``x^2``, ``a_1`` -> ``\\frac{1}{2}``, ``\\sqrt{3}``, ``x^{2}``, ``a_{1}``
-    (all digits after ``^`` belong to the exponent, as most people mean, though not TeX). ``1 1/2`` -> ``1\\frac{1}{2}``.
+5.  Thousands separators go: ``1,000``, ``1{,}000``, ``1\\,000``, ``1 000`` -> ``1000``. As ``1,000`` may also be a
+    list, :func:`normalize` can be told to leave the comma; ``(1,200)`` is always a pair.
+6.  Arguments get braces: ``\\frac12``, ``\\sqrt3``, ``x^2``, ``a_1`` -> ``\\frac{1}{2}``, ``\\sqrt{3}``, ``x^{2}``,
+    ``a_{1}`` (all digits after ``^`` belong to the exponent, as most people mean, though not TeX). ``1 1/2`` ->
+    ``1\\frac{1}{2}``.
 7.  Degree signs become the unit ``\\text{degrees}``, ``\\%`` becomes ``%``, and spaces outside of text vanish.
 
 Units, percent signs, prefixes such as ``x =``, brackets and lists have a meaning and are left to
@@ -41,17 +43,18 @@ UNIT_WORDS = frozenset(
     """
     mm cm km dm ft in inch inches foot feet yd yard yards mile miles meter meters metre metres centimeter centimeters
     centimetre centimetres kilometer kilometers kilometre kilometres mg kg lb lbs oz gram grams kilogram kilograms pound
-    pounds ounce ounces ton tons ml liter liters litre litres gallon gallons sec second seconds min minute minutes hr hrs
-    hour hours day days week weeks month months year years cent cents dollar dollars usd euro euros rupees degree degrees
-    deg rad radian radians percent percentage mph kmh unit units square cubic sq people students
+    pounds ounce ounces ton tons ml liter liters litre litres gallon gallons sec second seconds min minute minutes hr
+    hrs hour hours day days week weeks month months year years cent cents dollar dollars usd euro euros rupees degree
+    degrees deg rad radian radians percent percentage mph kmh unit units square cubic sq people students
     """.split()
 )
 _NAMES = frozenset(
     """
-    arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan cot sec
-    csc exp infinity infty binom floor ceil
+    arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan cot
+    sec csc exp infinity infty binom floor ceil
     """.split()
 )
+_SHORT_WORDS = frozenset("yes no all odd none any not is it".split())
 _CHARACTERS = str.maketrans(
     {
         **dict.fromkeys("−–—﹣－‐‑", "-"),
@@ -102,7 +105,7 @@ _MIXED = re.compile(r"(?<![\d.\}])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d.])
 _WORD = re.compile(r"(?<![a-zA-Z\\{])[a-zA-Z]{2,}(?:[ '-]{1,2}[a-zA-Z]{2,})*(?![a-zA-Z}])")
 _COMMA_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:,\d{3})+)(?!\d|,\d)")
 _SPACES = re.compile(r"\s+")
-_TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|\s+")
+_TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|(?<=\d)(\s)\s*(?=\d)|\s+")
 _SCRIPT = re.compile(r"([\^_])\s*(-?\d+|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)")
 _ARGUMENT_COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![a-zA-Z])")
 _TRAILING = ".,;:? "
@@ -143,7 +146,7 @@ def _word(match: re.Match[str]) -> str:
     if lower in _NAMES:
         return "\\" + lower
     words = re.split(r"[ '-]+", lower)
-    if all(len(part) > 3 or part in UNIT_WORDS for part in words) or (len(words) > 1 and len(words[0]) > 2):
+    if any(len(part) > 3 for part in words) or all(part in UNIT_WORDS or part in _SHORT_WORDS for part in words):
         return rf"\text{{{word}}}"
     return word
 
@@ -212,18 +215,26 @@ def _outside_text(change: Callable[[str], str], text: str) -> str:
     return "".join(change(part) if index % 2 == 0 else rf"\text{{{part}}}" for index, part in enumerate(parts))
 
 
+def _without_commas(match: re.Match[str]) -> str:
+    # "(1,200)" is a pair, like "[1,200)".
+    before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
+    if before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}")):
+        return match.group()
+    return match.group().replace(",", "")
+
+
 def _words_and_numbers(part: str, thousands: bool) -> str:
     part = _CONNECTIVE.sub(lambda match: r"\lor " if match.group() == "or" else ",", part)
     part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
     if thousands:
-        part = _COMMA_THOUSANDS.sub(lambda match: match.group().replace(",", ""), part)
+        part = _COMMA_THOUSANDS.sub(_without_commas, part)
     return _WORD.sub(_word, part)
 
 
 def _tight(part: str) -> str:
-    """Brace scripts and drop spaces, except one after a command that a letter follows."""
+    """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
     part = _SCRIPT.sub(r"\1{\2}", part)
-    return _TIGHT.sub(lambda match: match.group(1) + " " if match.group(1) else "", part)
+    return _TIGHT.sub(lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part)
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Plain numbers, read exactly. No floats, no ``eval``; at most :data:`MAX_DIGITS` digits and exponents of ten up to 999."""
+"""Plain numbers, read exactly. No floats, no ``eval``; up to :data:`MAX_DIGITS` digits, exponents of ten up to 999."""
 
 import re
 from dataclasses import dataclass

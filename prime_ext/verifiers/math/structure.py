@@ -18,8 +18,8 @@ What each form means:
 - ``1,2`` or ``1;2`` or ``1 or 2``: a list. ``\\{1,2\\}``: a set. ``(1,2)``, ``[1,2)``: a tuple or interval with these
   brackets. A single member loses its brackets, so ``(5)``, ``\\{5\\}`` and ``5`` are the same.
 - ``\\pm`` (at most twice in a member) stands for both signs: ``1\\pm\\sqrt{2}`` is a list of two.
-- ``x<3``, ``2\\le x<5`` (one variable alone between the bounds) are intervals; ``\\mathbb{R}`` is ``(-\\infty,\\infty)``;
-  intervals joined by ``\\cup`` or "or" are a union.
+- ``x<3``, ``2\\le x<5`` (one variable alone between the bounds) are intervals; ``\\mathbb{R}`` is
+  ``(-\\infty,\\infty)``; intervals joined by ``\\cup`` or "or" are a union.
 - ``x\\in S`` is ``S``; ``\\sqrt{2}\\approx1.41`` is its left side, unless that is a name.
 - ``a:b:c``: a ratio. ``\\begin{pmatrix}...``: a matrix (determinants are left alone).
 - A percent sign, and a trailing unit (``\\text{...}`` of up to five words after a value), are kept beside the value.
@@ -34,6 +34,7 @@ from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, ")": -1, "]": -1, "}": -1, "\\}": -1}
 _RELATIONS = frozenset(["=", "<", ">", "\\le", "\\ge", "\\ne", "\\in", "\\approx"])
+_CONSTANTS = frozenset(["\\pi", "\\infty", "e", "\\emptyset"])
 _ORDER = {"<": ("<", False), "\\le": ("<", True), ">": (">", False), "\\ge": (">", True)}
 _MATRIX = re.compile(
     r"\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{(?:[pbB]?matrix|smallmatrix|array)\}",
@@ -69,7 +70,8 @@ class Words:
 
 @dataclass(frozen=True)
 class Group:
-    """Several answers: ``list``, ``tuple``, ``interval`` (from inequalities), ``set``, ``union``, ``ratio``, ``matrix``.
+    """Several answers: ``list``, ``tuple``, ``interval`` (from inequalities), ``set``, ``union``, ``ratio``,
+    ``matrix``.
 
     ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a matrix; ``name`` is
     the variable of an inequality.
@@ -105,16 +107,19 @@ Node = Leaf | Words | Group | Equation | Relation
 
 def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
     """Split at separators outside of all brackets. Return the parts and the separators between them."""
-    parts, found, current, depth = [], [], [], 0
+    parts: list[str] = []
+    found: list[str] = []
+    current: list[str] = []
+    depth = 0
     for token in _TOKEN.findall(text):
         depth += _OPEN.get(token, 0)
         if depth <= 0 and token in separators:
-            parts.append("".join(current))
+            parts.append("".join(current).strip())
             found.append(token)
             current = []
         else:
             current.append(token)
-    return [*parts, "".join(current)], found
+    return [*parts, "".join(current).strip()], found
 
 
 def _unwrap(text: str, left: str, right: str) -> str | None:

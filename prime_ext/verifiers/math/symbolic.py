@@ -13,9 +13,9 @@
 # limitations under the License.
 """Computer algebra, in the worker only: does a prediction equal the gold answer?
 
-math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python. Its
-own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because they
-forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
+math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python.
+Its own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because
+they forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
 ``10^{-7}`` equals 0 (six decimals), equations without real solutions all equal each other, units are cut off by letter.
 So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single expressions:
 
@@ -27,11 +27,10 @@ So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`
 3. Where evaluation says nothing (unknown functions, sets), math-verify's ``verify`` decides, gold answer first, without
    its own time limits. It gets sets and sets, or expressions and expressions, but never mixtures.
 
-Limits of precision: expressions that differ by less than one part in 10^25 count as equal, also those that differ only
-where no random point lies (isolated points; branches outside of (-4, 4)).
+Limits of precision: expressions that differ by less than one part in 10^30 count as equal, also those that differ only
+where no random point lies (isolated points; branches beyond (-4, 4), or (-200, 200) with steps and absolute values).
 """
 
-import hashlib
 import logging
 import random
 import re
@@ -46,20 +45,25 @@ from math_verify import verify
 from sympy.core.cache import clear_cache
 
 from prime_ext.verifiers.math.compare import compare
-from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.math.normalize import has_ambiguous_comma, normalize
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
 
 POINTS = 6
-PRECISION = 40
-AGREEMENT = 25
+PRECISION = 50
+AGREEMENT = 30
+MAX_INTEGER_DIGITS = 4000
+_STEPPED = (sympy.floor, sympy.ceiling, sympy.Mod, sympy.Abs, sympy.Max, sympy.Min)
+_WIDE_SCALES = (2, 2, 2, 5, 5, 5, 11, 11, 11, 31, 31, 31, 101, 101, 101, 101)
 _CLEAR_CACHE_EVERY = 200
 
 # Said once per process although the time limits are off on purpose.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
-_PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)|(?<![a-zA-Z\\])(?<=[a-eij-oq-zA-EI-OR-Z])(?=\()")
+_PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)|(?<![a-zA-Z\\].)(?<=[a-eij-oq-zA-EI-OR-Z])(?=\()")
+# The grammar knows E only alone.
+_LETTER_E = re.compile(r"(?<![a-zA-Z\\])E(?![a-zA-Z])")
 _MIXED = re.compile(r"(?<=\d)\\frac\{(\d+)\}\{(\d+)\}")
 _LETTER_TEXT = re.compile(r"\\text\{\s*([a-zA-Z])\s*\}")
 _calls = count(1)
@@ -75,7 +79,8 @@ class GoldUnparsable(Unparsable):
 
 def _latex(text: str) -> str:
     """What the grammar would misread: ``2(3)`` is a product, ``3\\frac{5}{2}`` too, ``x(y+1)`` is no function."""
-    return _PRODUCT.sub(r"\\cdot ", _MIXED.sub(_mixed, _LETTER_TEXT.sub(r"\1", text)))
+    text = _LETTER_E.sub(r"\\Upsilon ", _LETTER_TEXT.sub(r"\1", text))
+    return _PRODUCT.sub(r"\\cdot ", _MIXED.sub(_mixed, text))
 
 
 def _mixed(match: re.Match[str]) -> str:
@@ -102,6 +107,20 @@ def parse(text: str) -> Any:
     return parsed
 
 
+def warm_up() -> None:
+    """Let the parser build its tables and sympy its lazy imports, which takes the first expressions a second."""
+    for text in (
+        r"\frac{\sqrt{3}+1}{2}",
+        r"x^{2}-2x+1",
+        r"2\pi r",
+        r"(x+1)(x-y)",
+        r"e^{-x}\ln 2",
+        r"\sin^{2}x",
+        r"-n!+a_{1}",
+    ):
+        judge((text,), text + "+1")
+
+
 def judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
     """Compare a prediction with accepted gold answers (as extracted, not yet normalised).
 
@@ -125,14 +144,24 @@ def judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
 
 
 def _judge_one(gold: str, answer: str) -> tuple[str, str]:
-    for thousands in (True, False):
-        found = compare(
-            read_answer(normalize(gold, thousands=thousands)), read_answer(normalize(answer, thousands=thousands)), leaf
-        )
-        if found:
-            return "correct", "algebra: equal"
-        if "," not in gold + answer:
-            break
+    """Try both readings of ``1,000``. The gold answer counts as unreadable only if no reading of it can be used.
+
+    Raises:
+        GoldUnparsable: that is so.
+    """
+    readings = (True, False) if has_ambiguous_comma(gold) or has_ambiguous_comma(answer) else (True,)
+    unreadable: GoldUnparsable | None = None
+    readable = False
+    for thousands in readings:
+        wanted, given = (read_answer(normalize(text, thousands=thousands)) for text in (gold, answer))
+        try:
+            if compare(wanted, given, leaf):
+                return "correct", "algebra: equal"
+            readable = True
+        except GoldUnparsable as error:
+            unreadable = error
+    if unreadable is not None and not readable:
+        raise unreadable
     return "wrong", "algebra: not equal"
 
 
@@ -174,7 +203,7 @@ def to_latex(node: Node) -> str:
     if isinstance(node, Leaf):
         return node.text
     if isinstance(node, Group) and node.kind == "union":
-        return r"\cup".join(to_latex(item) for item in node.items)
+        return r"\cup".join(_set(item) for item in node.items)
     if isinstance(node, Group) and node.kind in ("tuple", "interval") and len(node.items) == 2:
         return node.left + ",".join(to_latex(item) for item in node.items) + node.right
     if isinstance(node, Group) and node.kind == "set":
@@ -182,46 +211,68 @@ def to_latex(node: Node) -> str:
     raise Unparsable(f"no expression: {type(node).__name__}")
 
 
-def _points(symbols: list[sympy.Symbol], seed: str) -> list[dict[sympy.Symbol, sympy.Expr]]:
+def _set(node: Node) -> str:
+    """Write a part of a union; the braces that single members lost come back."""
+    lone = isinstance(node, Leaf) and not re.search(r"mathbb|emptyset|setminus|cap|\\{", node.text)
+    return rf"\{{{to_latex(node)}\}}" if lone else to_latex(node)
+
+
+def _points(symbols: list[sympy.Symbol], wide: bool) -> list[dict[sympy.Symbol, sympy.Expr]]:
     imaginary = {symbol: sympy.I for symbol in symbols if symbol.name == "i"}
     free = [symbol for symbol in symbols if symbol.name != "i"]
     if not free:
         return [imaginary]
-    generator = random.Random(hashlib.sha256(seed.encode()).digest())
+    generator = random.Random(len(free))
     return [
-        {**imaginary, **{symbol: sympy.Rational(generator.randrange(-4000, 4000) * 2 + 1, 2003) for symbol in free}}
-        for _ in range(POINTS)
+        {**imaginary, **{symbol: sympy.Rational(generator.randrange(-4000, 4000) * scale + 1, 2003) for symbol in free}}
+        for scale in (_WIDE_SCALES if wide else (2,) * POINTS)
     ]
 
 
-def _value(expression: Any, point: dict[sympy.Symbol, sympy.Expr]) -> Any:
-    """Return the value as a complex mpmath-backed number, None if it is undefined or not a number."""
-    value = expression.evalf(PRECISION, subs=point, maxn=400)
+def _value(expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: int = PRECISION) -> Any:
+    """Return the real and imaginary part of the value, None if it is infinite, undefined or not a number."""
+    value = expression.evalf(precision, subs=point, maxn=10 * precision)
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         return None
     real, imaginary = value.as_real_imag()
     return (real, imaginary) if real.is_Number and imaginary.is_Number else None
 
 
-def _close(left: Any, right: Any) -> bool:
+def _close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
     scale = max(abs(part) for part in (*left, *right))
     difference = max(abs(left[0] - right[0]), abs(left[1] - right[1]))
-    return bool(difference <= scale * sympy.Float(10) ** -AGREEMENT)
+    return bool(difference <= scale * sympy.Float(10, PRECISION) ** -agreement)
+
+
+def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) -> bool | None:
+    """Compare two values, None if both are undefined. Large ones also to their unit digit: 2^100-2 is not 2^100-3.
+
+    Raises:
+        OverflowError: they agree as far as looked at, but are too large to look further.
+    """
+    left, right = _value(wanted, point), _value(given, point)
+    if left is None and right is None:
+        return None
+    if left is None or right is None or not _close(left, right):
+        return False
+    size = max(abs(part) for part in left)
+    digits = int(sympy.log(size, 10).evalf(10)) if size > 10**6 else 0
+    if digits == 0:
+        return True
+    if digits > MAX_INTEGER_DIGITS:
+        raise OverflowError(f"values of {digits} digits")
+    exact = [_value(side, point, PRECISION + digits) for side in (wanted, given)]
+    return exact[0] is not None and exact[1] is not None and _close(exact[0], exact[1], AGREEMENT + digits)
 
 
 def _evaluate_both(wanted: Any, given: Any) -> bool | None:
     """True or False by evaluation, None if too few points are defined for both."""
     symbols = sorted(wanted.free_symbols | given.free_symbols, key=lambda symbol: symbol.name)
-    points = _points(symbols, str(len(symbols)))
-    agreed = 0
-    for point in points:
-        left, right = _value(wanted, point), _value(given, point)
-        if left is None and right is None:
-            continue
-        if left is None or right is None or not _close(left, right):
-            return False
-        agreed += 1
-    return True if agreed >= min(3, len(points)) else None
+    points = _points(symbols, wide=wanted.has(*_STEPPED) or given.has(*_STEPPED))
+    equal = [_equal_at(wanted, given, point) for point in points]
+    if False in equal:
+        return False
+    return True if equal.count(True) >= min(3, len(points)) else None
 
 
 def _expressions_equal(wanted: Any, given: Any, gold: Node, answer: Node) -> bool:
@@ -257,7 +308,7 @@ def _relations_equal(wanted: tuple[str, Any], given: tuple[str, Any]) -> bool:
     if not symbols:
         return False
     ratios = []
-    for point in _points(symbols, "relation"):
+    for point in _points(symbols, wide=False):
         above, below = _value(left, point), _value(right, point)
         if above is None or below is None or above[1] != 0 or below[1] != 0 or below[0] == 0 or above[0] == 0:
             continue

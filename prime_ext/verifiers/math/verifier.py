@@ -13,9 +13,9 @@
 # limitations under the License.
 """The math verifier: is the final answer of a response the gold answer?
 
-Three stages, each only for what the one before left open: text equality and rules in the caller (microseconds), the gate,
-computer algebra in a worker process that can be killed (milliseconds). The verdict does not depend on the number of
-workers or on what was verified before.
+Three stages, each only for what the one before left open: text equality and rules in the caller (microseconds), the
+gate, computer algebra in a worker process that can be killed (milliseconds). The verdict does not depend on the number
+of workers or on what was verified before.
 """
 
 import asyncio
@@ -187,7 +187,8 @@ def _settle(case: _Case, result: object) -> None:
     if isinstance(result, Failure):
         case.verdict = grader_failed(result.outcome, case.answer, seconds, result.detail)
         return
-    outcome, reason = result  # type: ignore[misc]
+    assert isinstance(result, tuple)
+    outcome, reason = result
     if outcome == "correct":
         case.verdict = correct(case.answer, seconds, reason)
     elif outcome == "wrong":

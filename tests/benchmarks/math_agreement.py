@@ -1,0 +1,196 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Agreement of graders with labels, on public pair collections and on our own fixture.
+
+    python tests/benchmarks/math_agreement.py [--graders name=module:function ...] [--data DIR]
+
+Collections (``gold``, ``pred``, ``label``):
+
+- ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the prediction is the last
+  box, else the final answer of the last step; the label is ``final_answer_correct``. (Its Omni-MATH part has no gold answers
+  and none of the other sets contains its problems, so it cannot be joined.)
+- ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against themselves in another
+  typography. All are right.
+- ``perturbed``: the same with one number changed. All are wrong.
+- ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labelled by hand, one rule of ours per line.
+
+Beside ours stands math-verify alone with its default settings; ``--graders`` adds any callable ``(gold, pred) ->
+bool``. Every disagreement goes into the JSON beside this file.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prime_ext.verifiers.math import MathVerifier, extract
+
+ROOT = Path(__file__).resolve().parents[2]
+Pair = tuple[str, str, bool]
+Grader = Callable[[str, str], bool | None]
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
+
+
+def _lines(path: Path) -> Iterator[dict]:
+    with path.open() as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def processbench_gsm8k(data: Path) -> list[Pair]:
+    golds = {}
+    for split in ("train", "test"):
+        for row in _lines(data / "gsm8k" / f"{split}.jsonl"):
+            golds[row["question"].strip()] = row["answer"].split("####")[1].strip()
+    pairs = []
+    for row in json.loads((data / "processbench" / "gsm8k.json").read_text()):
+        gold = golds.get(row["problem"].strip())
+        answer = (
+            extract("\n\n".join(row["steps"])).answer or extract(row["steps"][-1], "lenient").answer if gold else None
+        )
+        if gold is not None and answer is not None:
+            pairs.append((gold, answer, bool(row["final_answer_correct"])))
+    return pairs
+
+
+def gold_answers(data: Path) -> list[str]:
+    """Return distinct gold answers; of the plain integers, which are easy, one in ten."""
+    golds = [row["answer"] for row in _lines(data / "math" / "train.jsonl")]
+    column = json.loads((data / "math500" / "math_test_cleaned.json").read_text())["expected_answer"]
+    golds += column.values() if isinstance(column, dict) else column
+    golds += [", ".join(row["final_answer"]) for row in _lines(data / "olympiadbench" / "test.jsonl")]
+    for row in _lines(data / "minerva_math" / "test.jsonl"):
+        answer = extract(row["solution"]).answer
+        golds += [answer] if answer else []
+    golds += [str(row["answer"]) for row in _lines(data / "aime" / "aimo-validation-aime.jsonl")]
+    golds += [str(row["answer"]) for row in _lines(data / "amc" / "aimo-validation-amc.jsonl")]
+    chooser = random.Random(0)
+    return [
+        gold
+        for gold in dict.fromkeys(golds)
+        if gold.strip() and not re.fullmatch(r"-?[\d.,]+", gold) or chooser.random() < 0.1
+    ]
+
+
+def restyle(gold: str) -> str:
+    """The same answer as somebody else would have typed it."""
+    text = gold.replace("\\frac{", "\\dfrac{").replace("\\left", "").replace("\\right", "").replace("\\cdot", "\\times")
+    text = re.sub(r"(?<=[\w}])([+=])(?=[\w\\])", r" \1 ", text)
+    return f"${text}$."
+
+
+def perturb(gold: str) -> str | None:
+    """The same answer with its last number, outside of text and subscripts, made larger by one. None if it has none."""
+    hidden = re.sub(
+        r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|_\{?\w+\}?|(?:cm|m|units)\}?\^\d|\[\d+\]|\\\^|\^\{?\\circ\}?",
+        lambda match: "#" * len(match.group()),
+        gold,
+    )
+    numbers = list(re.finditer(r"\d+", hidden))
+    if not numbers or "\\approx" in gold:
+        return None
+    start, stop = numbers[-1].span()
+    return gold[:start] + str(int(gold[start:stop]) + 1) + gold[stop:]
+
+
+def collections(data: Path) -> dict[str, list[Pair]]:
+    golds = gold_answers(data)
+    fixture = _lines(ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl")
+    return {
+        "processbench_gsm8k": processbench_gsm8k(data),
+        "restyled": [(gold, restyle(gold), True) for gold in golds],
+        "perturbed": [(gold, changed, False) for gold in golds if (changed := perturb(gold)) is not None],
+        "fixture": [(row["gold"], row["pred"], row["label"]) for row in fixture],
+    }
+
+
+def math_verify_alone(gold: str, pred: str) -> bool:
+    from math_verify import parse, verify
+
+    return bool(verify(parse(f"\\boxed{{{gold}}}"), parse(f"\\boxed{{{pred}}}")))
+
+
+def measure(grader: Grader, pairs: list[Pair]) -> dict:
+    """Count agreements. A grader that says None could not decide; that counts as no agreement, and apart."""
+    false_positives, false_negatives, undecided = [], [], []
+    started = time.perf_counter()
+    for gold, pred, label in pairs:
+        said = grader(gold, pred)
+        if said is None:
+            undecided.append([gold, pred, label])
+        elif said and not label:
+            false_positives.append([gold, pred])
+        elif label and not said:
+            false_negatives.append([gold, pred])
+    wrong = len(false_positives) + len(false_negatives) + len(undecided)
+    return {
+        "pairs": len(pairs),
+        "agreement": round(1 - wrong / len(pairs), 5),
+        "ms_per_pair": round(1000 * (time.perf_counter() - started) / len(pairs), 3),
+        "false_positives": false_positives,
+        "false_negatives": false_negatives,
+        "undecided": undecided,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--graders", nargs="*", default=[], metavar="NAME=MODULE:FUNCTION")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    arguments = parser.parse_args()
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    verifier = MathVerifier()
+
+    def ours(gold: str, pred: str) -> bool | None:
+        verdict = verifier.verify_answer(pred, gold)
+        return None if verdict.grader_failure else verdict.correct
+
+    graders: dict[str, Grader] = {"prime_ext": ours, "math-verify alone": math_verify_alone}
+    for given in arguments.graders:
+        name, _, target = given.partition("=")
+        module, _, function = target.partition(":")
+        graders[name] = getattr(importlib.import_module(module), function)
+    report: dict = {
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("math-verify", "latex2sympy2_extended", "sympy")
+        },
+        "collections": {},
+    }
+    for collection, pairs in collections(arguments.data).items():
+        report["collections"][collection] = results = {}
+        for name, grader in graders.items():
+            results[name] = result = measure(grader, pairs)
+            print(
+                f"{collection:20} {name:20} {result['pairs']:5} pairs  {100 * result['agreement']:6.2f} %  "
+                f"false positives {len(result['false_positives']):3}  false negatives "
+                f"{len(result['false_negatives']):3}  undecided {len(result['undecided']):3}  "
+                f"{result['ms_per_pair']:.2f} ms",
+                flush=True,
+            )
+    arguments.output.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Speed and memory of the math verifier.
+
+    python tests/benchmarks/math_verifier.py [--hostile 10000]
+
+- Text path: responses whose boxed answer equals the gold answer as text, pairs per second on one core; target 20,000.
+- Rules path: MATH answers in another typography, which rules decide, on one core.
+- Algebra path: MATH answers rewritten so that only algebra can decide, half of them changed; pairs per second and core in
+  a worker's function, and through the pool with all workers; target 150 per core. Beside it math-verify alone on the
+  same pairs, in the same run.
+- Memory: resident size of the parent and of the largest worker after 1,000 and after all hostile answers.
+
+The results go into the JSON beside this file. MATH is read from the data folder (``PRIME_EXT_DATA`` or ``--data``).
+"""
+
+import argparse
+import importlib.metadata
+import json
+import logging
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from prime_ext.verifiers.math import MathVerifier  # noqa: E402
+from prime_ext.verifiers.math.verifier import decide  # noqa: E402
+from prime_ext.verifiers.worker_pool import WorkerPool  # noqa: E402
+
+from tests.benchmarks.math_agreement import data_folder, math_verify_alone, restyle  # noqa: E402
+from tests.verifiers.math.hostile import hostile_answers, random_hostile_answer  # noqa: E402
+
+Pair = tuple[str, str]
+
+
+def rewrite(answer: str, changed: bool) -> str | None:
+    """Write an answer so that text and rules do not see that it is the same (or that it is not). None if it is plain."""
+    if not re.search(r"\\sqrt|\\pi|[a-z]\^|(?<![\\a-z])[xyzabcnkmt](?![a-z])", answer) or "\\text" in answer:
+        return None
+    if re.search(r"[,=<>]|\\[lg]e|\\in|\\cup|begin|\\pm|%", answer):
+        return None
+    return rf"\frac{{2({answer})}}{{{3 if changed else 2}}}"
+
+
+def algebra_pairs(data: Path, limit: int) -> list[Pair]:
+    with (data / "math" / "train.jsonl").open() as file:
+        golds = [json.loads(line)["answer"] for line in file]
+    random.Random(0).shuffle(golds)
+    pairs = []
+    for gold in golds:
+        answer = rewrite(gold, changed=len(pairs) % 2 == 1)
+        if answer is not None and decide(gold, answer)[0] == "open":
+            pairs.append((gold, answer))
+        if len(pairs) == limit:
+            break
+    return pairs
+
+
+def rate(work: Callable[[Pair], object], pairs: list[Pair], seconds: float = 3.0) -> float:
+    """Pairs per second of CPU time, going round for at least ``seconds``."""
+    started, done = time.process_time(), 0
+    while time.process_time() - started < seconds:
+        for pair in pairs:
+            work(pair)
+        done += len(pairs)
+    return done / (time.process_time() - started)
+
+
+def resident(process: int) -> float:
+    """Resident memory in MB."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def children() -> list[int]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        found += [int(process) for process in (task / "children").read_text().split()]
+    return found
+
+
+def memory(count: int) -> dict:
+    generator = random.Random(0)
+    golds = ["5", r"\frac{\sqrt{x}+1}{2}", r"(-\infty,3]\cup[5,\infty)", r"x^{2}+y^{2}=1"]
+    fixed = hostile_answers()
+    report: dict = {}
+    outcomes: dict[str, int] = {}
+    with WorkerPool(time_limit=6.0, preload=("prime_ext.verifiers.math.symbolic:warm_up",)) as pool:
+        verifier = MathVerifier(pool)
+        slowest, started = 0.0, time.perf_counter()
+        for done in range(0, count, 100):
+            answers = [random_hostile_answer(generator) for _ in range(99)] + [fixed[(done // 100) % len(fixed)]]
+            verdicts = verifier.verify_batch(
+                [(rf"\boxed{{{a}}}", golds[i % len(golds)]) for i, a in enumerate(answers)]
+            )
+            for verdict in verdicts:
+                outcomes[str(verdict.outcome)] = outcomes.get(str(verdict.outcome), 0) + 1
+            slowest = max(slowest, *(verdict.seconds for verdict in verdicts))
+            if done + 100 in (1000, count):
+                sizes = sorted(resident(process) for process in children())
+                report[f"after {done + 100}"] = {
+                    "parent_mb": round(resident(os.getpid()), 1),
+                    "largest_worker_mb": round(sizes[-1], 1),
+                }
+        report["seconds"] = round(time.perf_counter() - started, 1)
+        report["slowest_verdict_seconds_with_queueing"] = round(slowest, 2)
+        report["outcomes"] = outcomes
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--hostile", type=int, default=10_000)
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    arguments = parser.parse_args()
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    workers = len(os.sched_getaffinity(0))
+    report: dict = {"settings": {"workers": workers, "hostile": arguments.hostile}, "memory": memory(arguments.hostile)}
+    print(json.dumps(report["memory"], indent=1), flush=True)
+
+    pairs = algebra_pairs(arguments.data, 300)
+    plain = [(gold, gold) for gold, _ in pairs] + [(str(n), str(n)) for n in range(300)]
+    verifier = MathVerifier()
+    prose = "We add the two numbers and simplify. " * 40
+    text = rate(lambda pair: verifier.verify(rf"{prose}The answer is \boxed{{{pair[1]}}}.", pair[0]), plain)
+    rules = rate(lambda pair: decide(pair[0], restyle(pair[0])), pairs)
+
+    with WorkerPool(workers, preload=("prime_ext.verifiers.math.symbolic:warm_up",)) as pool:
+        pooled = MathVerifier(pool)
+        batch = [(rf"\boxed{{{answer}}}", gold) for gold, answer in pairs]
+        pooled.verify_batch(batch[:20])
+        started = time.perf_counter()
+        verdicts = pooled.verify_batch(batch)
+        pooled_rate = len(batch) / (time.perf_counter() - started)
+        wrong = [
+            [*pair, str(v.outcome)] for n, (pair, v) in enumerate(zip(pairs, verdicts)) if v.correct != (n % 2 == 0)
+        ]
+    from prime_ext.verifiers.math.symbolic import judge, warm_up
+
+    warm_up()
+    first = time.process_time()
+    for gold, answer in pairs:
+        judge((gold,), answer)
+    algebra = len(pairs) / (time.process_time() - first)
+    first = time.process_time()
+    alone_wrong = sum(math_verify_alone(*pair) != (n % 2 == 0) for n, pair in enumerate(pairs))
+    alone = len(pairs) / (time.process_time() - first)
+    report["pairs_per_second"] = {
+        "text, one core": round(text),
+        "rules, one core": round(rules),
+        "algebra, one core": round(algebra, 1),
+        f"algebra, pool of {workers}": round(pooled_rate, 1),
+        "math-verify alone, one core": round(alone, 1),
+        "algebra / math-verify alone": round(algebra / alone, 2),
+    }
+    report["algebra_pairs"] = {"pairs": len(pairs), "ours_wrong": wrong, "math_verify_wrong": alone_wrong}
+    report["versions"] = {n: importlib.metadata.version(n) for n in ("math-verify", "sympy", "pebble")}
+    report["versions"]["python"] = sys.version.split()[0]
+    arguments.output.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps({**report["pairs_per_second"], **report["algebra_pairs"]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

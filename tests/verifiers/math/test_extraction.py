@@ -1,0 +1,138 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which answer counts: styles, several boxes, hostile text."""
+
+import time
+
+import pytest
+
+from prime_ext.verifiers.math import STYLES, extract, extract_answer
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"So \boxed{5}.", "5"),
+        (r"So \fbox{5}.", "5"),
+        (r"\boxed {5}", "5"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+        (r"\boxed{ }", None),
+        (r"\boxed{5", None),
+        (r"boxed{5}", None),
+        (r"The answer is 5.", None),
+        ("", None),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{x = \boxed{5}}", "5"),
+        (r"First \boxed{3}. Then we add 2. In total \boxed{5}.", "5"),
+        (r"\boxed{3} } }. Now \boxed{5}", "5"),
+        (r"{{{ \boxed{5} and \boxed{", "5"),
+        (r"\boxed{\text{a } b}", r"\text{a } b"),
+        # The last complete one: a response cut off in its last box falls back to the one before.
+        ("The length is \\boxed{3}.\nThe area is \\boxed{9", "3"),
+    ],
+)
+def test_the_last_complete_box(response, answer):
+    assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"x = \boxed{2} and y = \boxed{3}.", "2, 3"),
+        (r"$\boxed{2}$, $\boxed{3}$", "2, 3"),
+        (r"\boxed{2} or \boxed{3}", "2, 3"),
+        ("\\[\\boxed{2}\\]\n\\[\\boxed{3}\\]", "2, 3"),
+        ("Case 1: \\boxed{2}\nCase 2: \\boxed{3}", "2, 3"),
+        ("(a) $\\boxed{2}$\n\n(b) $\\boxed{3}$", "2, 3"),
+        (r"\boxed{5}, \boxed{5.0}, that is \boxed{5}", "5, 5.0"),
+        (r"\boxed{5} and \boxed{ 5 }", "5"),
+        ("The width is \\boxed{2} and the height is \\boxed{3}", "2, 3"),
+        # A conclusion replaces what came before, even in one sentence.
+        (r"The sum is \boxed{4}, so the answer is \boxed{16}", "16"),
+        ("\\boxed{4}.\n\nTherefore, the answer is \\boxed{16}", "16"),
+        ("We get \\boxed{4}. Now the square of this is needed. It is \\boxed{16}", "16"),
+    ],
+)
+def test_boxes_in_one_statement_are_a_list_and_earlier_ones_do_not_count(response, answer):
+    assert extract_answer(response) == answer
+
+
+def test_too_many_different_boxes_in_one_statement_are_no_answer():
+    found = extract(", ".join(rf"\boxed{{{guess}}}" for guess in range(11)))
+    assert found.answer is None and "more than 10" in found.rule
+
+
+@pytest.mark.parametrize(
+    ("style", "response", "answer"),
+    [
+        ("gsm8k", "She has 18.\n#### 18", "18"),
+        ("gsm8k", "#### 17\nno, wait\n#### 1,800", "1,800"),
+        ("gsm8k", r"It is \boxed{18}.", "18"),
+        ("gsm8k", "The answer is 18.", "18"),
+        ("gsm8k", "#### \nThe answer is 18.", "18"),
+        ("gsm8k", "18", None),
+        ("answer_is", "The final answer is: $3.5$. I hope it is correct.", "$3.5$"),
+        ("answer_is", "Answer: **12**", "12"),
+        ("answer_is", "the answer is 1. No, the answer is 2.", "2"),
+        ("answer_is", "So the answer to the question is 7!", "7"),
+        ("answer_is", "answer", None),
+        ("lenient", "So she pays $1,200.50 in all", "$1,200.50"),
+        ("lenient", "nothing", None),
+        ("boxed", "#### 18", None),
+    ],
+)
+def test_styles(style, response, answer):
+    assert extract_answer(response, style) == answer
+
+
+def test_an_unknown_style_is_refused_by_name():
+    with pytest.raises(ValueError, match="answer_is, boxed, gsm8k, lenient"):
+        extract("5", "last_number")
+
+
+@pytest.mark.parametrize("style", sorted(STYLES))
+@pytest.mark.parametrize(
+    "piece",
+    [
+        r"\boxed{",
+        "{",
+        "}",
+        r"\boxed{1}",
+        r"\boxed{1} and ",
+        "answer ",
+        "answer is ",
+        "the answer : ",
+        "#### ",
+        "1,",
+        "\\",
+        "$1 ",
+        "\n",
+        " ",
+        r"\boxed",
+        r"\fbox{\boxed{",
+        "a",
+        "-$1%",
+        "Answer: \\boxed{1}\n",
+    ],
+)
+def test_the_time_is_linear_in_the_text(style, piece):
+    def seconds(length):
+        text = piece * (length // len(piece))
+        started = time.process_time()
+        extract(text, style)
+        return time.process_time() - started
+
+    # Ten times the text may take ten times as long, and some; quadratic would be a hundred times.
+    assert seconds(1_000_000) < 0.2 + 30 * min(seconds(100_000) for _ in range(2))

@@ -1,0 +1,47 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What math-verify alone accepts and we must not: the reason for rules of our own. Fails when that is mended."""
+
+import pytest
+from math_verify import parse, verify
+
+from prime_ext.verifiers.math import MathVerifier
+from prime_ext.verifiers.worker_pool import WorkerPool
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    with WorkerPool(1) as pool:
+        yield MathVerifier(pool)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "why"),
+    [
+        (r"\pi(R^2-r^2)", "0", "letters are lower-cased"),
+        ("52_8", "52_7", "the base is dropped"),
+        ("6", "2(3)+1", "a product of integers is read as a mixed number"),
+        ("0.00000012", "0", "six decimals"),
+        (r"\frac{1}{3}", "0.333333", "six decimals"),
+        ("x^2=-1", "x=x+1", "equations without real solutions are all equal"),
+        ("2m", "2", "a letter is cut off as a unit"),
+        ("5", "3=5", "the last side of any chain"),
+        ("100", r"12\cdot8+4", "a question restated"),
+    ],
+)
+def test_what_math_verify_accepts_and_we_refuse(verifier, gold, answer, why):
+    assert verify(
+        parse(f"${gold}$", parsing_timeout=None), parse(f"${answer}$", parsing_timeout=None), timeout_seconds=None
+    )
+    assert not verifier.verify_answer(answer, gold).correct

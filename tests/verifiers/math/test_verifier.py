@@ -1,0 +1,227 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The verifier as a whole: labelled pairs, hostile answers, threads, asyncio, killed workers."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from prime_ext.verifiers import Outcome
+from prime_ext.verifiers.math import MathVerifier
+from prime_ext.verifiers.math.verifier import decide
+from prime_ext.verifiers.worker_pool import WorkerPool
+from tests.verifiers.math.hostile import hostile_answers, random_hostile_answer
+
+PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
+WARM_UP = ("prime_ext.verifiers.math.symbolic:warm_up",)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with WorkerPool(2, time_limit=20.0, preload=WARM_UP) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def verifier(pool):
+    return MathVerifier(pool)
+
+
+@pytest.fixture
+def payload_marker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "executed"
+    assert os.listdir(tmp_path) == []
+
+
+def test_there_are_enough_pairs_of_both_labels():
+    assert len(PAIRS) >= 250 and 0.4 < sum(pair["label"] for pair in PAIRS) / len(PAIRS) < 0.6
+
+
+@pytest.mark.parametrize("rule", sorted({pair["rule"] for pair in PAIRS}))
+def test_labelled_pairs(verifier, rule):
+    pairs = [pair for pair in PAIRS if pair["rule"] == rule]
+    verdicts = verifier.verify_batch([(rf"\boxed{{{pair['pred']}}}", pair["gold"]) for pair in pairs])
+    wrong = [
+        (pair["gold"], pair["pred"], str(verdict.outcome), verdict.detail)
+        for pair, verdict in zip(pairs, verdicts, strict=True)
+        if verdict.grader_failure or verdict.correct != pair["label"]
+    ]
+    assert not wrong
+
+
+def test_the_verdict_says_what_was_found_and_why(verifier):
+    verdict = verifier.verify(r"Thus \boxed{\frac{1}{2}}.", "0.5")
+    assert verdict.correct and verdict.extracted == r"\frac{1}{2}" and verdict.detail == "equal numbers"
+    assert 0 < verdict.seconds < 1
+    verdict = verifier.verify("I do not know.", "0.5")
+    assert verdict.outcome is Outcome.NO_ANSWER and verdict.score == 0.0 and verdict.extracted is None
+    assert verifier.verify("#### 18", "18", extraction="gsm8k").correct
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"\boxed{A or B or C or D}",
+        r"\boxed{A}\boxed{B}\boxed{C}\boxed{D}",
+        r"\boxed{A}, \boxed{C}",
+        r"\boxed{C, A}",
+        "\\boxed{A}\n\\boxed{B}\n\\boxed{C}",
+        r"It is \boxed{C} or \boxed{D}",
+        r"\boxed{C \text{ or } D}",
+        r"\boxed{C/D}",
+    ],
+)
+def test_stuffing_options_is_wrong(verifier, response):
+    assert verifier.verify(response, "C").outcome is Outcome.WRONG
+
+
+def test_any_of_several_gold_answers_may_be_matched(verifier):
+    assert verifier.verify_answer("x^2-1", ["5", "(x+1)(x-1)"]).correct
+    assert verifier.verify_answer("6", ["5", "(x+1)(x-1)"]).outcome is Outcome.WRONG
+    with pytest.raises(ValueError, match="at least one gold"):
+        verifier.verify_answer("5", [])
+
+
+@pytest.mark.parametrize(
+    "gold", ["", "  ", r"\sqrt{", "9^{9^{9^{9}}}", "(" * 99 + "x" + ")" * 99, r"x\equiv3\pmod{", "1+*2x"]
+)
+def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
+    verdict = verifier.verify_answer("x+5", gold)
+    assert verdict.outcome is Outcome.ERROR and verdict.grader_failure and verdict.score is None
+    # Equal text needs no understanding. And a usable gold answer beside it may still be matched.
+    assert not gold.strip() or verifier.verify_answer(gold, gold).correct
+    assert verifier.verify_answer("x+5", [gold, "5+x"]).correct
+
+
+@pytest.mark.parametrize("answer", [r"\sqrt{", "9^{9^{9^{9}}}", "(" * 99 + "x" + ")" * 99, "1+*2x", "?"])
+def test_an_unusable_prediction_is_wrong(verifier, answer):
+    assert verifier.verify_answer(answer, r"\sqrt{2}+x").outcome is Outcome.WRONG
+
+
+def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker):
+    answers = hostile_answers(str(payload_marker))
+    assert len(answers) >= 60
+    golds = ("5", r"\frac{\sqrt{3}}{2}", "x^2+1", r"(-\infty,3]", r"\text{east}", "1,2")
+    verifier.verify_answer("x", "y")
+    started = time.monotonic()
+    for gold in golds:
+        for answer in answers:
+            for verdict in (verifier.verify_answer(answer, gold), verifier.verify(rf"\boxed{{{answer}}}", gold)):
+                assert verdict.outcome is Outcome.WRONG or verdict.outcome is Outcome.NO_ANSWER, (
+                    answer[:80],
+                    gold,
+                    verdict,
+                )
+    assert time.monotonic() - started < 90
+
+
+def test_hostile_gold_answers_do_not_hang_either(verifier, payload_marker):
+    started = time.monotonic()
+    for gold in hostile_answers(str(payload_marker)):
+        assert not verifier.verify_answer("x+5", gold).correct
+    assert time.monotonic() - started < 60
+
+
+def _resident(process):
+    """Memory in MB."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def test_memory_does_not_grow_with_hostile_answers():
+    generator = random.Random(0)
+    with WorkerPool(1, time_limit=3.0, preload=WARM_UP) as pool:
+        verifier = MathVerifier(pool)
+        sizes = []
+        for _ in range(2):
+            answers = [random_hostile_answer(generator) for _ in range(250)]
+            verifier.verify_batch([(rf"\boxed{{{answer}}}", r"\frac{\sqrt{x}+1}{2}") for answer in answers])
+            worker = pool.run(os.getpid)
+            sizes.append((_resident(os.getpid()), _resident(worker)))
+    assert sizes[1][0] - sizes[0][0] < 20 and sizes[1][1] < 400
+
+
+def test_verdicts_come_in_order_and_do_not_depend_on_the_number_of_workers(verifier):
+    pairs = [(rf"\boxed{{{pair['pred']}}}", pair["gold"]) for pair in PAIRS]
+    with WorkerPool(1, preload=WARM_UP) as single:
+        alone = [verdict.score for verdict in MathVerifier(single).verify_batch(pairs)]
+    assert alone == [verdict.score for verdict in verifier.verify_batch(pairs)]
+
+
+def test_a_thousand_requests_in_one_event_loop(verifier):
+    async def main():
+        await verifier.averify(r"\boxed{(x+1)^2}", "x^2+2x+1")
+        threads, slowest = threading.active_count(), 0.0
+        requests = [
+            asyncio.ensure_future(verifier.averify(rf"\boxed{{(x+{n})^2}}", f"x^2+{2 * n}x+{n * n + n % 2}"))
+            for n in range(1000)
+        ]
+        while not all(request.done() for request in requests):
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            slowest = max(slowest, time.monotonic() - before)
+            assert threading.active_count() <= threads
+        assert slowest < 2.0
+        return [request.result() for request in requests]
+
+    verdicts = asyncio.run(main())
+    assert [verdict.correct for verdict in verdicts] == [n % 2 == 0 for n in range(1000)]
+
+
+def test_sixty_four_batches_at_once(verifier):
+    wrong = []
+
+    def batch(number):
+        pairs = [(rf"\boxed{{x+{n}}}", f"{number}+x") for n in range(64)]
+        verdicts = verifier.verify_batch(pairs)
+        if [n for n, verdict in enumerate(verdicts) if verdict.correct] != [number]:
+            wrong.append(number)
+
+    threads = [threading.Thread(target=batch, args=(number,)) for number in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=300)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_a_killed_worker_costs_no_verdict_of_a_batch():
+    with WorkerPool(2, time_limit=30.0, preload=WARM_UP) as pool:
+        workers = {pool.run(os.getpid) for _ in range(8)}
+        killer = threading.Timer(0.3, lambda: [os.kill(process, signal.SIGKILL) for process in workers])
+        killer.start()
+        pairs = [(rf"\boxed{{(x+{n})^3}}", f"(x+{n})(x^2+{2 * n}x+{n * n})") for n in range(150)]
+        verdicts = MathVerifier(pool).verify_batch(pairs)
+        killer.join()
+    assert all(verdict.correct for verdict in verdicts)
+
+
+def test_what_algebra_cannot_finish_is_undecided(pool):
+    slow = r"\sum_{k=1}^{n}\frac{\sin(k^{2}x)}{k^{3}+1}"
+    verdict = MathVerifier(pool, time_limit=0.001).verify_answer(slow, slow + "+0x")
+    assert verdict.outcome is Outcome.TIMEOUT and verdict.grader_failure
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"), [("5", "6"), ("5", "5"), ("(1,2)", "(1,3)"), ("5", "x"), ("east", "west"), ("1,2", "2,1")]
+)
+def test_the_cheap_path_needs_no_worker(gold, answer):
+    assert decide(gold, answer)[0] in ("correct", "wrong")
