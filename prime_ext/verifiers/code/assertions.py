@@ -108,7 +108,9 @@ def _from_script(test: str) -> AssertionTests:
 
 
 def _contains_assertion(node: ast.AST) -> bool:
-    return not isinstance(node, ast.FunctionDef | ast.ClassDef) and any(isinstance(n, ast.Assert) for n in ast.walk(node))
+    return not isinstance(node, ast.FunctionDef | ast.ClassDef) and any(
+        isinstance(n, ast.Assert) for n in ast.walk(node)
+    )
 
 
 def _completed(prompt: str) -> str:

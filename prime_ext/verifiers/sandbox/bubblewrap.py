@@ -28,7 +28,10 @@ def find() -> str | None:
         return None
     try:
         tried = subprocess.run(
-            [*command(path, (), None), "/usr/bin/env", "true"], capture_output=True, timeout=10, stdin=subprocess.DEVNULL
+            [*command(path, (), None), "/usr/bin/env", "true"],
+            capture_output=True,
+            timeout=10,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

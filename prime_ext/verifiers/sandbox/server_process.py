@@ -22,10 +22,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-
 from dataclasses import dataclass
 from pathlib import Path
-
 
 from prime_ext.verifiers.sandbox import bubblewrap, wire
 from prime_ext.verifiers.sandbox.limits import SandboxUnavailable
@@ -172,5 +170,3 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.base, ignore_errors=True)
-
-
