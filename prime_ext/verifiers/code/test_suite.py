@@ -19,8 +19,8 @@ exit functions in the solution's process change nothing in the other one.
 
 **The fall-back.** Tests that pass something which cannot cross (a function, an object of their own class) run beside
 the solution in one process. That the tests do so is found by the tests' process, while it encodes an argument; a
-solution cannot bring it about. In one process a nonce stops a solution that merely leaves early, but one that walks the frames
-can forge it. Verdicts say "in one process" then.
+solution cannot bring it about. In one process a nonce stops a solution that merely leaves early, but one that walks the
+frames can forge it. Verdicts say "in one process" then.
 """
 
 import json

@@ -201,7 +201,8 @@ def run_tests(payload: dict[str, Any]) -> None:
     """Run the tests against a solution in another process and report the outcome of each.
 
     The report, one JSON object per line: ``broken`` if the tests' own set-up fails, ``not_plain`` if they pass what
-    cannot cross, ``not_loaded`` if the solution fails on loading, else ``result``, an outcome and a text, for each test until one of them ended the run, and ``end``.
+    cannot cross, ``not_loaded`` if the solution fails on loading, else ``result``, an outcome and a text, for each test
+    until one of them ended the run, and ``end``.
     """
     channel = remote.Channel(wire.CHANNEL)
     sys.setrecursionlimit(50_000)
