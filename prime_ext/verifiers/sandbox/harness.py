@@ -66,11 +66,10 @@ def _stream(descriptor: int, mode: str) -> io.TextIOWrapper:
     )
 
 
-def _new_module(name: str, with_prelude: bool) -> types.ModuleType:
+def _new_module(name: str, names: dict[str, Any]) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
-    if with_prelude:
-        module.__dict__.update(prelude.NAMESPACE)
+    module.__dict__.update(names)
     sys.modules[name] = module
     return module
 
@@ -129,13 +128,13 @@ def run_program(payload: dict[str, Any]) -> None:
 
     def action() -> None:
         code = compile(program, "program.py", "exec", dont_inherit=True)
-        exec(code, _new_module("__main__", with_prelude).__dict__)
+        exec(code, _new_module("__main__", prelude.NAMESPACE if with_prelude else {}).__dict__)
 
     _guarded(action)
 
 
 def _load(program: str, with_prelude: bool, context: str = "") -> dict[str, Any]:
-    module = _new_module("solution", with_prelude)
+    module = _new_module("solution", prelude.NAMESPACE if with_prelude else {})
     exec(compile(context, "context.py", "exec", dont_inherit=True), module.__dict__)
     exec(compile(program, "solution.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
@@ -206,7 +205,7 @@ def run_tests(payload: dict[str, Any]) -> None:
     """
     channel = remote.Channel(wire.CHANNEL)
     sys.setrecursionlimit(50_000)
-    namespace = _new_module("tests", payload["prelude"]).__dict__
+    namespace = _new_module("tests", prelude.TEST_NAMESPACE).__dict__
     try:
         exec(compile(payload["setup"], "setup.py", "exec", dont_inherit=True), namespace)
         tests = [compile(test, "test.py", "exec", dont_inherit=True) for test in payload["tests"]]

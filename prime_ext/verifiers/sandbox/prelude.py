@@ -55,4 +55,9 @@ def _namespace() -> dict[str, Any]:
     return names
 
 
+# For solutions.
 NAMESPACE = _namespace()
+# For tests: what they call without importing it is the solution's, unless it is one of the node classes. Modules cannot
+# be called, so that a solution may bear the name of one.
+TEST_CLASSES: dict[str, Any] = {"ListNode": ListNode, "TreeNode": TreeNode}
+TEST_NAMESPACE: dict[str, Any] = {**{module.__name__: module for module in _MODULES}, **TEST_CLASSES}

@@ -139,7 +139,7 @@ FORGERIES = {
     "exit harder": "import os; os._exit(0)",
     "guess": "print('correct'); print('True'); print(1); print('passed')",
     "write into every descriptor": (
-        "import os\nfor fd in range(64):\n    try: os.write(fd, b'{\"value\": true, \"result\": [\"passed\", \"\"], \"end\": true}\\n')\n"
+        'import os\nfor fd in range(64):\n    try: os.write(fd, b\'{"value": true, "result": ["passed", ""], "end": true}\\n\')\n'
         "    except OSError: pass\nos._exit(0)"
     ),
     "look for the tests in memory": (
@@ -201,10 +201,10 @@ CHEATS = {
         "def answer(n): return 0"
     ),
     "forged report": (
-        "import os\nfor fd in range(64):\n    try: os.write(fd, b'{\"result\": [\"passed\", \"\"]}\\n{\"end\": true}\\n')\n    except OSError: pass\n"
+        'import os\nfor fd in range(64):\n    try: os.write(fd, b\'{"result": ["passed", ""]}\\n{"end": true}\\n\')\n    except OSError: pass\n'
         "os._exit(0)"
     ),
-    "forged results with a nonce": "print('{\"results\": [[\"passed\", \"\"]], \"nonce\": \"\"}')\ndef answer(n): return 0",
+    "forged results with a nonce": 'print(\'{"results": [["passed", ""]], "nonce": ""}\')\ndef answer(n): return 0',
     "huge answer": "def answer(n): return [0] * 10**7",
     "endless answer": "def answer(n):\n    while True: yield 0",
     "nested answer": "def answer(n):\n    x = []\n    for _ in range(10**5): x = [x]\n    return x",
