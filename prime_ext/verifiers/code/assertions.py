@@ -108,7 +108,9 @@ def _from_script(test: str) -> AssertionTests:
 
 
 def _contains_assertion(node: ast.AST) -> bool:
-    return not isinstance(node, ast.FunctionDef | ast.ClassDef) and any(isinstance(n, ast.Assert) for n in ast.walk(node))
+    return not isinstance(node, ast.FunctionDef | ast.ClassDef) and any(
+        isinstance(n, ast.Assert) for n in ast.walk(node)
+    )
 
 
 def _completed(prompt: str) -> str:
@@ -160,17 +162,16 @@ def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
 def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
     """Return the names that the tests call without defining them.
 
-    Names of built-ins and of the prelude count only if nothing else is called (MBPP asks for a function called
-    ``sum``), and of those only one that every test calls, the prelude's before the built-ins.
+    Names of built-ins count only if nothing else is called (MBPP asks for a function called ``sum``), and of those only
+    one that every test calls.
     """
     trees = [tree for tree in map(_parse, codes) if tree.body]
     called, defined = _names(trees)
     free = [name for name in called if name not in defined]
-    unknown = [name for name in free if not hasattr(builtins, name) and name not in prelude.NAMESPACE]
+    unknown = [name for name in free if not hasattr(builtins, name) and name not in prelude.TEST_CLASSES]
     if unknown:
         return tuple(unknown)
     everywhere = [name for name in free if all(name in _names([tree])[0] for tree in trees)]
-    for candidates in ([name for name in everywhere if not hasattr(builtins, name)], everywhere):
-        if len(candidates) == 1:
-            return (candidates[0],)
+    if len(everywhere) == 1:
+        return (everywhere[0],)
     raise UnreadableTests("the tests do not show which function they test; give entry_point")

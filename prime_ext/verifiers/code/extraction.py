@@ -21,9 +21,10 @@ def extract_program(response: str, require_fence: bool = True) -> str | None:
     """Return the program in a response, or None if there is none.
 
     A fence opens on a line of three or more backticks, alone or followed by ``python``, ``python3`` or ``py``, and
-    closes on a line of at least as many backticks and nothing else. Of several complete fences the last counts: it is the response's
-    final word, and a rule that tried all of them would reward guessing. Fences named ``python`` go before unnamed
-    ones; fences of other languages are passed over. An unclosed fence is no answer: the response was cut off.
+    closes on a line of at least as many backticks and nothing else. Of several complete fences the last counts: it is
+    the response's final word, and a rule that tried all of them would reward guessing. Fences named ``python`` go
+    before unnamed ones; fences of other languages are passed over. An unclosed fence is no answer: the response was cut
+    off.
 
     Args:
         response: text of the response; time is linear in its length.

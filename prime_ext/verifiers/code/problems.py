@@ -38,7 +38,7 @@ from prime_ext.verifiers.code.assertions import AssertionTests
 
 
 class MalformedTests(ValueError):
-    """Test cases from which no verdict can be had. The message says what is wrong; the grader fails, not the response."""
+    """Test cases from which no verdict can be had: the grader fails, not the response. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,9 @@ def _pairs(test_cases: Mapping[str, Any]) -> Problem:
     name = test_cases.get("fn_name")
     if name is None or name == "":
         pairs = zip(inputs, outputs, strict=True)
-        return StdinProblem(tuple(StdinTest(_text(given, i), _text(wanted, i)) for i, (given, wanted) in enumerate(pairs)))
+        return StdinProblem(
+            tuple(StdinTest(_text(given, i), _text(wanted, i)) for i, (given, wanted) in enumerate(pairs))
+        )
     if not isinstance(name, str):
         raise MalformedTests(f"fn_name is a {type(name).__name__}, not a string")
     pairs = zip(inputs, outputs, strict=True)

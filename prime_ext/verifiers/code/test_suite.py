@@ -18,9 +18,9 @@ data back and reports to the parent. Leaving early, patching built-ins or the co
 exit functions in the solution's process change nothing in the other one.
 
 **The fall-back.** Tests that pass something which cannot cross (a function, an object of their own class) run beside
-the solution in one process. That the tests do so is found by the tests' process, while it encodes an argument; a solution
-cannot bring it about. In one process a nonce stops a solution that merely leaves early, but one that walks the frames
-can forge it. Verdicts say "in one process" then.
+the solution in one process. That the tests do so is found by the tests' process, while it encodes an argument; a
+solution cannot bring it about. In one process a nonce stops a solution that merely leaves early, but one that walks the
+frames can forge it. Verdicts say "in one process" then.
 """
 
 import json
@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 
 from prime_ext.verifiers.code.assertions import AssertionTests
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, SuiteRequest
+from prime_ext.verifiers.sandbox.plain_data import loads
 
 # Time beyond the tests' own for starting two processes.
 _START_SECONDS = 2.0
@@ -42,11 +43,13 @@ class SuiteReport:
     Attributes:
         outcomes: (outcome, text) of each test that ran, in order; outcomes are ``passed``, ``failed``, ``raised``,
             ``timeout``, ``stopped``, ``out_of_memory``, ``no_report``.
+        loaded: the solution could be loaded; if not, the one outcome says why and holds for all tests.
         not_plain: the tests pass what cannot cross; nothing has been decided.
         broken: the tests or the sandbox failed, in words; nothing has been decided.
     """
 
     outcomes: tuple[tuple[str, str], ...] = ()
+    loaded: bool = True
     not_plain: str = ""
     broken: str = ""
 
@@ -80,36 +83,39 @@ def read_report(execution: Execution, sent: SuiteRequest) -> SuiteReport:
     """Return what an execution of a suite says."""
     if execution.sandbox_failure:
         return SuiteReport(broken=f"sandbox: {execution.stderr[-300:]}")
+    return _read_separate(execution) if sent.separate else _read_together(execution, sent)
+
+
+def _read_separate(execution: Execution) -> SuiteReport:
+    # No line of the solution runs in the process that wrote this.
+    lines = [json.loads(line) for line in execution.result.split(b"\n")[:-1]]
+    outcomes: list[tuple[str, str]] = []
+    for line in lines:
+        if "broken" in line:
+            return SuiteReport(broken=f"the tests themselves fail: {line['broken']}")
+        if "not_plain" in line:
+            return SuiteReport(not_plain=line["not_plain"])
+        if "not_loaded" in line:
+            return SuiteReport(((line["not_loaded"][0], f"on loading: {line['not_loaded'][1]}"),), loaded=False)
+        if "end" in line:
+            return SuiteReport(tuple(outcomes))
+        outcomes.append((line["result"][0], line["result"][1]))
     if execution.ending is Ending.TIMEOUT:
-        return SuiteReport((("timeout", ""),))
-    try:
-        report = json.loads(execution.result)
-    except (ValueError, RecursionError):
-        return _without_report(execution, sent)
-    if not isinstance(report, dict):
-        return _without_report(execution, sent)
-    if sent.separate:
-        return _trusted(report)
-    if report.get("nonce") != sent.nonce or not isinstance(report.get("results"), list):
-        return _without_report(execution, sent)
-    return _trusted(report)
-
-
-def _trusted(report: dict[str, object]) -> SuiteReport:
-    if "broken" in report:
-        return SuiteReport(broken=f"the tests themselves fail: {report['broken']}")
-    if "not_plain" in report:
-        return SuiteReport(not_plain=str(report["not_plain"]))
-    results = report.get("results")
-    assert isinstance(results, list)
-    return SuiteReport(tuple((str(outcome), str(text)[:300]) for outcome, text in results))
-
-
-def _without_report(execution: Execution, sent: SuiteRequest) -> SuiteReport:
+        return SuiteReport((*outcomes, ("timeout", "")))
     if execution.ending is Ending.OUT_OF_MEMORY:
-        return SuiteReport((("out_of_memory", ""),))
-    if sent.separate:
-        # No line of the solution runs in the process that owes this report.
-        return SuiteReport(broken=f"the tests' process ended with {execution.exit_code}: {execution.stderr[-300:]}")
+        return SuiteReport((*outcomes, ("out_of_memory", "")))
+    return SuiteReport(broken=f"the tests' process ended with {execution.exit_code}: {execution.stderr[-300:]}")
+
+
+def _read_together(execution: Execution, sent: SuiteRequest) -> SuiteReport:
+    kinds = {Ending.TIMEOUT: "timeout", Ending.OUT_OF_MEMORY: "out_of_memory"}
+    if execution.ending in kinds:
+        return SuiteReport(((kinds[execution.ending], ""),))
+    try:
+        report = loads(execution.result)
+        if report["nonce"] == sent.nonce and execution.finished:
+            return SuiteReport(tuple((str(outcome), str(text)[:300]) for outcome, text in report["results"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass  # the program left early, or wrote something of its own
     text = execution.stderr.strip().rpartition("\n")[2][:300]
     return SuiteReport((("no_report", text or f"exit code {execution.exit_code}"),))

@@ -15,10 +15,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from prime_ext.verifiers.code import test_suite
 from prime_ext.verifiers.code.extraction import extract_program
@@ -138,9 +138,7 @@ class CodeVerifier:
         """As :meth:`verify`, without blocking the event loop."""
         return await asyncio.wrap_future(self.submit(response, test_cases, reward=reward))
 
-    def verify_batch(
-        self, pairs: Iterable[tuple[str, TestCases]], *, reward: RewardName = "all"
-    ) -> list[Verdict]:
+    def verify_batch(self, pairs: Iterable[tuple[str, TestCases]], *, reward: RewardName = "all") -> list[Verdict]:
         """Return the verdicts on many (response, test cases), in their order."""
         futures = [self.submit(response, test_cases, reward=reward) for response, test_cases in pairs]
         return [future.result() for future in futures]
@@ -153,9 +151,7 @@ class CodeVerifier:
         """As :meth:`verify_program`, without blocking the event loop."""
         return await asyncio.wrap_future(self._drive(self._steps(program, test_cases, reward)))
 
-    def submit(
-        self, response: str, test_cases: TestCases, *, reward: RewardName = "all"
-    ) -> "Future[Verdict]":
+    def submit(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
         """Start a verification and return its future."""
         program = extract_program(response, self.require_fence)
         if program is None:
@@ -248,36 +244,40 @@ class CodeVerifier:
     def _run_assertions(
         self, program: str, problem: AssertionProblem, reward: RewardName
     ) -> Generator[Request, Execution, tuple[list[tuple[int, Failure]], str]]:
+        """Run the tests in one go; those behind a test that ended the go run alone, if every test counts."""
         tests = problem.tests
         number = len(tests.tests)
-        if reward == "all":
-            groups: list[Sequence[str]] = [tests.tests]
-        else:
-            groups = [[tests.alone(index)] for index in range(number)]
         failures: list[tuple[int, Failure]] = []
-        left, note, together = self.seconds_per_problem, "", False
-        for position, codes in enumerate(groups):
+        left, together, position = self.seconds_per_problem, False, 0
+        while position < number:
             if left <= 0:
-                failures.append((position, Failure(Outcome.TIMEOUT, "the problem's time is used up")))
-                continue
-            sent = test_suite.request(program, tests, codes, self.limits, left)
-            report = test_suite.SuiteReport(not_plain="yes")
-            if not together:
-                execution = yield sent
-                left -= execution.seconds
-                report = test_suite.read_report(execution, sent)
-            if report.not_plain:
-                together, note = True, " (in one process)"
+                failures += [
+                    (i, Failure(Outcome.TIMEOUT, "the problem's time is used up")) for i in range(position, number)
+                ]
+                break
+            codes = tests.tests if position == 0 else [tests.alone(position)]
+            sent = test_suite.request(program, tests, codes, self.limits, left, stop_at_first=reward == "all")
+            if together:
                 sent = test_suite.in_one_process(sent, self.limits)
-                execution = yield sent
-                left -= execution.seconds
-                report = test_suite.read_report(execution, sent)
+            execution = yield sent
+            left -= execution.seconds
+            report = test_suite.read_report(execution, sent)
+            if report.not_plain:
+                together = True
+                continue
             if report.broken:
                 raise GraderFailure(Outcome.ERROR, report.broken)
-            failure = _first_failure(report, len(codes))
-            if failure is not None:
-                failures.append((position + failure[0], failure[1]))
-        return failures, note
+            if not report.loaded:
+                return [(index, _failure(*report.outcomes[0])) for index in range(number)], ""
+            for index, (outcome, text) in enumerate(report.outcomes):
+                if outcome != "passed":
+                    failures.append((position + index, _failure(outcome, text)))
+            if reward == "all" and failures:
+                break
+            if not report.outcomes:
+                raise GraderFailure(Outcome.ERROR, "the tests reported nothing")
+            position += len(report.outcomes)
+        return failures, " (in one process)" if together else ""
 
 
 def _check_reward(reward: str) -> None:
@@ -301,13 +301,7 @@ def _last_line(execution: Execution) -> str:
     return line or f"exit code {execution.exit_code}"
 
 
-def _first_failure(report: test_suite.SuiteReport, number: int) -> tuple[int, Failure] | None:
-    for index, (outcome, text) in enumerate(report.outcomes):
-        if outcome != "passed":
-            words = _SUITE_WORDS.get(outcome, "")
-            words = f"{words}: {text}" if words and text else words or text
-            return index, Failure(_SUITE_OUTCOMES.get(outcome, Outcome.ERROR), words[:200])
-    if len(report.outcomes) != number:
-        raise GraderFailure(Outcome.ERROR, f"{len(report.outcomes)} of {number} tests reported")
-    return None
-
+def _failure(outcome: str, text: str) -> Failure:
+    words = _SUITE_WORDS.get(outcome, "")
+    words = f"{words}: {text}" if words and text else words or text
+    return Failure(_SUITE_OUTCOMES.get(outcome, Outcome.ERROR), words[:200])

@@ -17,8 +17,8 @@
 :class:`~prime_ext.verifiers.sandbox.fusion.FusionSandbox` asks a SandboxFusion service instead.
 
 What is covered: files (Landlock), network, processes, signals and everything else that needs a system call (seccomp),
-memory, processor and wall time, output, threads. What is **not**: side channels, faults of the kernel in the system calls
-that are allowed, and the load that a run may put on processors and memory bandwidth within its limits.
+memory, processor and wall time, output, threads. What is **not**: side channels, faults of the kernel in the system
+calls that are allowed, and the load that a run may put on processors and memory bandwidth within its limits.
 """
 
 from prime_ext.verifiers.sandbox.client import Sandbox

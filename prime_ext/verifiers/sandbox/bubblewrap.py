@@ -18,7 +18,9 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-_SYSTEM_PATHS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+
+_BASE_BYTES = 256 << 20
 
 
 def find() -> str | None:
@@ -28,15 +30,21 @@ def find() -> str | None:
         return None
     try:
         tried = subprocess.run(
-            [*command(path, (), None), "/usr/bin/env", "true"], capture_output=True, timeout=10, stdin=subprocess.DEVNULL
+            [*command(path, (), "/tmp/base"), "/usr/bin/env", "true"],
+            capture_output=True,
+            timeout=10,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return path if tried.returncode == 0 else None
 
 
-def command(path: str, readable: Sequence[str], writable: str | None) -> list[str]:
-    """Return the words to put before the server's command line. ``writable`` is bound over an empty /tmp."""
+def command(path: str, readable: Sequence[str], base: str) -> list[str]:
+    """Return the words to put before the server's command line. ``base`` becomes a small file system in memory.
+
+    Without Landlock, all runs of one server can reach each other's directories below it, and no more.
+    """
     words = [path, "--unshare-all", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
     # The empty /tmp first: the Python installation may lie below it.
     words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
@@ -45,6 +53,4 @@ def command(path: str, readable: Sequence[str], writable: str | None) -> list[st
             words += ["--symlink", os.readlink(name), name]
         else:
             words += ["--ro-bind-try", name, name]
-    if writable is not None:
-        words += ["--bind", writable, writable]
-    return words
+    return [*words, "--size", str(_BASE_BYTES), "--tmpfs", base, "--chdir", base]

@@ -33,7 +33,7 @@ from prime_ext.verifiers.sandbox.job import Job, failure
 from prime_ext.verifiers.sandbox.limits import Execution, Limits, SandboxUnavailable
 from prime_ext.verifiers.sandbox.probe import Protection
 from prime_ext.verifiers.sandbox.requests import ProgramRequest, Request
-from prime_ext.verifiers.sandbox.server_process import Options, ServerProcess
+from prime_ext.verifiers.sandbox.server_process import Options, ServerProcess, start_server
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class _Engine:
     def _main(self) -> None:
         # The server is started from this thread because bubblewrap dies with the thread that started it.
         try:
-            self._server = ServerProcess(self._options)
+            self._server = start_server(self._options)
         except SandboxUnavailable as error:
             self._error = error
             self.closed = True
@@ -159,7 +159,7 @@ class _Engine:
         for job in given_up:
             job.future.set_result(failure("the fork server died twice during this run"))
         try:
-            server = ServerProcess(self._options)
+            server = start_server(self._options)
         except SandboxUnavailable as error:
             with self._lock:
                 self.closed = True

@@ -29,7 +29,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from prime_ext.verifiers.sandbox import plain_data, prelude, remote, wire
+from prime_ext.verifiers.sandbox import prelude, remote, wire
 
 _MESSAGE = 300
 
@@ -45,9 +45,14 @@ def read_payload() -> dict[str, Any]:
 
 def renew_standard_streams() -> None:
     """Replace the streams that the server inherited by ones that know what they are connected to now."""
-    sys.stdin = sys.__stdin__ = _stream(wire.STDIN, "r")
-    sys.stdout = sys.__stdout__ = _stream(wire.STDOUT, "w")
-    sys.stderr = sys.__stderr__ = _stream(wire.STDERR, "w")
+    for name, descriptor, mode in (
+        ("stdin", wire.STDIN, "r"),
+        ("stdout", wire.STDOUT, "w"),
+        ("stderr", wire.STDERR, "w"),
+    ):
+        stream = _stream(descriptor, mode)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _stream(descriptor: int, mode: str) -> io.TextIOWrapper:
@@ -61,17 +66,16 @@ def _stream(descriptor: int, mode: str) -> io.TextIOWrapper:
     )
 
 
-def _new_module(name: str, with_prelude: bool) -> types.ModuleType:
+def _new_module(name: str, names: dict[str, Any]) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
-    if with_prelude:
-        module.__dict__.update(prelude.NAMESPACE)
+    module.__dict__.update(names)
     sys.modules[name] = module
     return module
 
 
 def _report(message: dict[str, Any]) -> None:
-    data = json.dumps(message).encode()
+    data = json.dumps(message).encode() + b"\n"
     while data:
         data = data[os.write(wire.RESULT, data) :]
 
@@ -124,13 +128,13 @@ def run_program(payload: dict[str, Any]) -> None:
 
     def action() -> None:
         code = compile(program, "program.py", "exec", dont_inherit=True)
-        exec(code, _new_module("__main__", with_prelude).__dict__)
+        exec(code, _new_module("__main__", prelude.NAMESPACE if with_prelude else {}).__dict__)
 
     _guarded(action)
 
 
 def _load(program: str, with_prelude: bool, context: str = "") -> dict[str, Any]:
-    module = _new_module("solution", with_prelude)
+    module = _new_module("solution", prelude.NAMESPACE if with_prelude else {})
     exec(compile(context, "context.py", "exec", dont_inherit=True), module.__dict__)
     exec(compile(program, "solution.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
@@ -195,12 +199,13 @@ def _failure(error: BaseException) -> tuple[str, str]:
 def run_tests(payload: dict[str, Any]) -> None:
     """Run the tests against a solution in another process and report the outcome of each.
 
-    The report: ``broken`` if the tests' own set-up fails, ``not_plain`` if they pass what cannot cross, else
-    ``results``, a list of [outcome, text], shorter than the tests if one of them ended the run.
+    The report, one JSON object per line: ``broken`` if the tests' own set-up fails, ``not_plain`` if they pass what
+    cannot cross, ``not_loaded`` if the solution fails on loading, else ``result``, an outcome and a text, for each test
+    until one of them ended the run, and ``end``.
     """
     channel = remote.Channel(wire.CHANNEL)
     sys.setrecursionlimit(50_000)
-    namespace = _new_module("tests", payload["prelude"]).__dict__
+    namespace = _new_module("tests", prelude.TEST_NAMESPACE).__dict__
     try:
         exec(compile(payload["setup"], "setup.py", "exec", dont_inherit=True), namespace)
         tests = [compile(test, "test.py", "exec", dont_inherit=True) for test in payload["tests"]]
@@ -208,29 +213,29 @@ def run_tests(payload: dict[str, Any]) -> None:
         _report({"broken": f"{type(error).__name__}: {error}"[:_MESSAGE]})
         os._exit(0)
     client = remote.SolutionClient(channel)
-    results: list[tuple[str, str]] = []
     channel.deadline = time.monotonic() + payload["seconds"]
     try:
         client.wait_until_ready()
     except BaseException as error:
         outcome, text = _failure(error)
-        _report({"results": [("raised" if outcome == "failed" else outcome, f"on loading: {text}")]})
+        _report({"not_loaded": ["raised" if outcome == "failed" else outcome, text]})
         os._exit(0)
     for name in payload["entry_points"]:
         namespace[name] = client.function(name)
     for test in tests:
         channel.deadline = time.monotonic() + payload["seconds"]
+        outcome, text = "passed", ""
         try:
             exec(test, namespace)
-            results.append(("passed", ""))
         except remote.ArgumentNotPlain as error:
             _report({"not_plain": str(error)[:_MESSAGE]})
             os._exit(0)
         except BaseException as error:
-            results.append(_failure(error))
-            if payload["stop_at_first"] or results[-1][0] in ("timeout", "stopped"):
-                break
-    _report({"results": results})
+            outcome, text = _failure(error)
+        _report({"result": [outcome, text]})
+        if outcome in ("timeout", "stopped") or (outcome != "passed" and payload["stop_at_first"]):
+            break
+    _report({"end": True})
     os._exit(0)
 
 

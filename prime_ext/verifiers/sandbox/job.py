@@ -101,7 +101,7 @@ class Job:
                 return failure(f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"])
             stdout, result = self._read(wire.STDOUT), self._read(wire.RESULT)
             return Execution(
-                ending=self._ending(code, reply["verdict"], len(stdout), result),
+                ending=self._ending(code, reply["verdict"], result),
                 stdout=stdout,
                 stderr=stderr,
                 exit_code=code,
@@ -112,10 +112,11 @@ class Job:
         finally:
             self.close()
 
-    def _ending(self, code: int, verdict: str, written: int, result: bytes) -> Ending:
+    def _ending(self, code: int, verdict: str, result: bytes) -> Ending:
         if verdict:
             return _ENDINGS[verdict]
-        if written >= self.limits.output_bytes:
+        files = self._descriptors[-wire.PER_PROCESS + wire.STDOUT], self._descriptors[-wire.PER_PROCESS + wire.STDERR]
+        if max(os.fstat(descriptor).st_size for descriptor in files) >= self.limits.output_bytes:
             return Ending.OUTPUT_LIMIT
         if code == 0:
             return Ending.FINISHED

@@ -73,9 +73,7 @@ def restrict(version: int, rules: Sequence[tuple[int, int]]) -> None:
         OSError: the kernel refused.
     """
     handled = file_rights(version)
-    attributes = struct.pack(
-        "QQQ", handled, _TCP_RIGHTS if version >= 4 else 0, _SCOPES if version >= 6 else 0
-    )
+    attributes = struct.pack("QQQ", handled, _TCP_RIGHTS if version >= 4 else 0, _SCOPES if version >= 6 else 0)
     # Older kernels reject the fields that they do not know, unless these are zero.
     ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     try:

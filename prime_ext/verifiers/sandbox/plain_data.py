@@ -135,7 +135,8 @@ def _encode_instance(value: Any, kind: type, other: Callable[[Any], Any]) -> Any
     # The base class's own methods, since a subclass may have overridden them.
     for base in (int, float, str, list, tuple, dict, set, frozenset, complex, bytes):
         if isinstance(value, base):
-            plain: Any = dict(dict.items(value)) if base is dict else base(value)
+            make: Any = base
+            plain = dict(dict.items(value)) if isinstance(value, dict) else make(value)
             if type(plain) is not base:
                 break
             return encode(plain, other)

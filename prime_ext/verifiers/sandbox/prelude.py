@@ -47,10 +47,17 @@ def _namespace() -> dict[str, Any]:
     for module in _STARRED:
         exported = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
         names.update({name: getattr(module, name) for name in exported})
-    names.update({name: getattr(math, name) for name in ("inf", "gcd", "lcm", "sqrt", "ceil", "floor", "comb", "isqrt")})
+    names.update(
+        {name: getattr(math, name) for name in ("inf", "gcd", "lcm", "sqrt", "ceil", "floor", "comb", "isqrt")}
+    )
     names.update({module.__name__: module for module in _MODULES})
     names.update({node.__name__: node for node in (ListNode, TreeNode)})
     return names
 
 
+# For solutions.
 NAMESPACE = _namespace()
+# For tests: what they call without importing it is the solution's, unless it is one of the node classes. Modules cannot
+# be called, so that a solution may bear the name of one.
+TEST_CLASSES: dict[str, Any] = {"ListNode": ListNode, "TreeNode": TreeNode}
+TEST_NAMESPACE: dict[str, Any] = {**{module.__name__: module for module in _MODULES}, **TEST_CLASSES}

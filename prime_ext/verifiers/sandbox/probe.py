@@ -72,7 +72,7 @@ class Protection:
             lines.append("no system call filter: pip install pyseccomp, and libseccomp2 from the distribution")
         if not (self.files or self.bubblewrap):
             lines.append(
-                "neither Landlock (Linux 5.13 with landlock in the kernel's lsm= list) nor bubblewrap (package bubblewrap)"
+                "neither Landlock (Linux 5.13, landlock in the kernel's lsm= list) nor bubblewrap (package bubblewrap)"
             )
         if not self.limits:
             lines.append("no resource limits")
@@ -92,7 +92,9 @@ class Protection:
         }
         have = ", ".join(name for name, active in parts.items() if active) or "nothing"
         lack = ", ".join(name for name, active in parts.items() if not active)
-        return f"{'sufficient' if self.sufficient else 'NOT sufficient'}: {have}" + (f"; without {lack}" if lack else "")
+        return f"{'sufficient' if self.sufficient else 'NOT sufficient'}: {have}" + (
+            f"; without {lack}" if lack else ""
+        )
 
 
 def _refused(attempt: Callable[[], Any]) -> bool:

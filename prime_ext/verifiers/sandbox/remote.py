@@ -210,7 +210,9 @@ class SolutionClient:
             changed = plain_data.decode(answer["changed"], self._decode_other)
             if type(changed) is not list or len(changed) != 2:
                 raise SolutionError("malformed answer")
-            for before, after in zip([*arguments, *keywords.values()], [*changed[0], *changed[1].values()], strict=True):
+            for before, after in zip(
+                [*arguments, *keywords.values()], [*changed[0], *changed[1].values()], strict=True
+            ):
                 _take_over(before, after)
         return plain_data.decode(answer.get("value"), self._decode_other)
 

@@ -81,7 +81,7 @@ class SuiteRequest:
         separate: two processes, the solution never seeing the tests; otherwise one process, which a hostile solution
             can deceive.
         nonce: returned in the report of the one-process form.
-        prelude: as in :class:`CallRequest`, on both sides.
+        prelude: whether the solution finds the usual modules without importing them.
     """
 
     program: str
@@ -104,7 +104,6 @@ class SuiteRequest:
             "entry_points": list(self.entry_points),
             "seconds": self.seconds_per_test,
             "stop_at_first": self.stop_at_first,
-            "prelude": self.prelude,
         }
         if self.separate:
             return [("solution", solution, b""), ("tests", tests, b"")]

@@ -161,8 +161,11 @@ class Server:
             # The program has not been started: whatever failed, it was the sandbox.
             os.write(wire.STDERR, traceback.format_exc(limit=-3).encode())
             os._exit(1)
-        harness.ROLES[role](payload)
-        os._exit(1)
+        try:
+            harness.ROLES[role](payload)
+        finally:
+            # Whatever happens, the child must not run on as a second server.
+            os._exit(1)
 
     def _reap(self, run: Run, process: Process) -> None:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)

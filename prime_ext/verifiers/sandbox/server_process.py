@@ -14,6 +14,7 @@
 """One fork server as its client sees it: start it, talk to it, notice its death."""
 
 import json
+import logging
 import os
 import select
 import shutil
@@ -22,14 +23,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-
 from dataclasses import dataclass
 from pathlib import Path
-
 
 from prime_ext.verifiers.sandbox import bubblewrap, wire
 from prime_ext.verifiers.sandbox.limits import SandboxUnavailable
 from prime_ext.verifiers.sandbox.probe import Protection
+
+logger = logging.getLogger(__name__)
 
 _START_SECONDS = 60.0
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -72,10 +73,31 @@ def python_paths() -> list[str]:
     return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
 
 
+def start_server(options: Options) -> "ServerProcess":
+    """Start a server, in bubblewrap if the options allow, and without it if it does not start there.
+
+    Raises:
+        SandboxUnavailable: it does not start, or what it can offer does not suffice.
+    """
+    if options.bubblewrap == "never":
+        return ServerProcess(options, None)
+    wrapper = bubblewrap.find()
+    if options.bubblewrap == "always":
+        if wrapper is None:
+            raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed or does not work here")
+        return ServerProcess(options, wrapper)
+    if wrapper is not None:
+        try:
+            return ServerProcess(options, wrapper)
+        except SandboxUnavailable as error:
+            logger.warning("code sandbox: going on without bubblewrap, in which it does not start: %s", error)
+    return ServerProcess(options, None)
+
+
 class ServerProcess:
     """A running fork server."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, wrapper: str | None) -> None:
         """Start the server and wait until it has reported its protections.
 
         Raises:
@@ -88,18 +110,15 @@ class ServerProcess:
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client = os.pidfd_open(os.getpid())
         try:
-            self._process = self._spawn(options, theirs.fileno(), client)
+            self._process = self._spawn(options, wrapper, theirs.fileno(), client)
         finally:
             theirs.close()
             os.close(client)
         self.protection = self._greeting(options)
 
-    def _spawn(self, options: Options, connection: int, client: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, options: Options, wrapper: str | None, connection: int, client: int) -> subprocess.Popen[bytes]:
         python = python_paths()
         readable = [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", *options.readable]
-        wrapper = None if options.bubblewrap == "never" else bubblewrap.find()
-        if options.bubblewrap == "always" and wrapper is None:
-            raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed or does not work here")
         settings = {
             "root": _ROOT,
             "connection": connection,
@@ -172,5 +191,3 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.base, ignore_errors=True)
-
-

@@ -1,0 +1,131 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Test cases in the forms of the public data sets."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_ext.verifiers.code.problems import (
+    AssertionProblem,
+    CallProblem,
+    CallTest,
+    MalformedTests,
+    StdinProblem,
+    StdinTest,
+    parse_test_cases,
+)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["inputs", "outputs", "fn_name", "test", "test_list", "test_imports", "prompt", "entry_point"])
+
+
+def test_standard_input_as_dict_or_as_json():
+    cases = {"inputs": ["1\n", ["2", "3"]], "outputs": ["1\n", ["4"]]}
+    expected = StdinProblem((StdinTest("1\n", "1\n"), StdinTest("2\n3", "4")))
+    assert parse_test_cases(cases) == parse_test_cases(json.dumps(cases)) == parse_test_cases(expected) == expected
+
+
+def test_calls_with_one_json_value_per_line():
+    problem = parse_test_cases({"fn_name": "f", "inputs": ['[1, 2]\n"x"'], "outputs": ["[3]"]})
+    assert problem == CallProblem("f", (CallTest(([1, 2], "x"), ([3],)),))
+
+
+def test_calls_with_lists_of_arguments():
+    problem = parse_test_cases({"fn_name": "f", "inputs": [[1, 2], [3, 4]], "outputs": [[3], 7]})
+    # Whether [3] is the result or holds it is not said: either counts.
+    assert problem == CallProblem("f", (CallTest((1, 2), ([3], 3)), CallTest((3, 4), (7,))))
+
+
+@pytest.mark.parametrize(
+    "cases, message",
+    [
+        ({"inputs": [], "outputs": []}, "no test"),
+        ({"test_list": []}, "no test"),
+        ({"test": "x = 1\ndef f(): pass\nf(g())"}, "no test"),
+        ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
+        ({"inputs": "1", "outputs": "1"}, "lists"),
+        ({"inputs": [1], "outputs": ["1"]}, "int instead of text"),
+        ({"fn_name": "f", "inputs": ["{"], "outputs": ["1"]}, "no JSON"),
+        ({"fn_name": "f", "inputs": [1], "outputs": ["1"]}, "int instead of arguments"),
+        ({"fn_name": 3, "inputs": ["1"], "outputs": ["1"]}, "fn_name"),
+        ({}, "neither inputs nor tests"),
+        ("{", "no JSON"),
+        ("[1]", "list, not a dict"),
+        (None, "NoneType"),
+        ({"test": "def check(", "entry_point": "f"}, "no Python"),
+        ({"test": "assert f()", "entry_point": "f"}, "no check"),
+        ({"test_list": ["assert abs(max(1)) == 1"]}, "entry_point"),
+        ({"test_list": [3]}, "list of strings"),
+    ],
+)
+def test_malformed_cases_say_what_is_wrong(cases, message):
+    with pytest.raises(MalformedTests, match=message):
+        parse_test_cases(cases)
+
+
+@pytest.mark.parametrize(
+    "tests, entry_points",
+    [
+        (["assert f(1) == 2"], ("f",)),
+        (["assert set(f(1)) == set([1])", "assert not f(2)"], ("f",)),
+        (["assert sum(10, 15) == 6"], ("sum",)),
+        (["assert sum(10) == 6", "assert set(sum(3)) == {1}"], ("sum",)),
+        (["assert count(3) == gcd(1, 2)"], ("count", "gcd")),
+        (["assert gcd(4, 6) == 2"], ("gcd",)),
+        (["import math\nassert math.isclose(f(2), 1.0)"], ("f",)),
+        (["a = make(3)\nassert use(a) == [x for x in range(3)]"], ("make", "use")),
+    ],
+)
+def test_the_tests_alone_show_what_is_tested(tests, entry_points):
+    problem = parse_test_cases({"test_list": tests})
+    assert isinstance(problem, AssertionProblem) and problem.tests.entry_points == entry_points
+
+
+def test_a_script_s_assertions_are_tests_and_keep_what_they_need():
+    script = "s = Solution()\nx = 1\nassert s.f(x) == 1\nx = 2\nassert s.f(x) == 2\n"
+    tests = parse_test_cases({"test": script}).tests
+    assert tests.entry_points == ("Solution",)
+    assert tests.tests == ("s = Solution()\nx = 1\nassert s.f(x) == 1", "x = 2\nassert s.f(x) == 2")
+    assert tests.alone(1) == "s = Solution()\nx = 1\nx = 2\nassert s.f(x) == 2"
+
+
+@pytest.mark.parametrize("prompt", ["def f(x):\n", 'import math\n\ndef f(x):\n    """Say."""\n', ""])
+def test_an_open_prompt_is_completed(prompt):
+    cases = {"prompt": prompt, "entry_point": "f", "test": "def check(candidate):\n    assert candidate(1)"}
+    tests = parse_test_cases(cases).tests
+    assert tests.tests == ("check(f)",) and tests.entry_points == ("f",)
+    compile(tests.setup, "setup", "exec")
+
+
+@given(st.dictionaries(KEYS | st.text(max_size=5), JSON, max_size=5) | JSON)
+def test_any_cases_are_a_problem_with_tests_or_malformed(cases):
+    try:
+        problem = parse_test_cases(cases)
+    except MalformedTests as error:
+        assert str(error)
+    else:
+        assert problem.tests
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_problem_or_malformed(text):
+    with pytest.raises(MalformedTests):
+        parse_test_cases(text)

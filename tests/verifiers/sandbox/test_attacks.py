@@ -1,0 +1,109 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every attack is contained: nothing is read, written or started outside, nothing survives, the server lives on."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from prime_ext.verifiers.code import CodeVerifier
+from prime_ext.verifiers.sandbox import Limits, Sandbox
+
+
+def _neighbour(name: str):
+    specification = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+attacks = _neighbour("attacks")
+helpers = _neighbour("conftest")
+
+LIMITS = Limits(seconds=1.5, memory_bytes=512 << 20)
+
+
+# Once more inside bubblewrap where that is installed.
+@pytest.fixture(scope="module", params=["never", "always"] if shutil.which("bwrap") else ["never"])
+def attacked(request):
+    with Sandbox(LIMITS, bubblewrap=request.param) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def surroundings(attacked, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("SECRET")
+    return {
+        "MARKER": tmp_path / "marker",
+        "SECRET": secret,
+        "PARENT": os.getpid(),
+        "SERVER": attacked.server_pid,
+        "BASE": attacked._current().server.base,
+    }
+
+
+@pytest.mark.parametrize("name", attacks.ALL)
+def test_an_attack_is_contained(name, attacked, surroundings):
+    base = surroundings["BASE"]
+    before = helpers.processes_of(base)
+    program = attacks.filled(attacks.ALL[name], **surroundings)
+    execution = attacked.run(program, "1\n")
+    assert b"BREACH" not in execution.stdout
+    assert not execution.sandbox_failure, "an attack must not pass for a failure of the grader"
+    assert execution.seconds < LIMITS.seconds + 1.0
+    assert not surroundings["MARKER"].exists()
+    assert surroundings["SECRET"].read_text() == "SECRET"
+    assert attacked.server_pid == surroundings["SERVER"], "the server was started again"
+    assert helpers.wait_until(lambda: set(helpers.processes_of(base)) <= set(before))
+    assert attacked.run("print(1)").stdout == b"1\n"
+
+
+@pytest.mark.parametrize("name", attacks.ALL)
+def test_an_attack_earns_nothing(name, attacked, surroundings):
+    verifier = CodeVerifier(attacked, limits=Limits(seconds=0.5, memory_bytes=512 << 20))
+    program = attacks.filled(attacks.ALL[name], **surroundings)
+    verdict = verifier.verify_program(program, {"inputs": ["1\n"], "outputs": ["31415926\n"]})
+    assert verdict.score == 0.0
+    assert not verdict.grader_failure
+
+
+SUITES = {
+    "HumanEval": {"test": "def check(candidate):\n    assert candidate(1) == 31415926\n", "entry_point": "answer"},
+    "MBPP": {"test_list": ["assert math.isclose(answer(1), 31415926)"], "test_imports": ["import math"]},
+    "iterator": {"test": "assert all(map(lambda n: answer(n) == 31415926, [1]))"},
+    "call": {"fn_name": "answer", "inputs": ["1"], "outputs": ["31415926"]},
+}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("name", attacks.CHEATS)
+def test_a_cheat_does_not_pass_a_function_s_tests(name, suite, attacked):
+    verifier = CodeVerifier(attacked, limits=Limits(seconds=0.5, memory_bytes=512 << 20))
+    for reward in ("all", "fraction"):
+        verdict = verifier.verify_program(attacks.CHEATS[name], SUITES[suite], reward=reward)
+        assert verdict.score == 0.0, verdict.detail
+        assert len(verdict.detail) <= 300
+
+
+def test_two_runs_do_not_see_each_other(attacked):
+    attacked.run("open('left', 'w').write('x')")
+    assert attacked.run("import os; print(os.listdir('.'))").stdout == b"[]\n"
+
+
+def test_the_whole_list_is_long_enough():
+    assert len(attacks.ALL) >= 80 and len(attacks.CHEATS) >= 25

@@ -1,0 +1,159 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What crosses between a solution and its tests, and what does not."""
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_ext.verifiers.sandbox.plain_data import ListNode, NotPlainError, TreeNode, decode, encode, loads
+
+ATOMS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.binary(max_size=5)
+    | st.complex_numbers(allow_nan=False) | st.fractions() | st.decimals(allow_nan=False) | st.dates() | st.datetimes()
+    | st.builds(range, st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 3)) | st.builds(pow, st.just(10), st.just(5000))
+)  # fmt: skip
+PLAIN = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.sets(ATOMS, max_size=3)
+        | st.frozensets(ATOMS, max_size=3)
+        | st.dictionaries(ATOMS | st.tuples(ATOMS), inner, max_size=3)
+        | st.lists(inner, max_size=3).map(collections.deque)
+    ),
+    max_leaves=10,
+)
+
+
+def there_and_back(value):
+    return decode(loads(json.dumps(encode(value))))
+
+
+@given(PLAIN)
+def test_plain_data_comes_back_equal_and_of_the_same_type(value):
+    back = there_and_back(value)
+    assert back == value and type(back) is type(value)
+
+
+def test_nan_comes_back():
+    assert math.isnan(there_and_back(float("nan")))
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+class LyingInt(int):
+    __hash__ = int.__hash__
+
+    def __eq__(self, other):
+        return True
+
+
+@pytest.mark.parametrize(
+    "value, plain",
+    [
+        (collections.Counter("aab"), {"a": 2, "b": 1}),
+        (collections.OrderedDict(x=1), {"x": 1}),
+        (collections.namedtuple("P", "x y")(1, 2), (1, 2)),
+        (Colour.RED, 3),
+        (LyingInt(3), 3),
+    ],
+)
+def test_subclasses_become_their_base(value, plain):
+    back = there_and_back(value)
+    assert type(back) is type(plain) and plain == back
+
+
+def test_linked_lists_and_trees_cross_by_value():
+    head = there_and_back(ListNode(1, ListNode(2)))
+    assert (head.val, head.next.val, head.next.next) == (1, 2, None)
+    root = there_and_back(TreeNode(1, None, TreeNode(3, TreeNode(4))))
+    assert (root.val, root.left, root.right.val, root.right.left.val) == (1, None, 3, 4)
+
+
+def test_a_long_list_does_not_recurse():
+    head = None
+    for value in range(100_000):
+        head = ListNode(value, head)
+    assert there_and_back(head).val == 99_999
+
+
+def test_circles_are_refused():
+    node = ListNode(1)
+    node.next = node
+    with pytest.raises(NotPlainError, match="circular"):
+        encode(node)
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 0, iter([]), len, type])
+def test_what_has_behaviour_does_not_cross(value):
+    with pytest.raises(NotPlainError):
+        encode(value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=4),
+        lambda i: (
+            st.lists(i, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "tuple",
+                        "set",
+                        "dict",
+                        "int",
+                        "float",
+                        "complex",
+                        "bytes",
+                        "range",
+                        "ListNode",
+                        "TreeNode",
+                        "object",
+                        "Decimal",
+                        "constant",
+                        "x",
+                    ]
+                ),
+                i,
+                max_size=2,
+            )
+        ),
+        max_leaves=8,
+    )
+)
+def test_anything_from_the_other_side_is_plain_or_refused(message):
+    try:
+        value = decode(message)
+    except NotPlainError:
+        return
+    allowed = (int, str, list, tuple, dict, set, frozenset, bool, float, complex, bytes, bytearray, range, slice, collections.deque,
+               decimal.Decimal, fractions.Fraction, datetime.date, ListNode, TreeNode, type(None), type(...), type(NotImplemented))  # fmt: skip
+    assert isinstance(value, allowed)
+
+
+def test_a_long_integer_is_refused_before_it_is_read():
+    with pytest.raises(ValueError, match="4300"):
+        loads("9" * 100_000)

@@ -1,0 +1,311 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a run may use, what it leaves behind, and what ordinary programs can rely on."""
+
+import asyncio
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from prime_ext.verifiers.sandbox import CallRequest, Ending, Limits, ProgramRequest, Sandbox, SandboxUnavailable
+from prime_ext.verifiers.sandbox.probe import Protection
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _wait_until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+class TestOrdinaryPrograms:
+    def test_input_and_output(self, sandbox):
+        execution = sandbox.run("import sys\nprint(sys.stdin.read().upper(), end='')", "grüße\n")
+        assert execution.stdout.decode() == "GRÜSSE\n"
+        assert execution.ending is Ending.FINISHED and execution.exit_code == 0
+        assert 0 < execution.seconds < 2 and execution.max_rss > 1 << 20
+
+    @pytest.mark.parametrize(
+        "read", ["input()", "open(0).read()", "open('/dev/stdin').readline()", "__import__('os').read(0, 9).decode()"]
+    )
+    def test_every_way_to_read_the_input(self, sandbox, read):
+        assert sandbox.run(f"print(int({read}))", "42\n").stdout == b"42\n"
+
+    def test_threads_with_large_stacks(self, sandbox):
+        program = (
+            "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 27)\n"
+            "def f(n): return n and 1 + f(n - 1)\nt = threading.Thread(target=lambda: print(f(20000)))\nt.start()"
+        )
+        assert sandbox.run(program).stdout == b"20000\n"
+
+    def test_output_written_by_an_exit_function(self, sandbox):
+        assert sandbox.run("import atexit; atexit.register(print, 'late'); print('early')").stdout == b"early\nlate\n"
+
+    def test_a_private_file(self, sandbox):
+        assert sandbox.run("open('f', 'w').write('x'); print(open('f').read())").stdout == b"x\n"
+
+    def test_modules_that_were_not_prewarmed(self, sandbox):
+        assert sandbox.run("import sqlite3, email, asyncio; print(asyncio.run(asyncio.sleep(0, 3)))").stdout == b"3\n"
+
+    def test_classes_know_their_module(self, sandbox):
+        program = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\nprint(P(1), __name__)"
+        assert sandbox.run(program).stdout == b"P(x=1) __main__\n"
+
+    @pytest.mark.parametrize("code, expected", [("0", 0), ("3", 3), ("None", 0), ("'sorry'", 1)])
+    def test_exit_codes(self, sandbox, code, expected):
+        execution = sandbox.run(f"import sys; sys.exit({code})")
+        assert execution.exit_code == expected
+        assert execution.finished == (expected == 0)
+
+    def test_numbers_differ_from_run_to_run_but_sets_do_not(self, sandbox):
+        program = "import random; print(random.random()); print({'a', 'b', 'c', 'd'})"
+        first, second = sandbox.run(program).stdout.split(b"\n"), sandbox.run(program).stdout.split(b"\n")
+        assert first[0] != second[0] and first[1] == second[1]
+
+    def test_no_environment_and_no_package_path(self, sandbox):
+        os.environ["PRIME_EXT_SECRET"] = "secret"
+        program = "import os, sys; print(dict(os.environ), sys.argv, any('wt' in p or 'prime' in p for p in sys.path))"
+        assert sandbox.run(program).stdout == b"{} ['program.py'] False\n"
+
+    def test_a_function_call_returns_its_value(self, sandbox):
+        request = CallRequest("def f(a, b): return {'sum': (a + b, None)}", "f", [1, 2])
+        assert sandbox.submit(request).result().result == b'{"value": {"sum": [3, null]}}\n'
+
+
+class TestLimits:
+    def test_the_time_limit_is_that_of_the_run(self, sandbox):
+        execution = sandbox.run("while True: pass", limits=Limits(seconds=0.2))
+        assert execution.ending is Ending.TIMEOUT and 0.2 <= execution.seconds < 1.0
+
+    def test_waiting_for_a_worker_does_not_count(self):
+        with Sandbox(Limits(seconds=0.5), workers=1, bubblewrap="never") as sandbox:
+            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.2)")) for _ in range(6)]
+            assert all(future.result().finished for future in futures)
+
+    def test_memory(self, sandbox):
+        assert sandbox.run("x = bytearray(1 << 29)").ending is Ending.OUT_OF_MEMORY
+        assert sandbox.run("x = bytearray(1 << 27)").finished
+
+    def test_output(self, sandbox):
+        execution = sandbox.run("print('x' * 100)", limits=Limits(output_bytes=50))
+        assert execution.ending is Ending.OUTPUT_LIMIT and execution.stdout == b"x" * 50
+
+    def test_standard_error_is_cut_to_its_end(self, sandbox):
+        execution = sandbox.run("import sys; sys.stderr.write('x' * 100000 + 'end')")
+        assert len(execution.stderr) <= 4096 and execution.stderr.endswith("end")
+
+    @pytest.mark.parametrize(
+        "bad", [{"seconds": 0}, {"seconds": float("nan")}, {"memory_bytes": 1}, {"output_bytes": 0}, {"threads": True}]
+    )
+    def test_limits_that_make_no_sense(self, bad):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            Limits(**bad)
+
+
+class TestConcurrency:
+    def test_64_concurrent_batches(self, sandbox):
+        results = {}
+
+        def batch(number):
+            results[number] = [sandbox.run(f"print({number} * 1000 + {i})").stdout for i in range(3)]
+
+        threads = [threading.Thread(target=batch, args=(number,)) for number in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == {n: [b"%d\n" % (n * 1000 + i) for i in range(3)] for n in range(64)}
+
+    def test_a_thousand_concurrent_requests_need_no_thousand_threads(self, sandbox):
+        async def many():
+            tasks = [asyncio.create_task(sandbox.arun(f"print({number})")) for number in range(1000)]
+            await asyncio.sleep(0)
+            return threading.active_count(), [(await task).stdout for task in tasks]
+
+        threads, outputs = asyncio.run(many())
+        assert outputs == [b"%d\n" % number for number in range(1000)]
+        assert threads < 20
+
+    def test_no_descriptors_are_left(self, sandbox):
+        sandbox.run("print(1)")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            sandbox.run("print(1)")
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert os.listdir(sandbox._current().server.base) == []
+
+    def test_a_cancelled_request_is_not_run(self):
+        with Sandbox(workers=1, bubblewrap="never") as sandbox:
+            running = sandbox.submit(ProgramRequest("import time; time.sleep(0.3)"))
+            waiting = sandbox.submit(ProgramRequest("print(1)"))
+            assert waiting.cancel() and running.result().finished
+            assert sandbox.run("print(2)").stdout == b"2\n"
+
+
+class TestDeaths:
+    def test_a_server_killed_in_mid_batch_costs_nothing(self):
+        with Sandbox(workers=4, bubblewrap="never") as sandbox:
+            first = sandbox.server_pid
+            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.1); print(7)")) for _ in range(24)]
+            time.sleep(0.15)
+            os.kill(first, signal.SIGKILL)
+            assert [future.result(timeout=30).stdout for future in futures] == [b"7\n"] * 24
+            assert sandbox.server_pid != first
+
+    def test_a_run_that_sees_two_deaths_is_a_failure_of_the_sandbox(self):
+        with Sandbox(Limits(seconds=20), workers=1, bubblewrap="never") as sandbox:
+            future = sandbox.submit(ProgramRequest("import time; time.sleep(15)"))
+            for _ in range(2):
+                time.sleep(0.2)
+                pid = sandbox.server_pid
+                os.kill(pid, signal.SIGKILL)
+                _wait_until(
+                    lambda pid=pid: sandbox._current()._server not in (None,) and sandbox._current()._server.pid != pid
+                )
+            execution = future.result(timeout=30)
+            assert execution.ending is Ending.SANDBOX_FAILURE and "twice" in execution.stderr
+            assert sandbox.run("print(1)").finished
+
+    def test_a_server_that_hangs_is_replaced(self, monkeypatch):
+        monkeypatch.setattr("prime_ext.verifiers.sandbox.client._GRACE_SECONDS", 0.5)
+        with Sandbox(Limits(seconds=0.5), workers=1, bubblewrap="never") as sandbox:
+            os.kill(sandbox.server_pid, signal.SIGSTOP)
+            assert sandbox.run("print(1)").stdout == b"1\n"
+
+    def test_runs_die_with_the_server(self):
+        with Sandbox(Limits(seconds=60), bubblewrap="never") as sandbox:
+            base = sandbox._current().server.base
+            sandbox.submit(ProgramRequest("import time; time.sleep(50)"))
+            assert _wait_until(lambda: len(_naming(base)) == 2)
+            os.kill(sandbox.server_pid, signal.SIGKILL)
+            assert _wait_until(lambda: not _naming(base))
+
+    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
+    def test_nothing_survives_the_parent(self, how):
+        code = (
+            "import sys, time\nfrom prime_ext.verifiers.sandbox import *\n"
+            "s = Sandbox(Limits(seconds=60), bubblewrap='never')\n"
+            "for _ in range(2): s.submit(ProgramRequest('import time\\nwhile True: pass'))\n"
+            "time.sleep(0.3); print(s._current().server.base, flush=True)\n" + ("time.sleep(60)" if how else "")
+        )
+        parent = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+        base = parent.stdout.readline().strip()
+        if how:
+            assert len(_naming(base)) >= 2
+            parent.send_signal(how)
+        parent.wait(timeout=20)
+        assert _wait_until(lambda: not _naming(base) and not os.path.exists(base))
+
+    def test_closing_ends_what_waits(self):
+        sandbox = Sandbox(Limits(seconds=60), workers=1, bubblewrap="never")
+        futures = [sandbox.submit(ProgramRequest("import time; time.sleep(50)")) for _ in range(3)]
+        sandbox.close()
+        assert all(future.result(timeout=10).sandbox_failure for future in futures)
+
+
+def _naming(base: str) -> list[str]:
+    """Return the processes that name the server's directory on their command line: the server and its children."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid() and _alive(int(entry)):
+            try:
+                if base.encode() in Path("/proc", entry, "cmdline").read_bytes():
+                    found.append(entry)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+def _in_fork(sandbox, answers):
+    answers.put(sandbox.run("print('fork')").stdout)
+
+
+class TestOtherProcesses:
+    def test_a_fork_of_the_client_gets_its_own_server(self, sandbox):
+        context = multiprocessing.get_context("fork")
+        answers = context.Queue()
+        child = context.Process(target=_in_fork, args=(sandbox, answers))
+        child.start()
+        assert answers.get(timeout=20) == b"fork\n"
+        child.join()
+        assert sandbox.run("print('parent')").stdout == b"parent\n"
+
+    def test_a_pickled_sandbox_starts_on_first_use(self, sandbox):
+        copy = pickle.loads(pickle.dumps(sandbox))
+        assert copy.run("print(1)").stdout == b"1\n" and copy.limits == sandbox.limits
+        assert copy.server_pid != sandbox.server_pid
+        copy.close()
+
+    def test_the_parent_s_signal_handlers_stay(self, sandbox):
+        before = [
+            signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
+        ]
+        sandbox.run("print(1)")
+        assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)]
+
+
+class TestProbe:
+    def test_what_this_machine_offers_suffices(self, sandbox):
+        assert sandbox.protection.sufficient and sandbox.protection.missing == []
+        assert sandbox.protection.describe().startswith("sufficient: ")
+
+    @pytest.mark.parametrize("left_out", ["landlock", "seccomp", "rlimits"])
+    def test_without_a_protection_it_refuses(self, left_out):
+        with pytest.raises(SandboxUnavailable, match="unsafe_no_sandbox"):
+            Sandbox(bubblewrap="never", left_out=(left_out,))
+
+    def test_unless_told_otherwise_by_name(self):
+        with Sandbox(bubblewrap="never", left_out=("landlock", "seccomp"), unsafe_no_sandbox=True) as sandbox:
+            assert not sandbox.protection.sufficient and len(sandbox.protection.missing) == 2
+            assert sandbox.run("print(1)").stdout == b"1\n"
+
+    def test_bubblewrap_must_be_there_if_it_is_asked_for(self, monkeypatch):
+        monkeypatch.setenv("PATH", "/nowhere")
+        with pytest.raises(SandboxUnavailable, match="bwrap"):
+            Sandbox(bubblewrap="always")
+
+    def test_landlock_or_bubblewrap_but_always_the_filter(self):
+        def protection(**changes):
+            fields = dict.fromkeys(("files", "tcp", "signals", "bubblewrap"), False)
+            return Protection(
+                **{"landlock_abi": 0, "system_calls": True, "limits": True, "works": True, **fields, **changes}
+            )
+
+        assert protection(files=True).sufficient and protection(bubblewrap=True).sufficient
+        assert not protection().sufficient
+        assert not protection(files=True, bubblewrap=True, system_calls=False).sufficient
+        assert not protection(files=True, works=False).sufficient
+
+    def test_a_server_that_does_not_start_says_why(self):
+        with pytest.raises(SandboxUnavailable, match="no_such_module"):
+            Sandbox(bubblewrap="never", prewarm=("no_such_module",))
