@@ -16,8 +16,9 @@
 math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python.
 Its own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because
 they forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
-numbers below 10^-6 equal each other, equations without real solutions all equal each other, units are cut off by letter.
-So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single expressions:
+numbers below 10^-6 equal each other, equations without real solutions all equal each other, units are cut off by
+letter. So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single
+expressions:
 
 1. Both are evaluated at :data:`POINTS` random points (the same ones for the same pair), or once if they have no free
    symbols, with :data:`PRECISION` digits. A relative difference beyond 10^-:data:`AGREEMENT` anywhere they are both

