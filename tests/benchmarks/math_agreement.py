@@ -18,8 +18,8 @@
 Collections (``gold``, ``pred``, ``label``):
 
 - ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the prediction is the last
-  box, else the final answer of the last step; the label is ``final_answer_correct``. (Its Omni-MATH part has no gold answers
-  and none of the other sets contains its problems, so it cannot be joined.)
+  box, else the final answer of the last step; the label is ``final_answer_correct``. (Its Omni-MATH part has no
+  gold answers and none of the other sets contains its problems, so it cannot be joined.)
 - ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against themselves in another
   typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.

@@ -17,8 +17,8 @@
 
 - Text path: responses whose boxed answer equals the gold answer as text, pairs per second on one core; target 20,000.
 - Rules path: MATH answers in another typography, which rules decide, on one core.
-- Algebra path: MATH answers rewritten so that only algebra can decide, half of them changed; pairs per second and core in
-  a worker's function, and through the pool with all workers; target 150 per core. Beside it math-verify alone on the
+- Algebra path: MATH answers rewritten so that only algebra can decide, half of them changed; pairs per second and core
+  in a worker's function, and through the pool with all workers; target 150 per core. Beside it math-verify alone on the
   same pairs, in the same run.
 - Memory: resident size of the parent and of the largest worker after 1,000 and after all hostile answers.
 
@@ -43,7 +43,6 @@ sys.path.insert(0, str(ROOT))
 from prime_ext.verifiers.math import MathVerifier  # noqa: E402
 from prime_ext.verifiers.math.verifier import decide  # noqa: E402
 from prime_ext.verifiers.worker_pool import WorkerPool  # noqa: E402
-
 from tests.benchmarks.math_agreement import data_folder, math_verify_alone, restyle  # noqa: E402
 from tests.verifiers.math.hostile import hostile_answers, random_hostile_answer  # noqa: E402
 
@@ -51,7 +50,7 @@ Pair = tuple[str, str]
 
 
 def rewrite(answer: str, changed: bool) -> str | None:
-    """Write an answer so that text and rules do not see that it is the same (or that it is not). None if it is plain."""
+    """Write an answer so that only algebra sees that it is the same, or that it is not. None if it is plain."""
     if not re.search(r"\\sqrt|\\pi|[a-z]\^|(?<![\\a-z])[xyzabcnkmt](?![a-z])", answer) or "\\text" in answer:
         return None
     if re.search(r"[,=<>]|\\[lg]e|\\in|\\cup|begin|\\pm|%", answer):
@@ -150,7 +149,9 @@ def main() -> None:
         verdicts = pooled.verify_batch(batch)
         pooled_rate = len(batch) / (time.perf_counter() - started)
         wrong = [
-            [*pair, str(v.outcome)] for n, (pair, v) in enumerate(zip(pairs, verdicts)) if v.correct != (n % 2 == 0)
+            [*pair, str(v.outcome)]
+            for n, (pair, v) in enumerate(zip(pairs, verdicts, strict=True))
+            if v.correct != (n % 2 == 0)
         ]
     from prime_ext.verifiers.math.symbolic import judge, warm_up
 

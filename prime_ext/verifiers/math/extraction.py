@@ -28,7 +28,8 @@ x = \\boxed{3}"); a policy may box several guesses and hope that the right one i
 - The last box decides, together with the boxes right before it that belong to the same statement: between two such
   boxes there is either no line break and no end of a sentence, or nothing but spaces, punctuation, mathematics
   delimiters, labels (``x =``, ``(a)``, ``Case 1:``, bullets) and the words "and", "or", "option", "answer". A
-  conclusion between them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces the earlier.
+  conclusion between them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces
+  the earlier.
 - Equal boxes count once. Different ones are taken together as a list, in order. A list is right only against a gold
   list with just these members, so guesses side by side are wrong, whichever of them is right.
 - More than ten different boxes in one statement are no answer.

@@ -22,7 +22,8 @@ What each form means:
   ``(-\\infty,\\infty)``; intervals joined by ``\\cup`` or "or" are a union.
 - ``x\\in S`` is ``S``; ``\\sqrt{2}\\approx1.41`` is its left side, unless that is a name.
 - ``a:b:c``: a ratio. ``\\begin{pmatrix}...``: a matrix (determinants are left alone).
-- A percent sign, and a trailing unit (``\\text{...}`` of up to five words after a value), are kept beside the value.
+- A percent sign, and a trailing unit (``\\text{...}`` of up to five words after a value), are kept beside the value; a
+  lone letter has no unit, so ``C\\text{ D}`` is not ``C``.
 """
 
 import re
@@ -279,7 +280,7 @@ def _leaf(text: str) -> Leaf:
         for match in re.finditer(r"(?:/|\\cdot)?\\text\{", text):
             if match.start() > 0 and _UNIT.fullmatch(text, match.start()):
                 words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(text[match.start() :])).lower())
-                if len(words) <= 5 and not _NOT_UNITS & set(words):
+                if len(words) <= 5 and not _NOT_UNITS & set(words) and not VARIABLE.fullmatch(text, 0, match.start()):
                     unit, text = text[match.start() :], text[: match.start()]
                 break
     percent = text.endswith("%")

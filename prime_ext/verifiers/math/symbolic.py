@@ -16,8 +16,9 @@
 math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python.
 Its own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because
 they forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
-``10^{-7}`` equals 0 (six decimals), equations without real solutions all equal each other, units are cut off by letter.
-So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single expressions:
+numbers below 10^-6 equal each other, equations without real solutions all equal each other, units are cut off by
+letter. So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single
+expressions:
 
 1. Both are evaluated at :data:`POINTS` random points (the same ones for the same pair), or once if they have no free
    symbols, with :data:`PRECISION` digits. A relative difference beyond 10^-:data:`AGREEMENT` anywhere they are both
@@ -40,7 +41,11 @@ from itertools import count
 from typing import Any
 
 import sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+from antlr4 import Token
+from antlr4.atn.PredictionMode import PredictionMode
+
+# _Latex2Sympy is private; math-verify pins the version of its parser exactly.
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify import verify
 from sympy.core.cache import clear_cache
 
@@ -62,6 +67,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)|(?<![a-zA-Z\\].)(?<=[a-eij-oq-zA-EI-OR-Z])(?=\()")
+_POWER = re.compile(r"(\\[a-zA-Z]+|[a-zA-Z]+)\^")
+_GREEK = frozenset("pi alpha beta gamma delta varepsilon theta lambda mu rho sigma phi omega Upsilon".split())
 # The grammar knows E only alone.
 _LETTER_E = re.compile(r"(?<![a-zA-Z\\])E(?![a-zA-Z])")
 _MIXED = re.compile(r"(?<=\d)\\frac\{(\d+)\}\{(\d+)\}")
@@ -88,19 +95,59 @@ def _mixed(match: re.Match[str]) -> str:
     return match.group() if above < below else rf"\cdot\frac{{{above}}}{{{below}}}"
 
 
+def _braced_base(match: re.Match[str]) -> str:
+    name = match.group(1)
+    if name.startswith("\\"):
+        return f"{{{name}}}^" if name[1:] in _GREEK else match.group()
+    # e has a rule of its own in the grammar.
+    return match.group() if name[-1] == "e" else f"{name[:-1]}{{{name[-1]}}}^"
+
+
+class _Reader(_Latex2Sympy):
+    """math-verify's parser with exact numbers, and with a way to read single expressions twice as quickly.
+
+    :meth:`read` starts at the grammar's rule for expressions, not at the one for sets and relations, and predicts
+    without context (ANTLR's SLL mode). Where that succeeds, the outcome is that of the full parser; it fails for some
+    input that the full parser accepts, ``x^{2}`` among it, but not ``{x}^{2}``.
+    """
+
+    def parse_number(self, text: str) -> sympy.Rational:
+        """Read a number exactly. The base class hands it to sympify, which evaluates Python, slowly, to a float."""
+        value = Fraction(text.replace(",", ""))
+        return sympy.Rational(value.numerator, value.denominator)
+
+    def read(self, text: str) -> Any:
+        """Return the expression, None if this parser does not get to the end of the text."""
+        parser = self.create_parser(_POWER.sub(_braced_base, text))
+        parser._interp.predictionMode = PredictionMode.SLL
+        try:
+            tree = parser.expr()
+            return self.convert_expr(tree) if parser.getCurrentToken().type == Token.EOF else None
+        except (MemoryError, RecursionError):
+            raise
+        except Exception:
+            # Plain Exception for a syntax error; the full parser has the last word on what is one.
+            return None
+
+
 @lru_cache(maxsize=256)
 def parse(text: str) -> Any:
-    """Read one normalised expression.
+    """Read one normalised expression or set.
 
     Raises:
         Unparsable: the grammar does not accept it.
     """
+    text = _latex(text)
+    reader = _Reader(is_real=True, config=_CONVERSION)
     try:
-        parsed = latex2sympy(_latex(text), is_real=True, normalization_config=None, conversion_config=_CONVERSION)
+        # To the rule for expressions, \{1\} is 1.
+        parsed = None if "\\{" in text else reader.read(text)
+        if parsed is None:
+            parsed = reader.parse(text)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:
-        # The parser raises plain Exception for syntax errors, and what sympy raises for the rest.
+        # Plain Exception for a syntax error, and whatever sympy raises on the way.
         raise Unparsable(str(error).splitlines()[0][:100] if str(error) else type(error).__name__) from error
     if not isinstance(parsed, sympy.Basic | sympy.MatrixBase):
         raise Unparsable(f"not an expression but {type(parsed).__name__}")

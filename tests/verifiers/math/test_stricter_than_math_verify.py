@@ -32,7 +32,7 @@ def verifier():
         (r"\pi(R^2-r^2)", "0", "letters are lower-cased"),
         ("52_8", "52_7", "the base is dropped"),
         ("6", "2(3)+1", "a product of integers is read as a mixed number"),
-        ("0.00000012", "0", "six decimals"),
+        ("0.00000012", "0.00000034", "six decimals"),
         (r"\frac{1}{3}", "0.333333", "six decimals"),
         ("x^2=-1", "x=x+1", "equations without real solutions are all equal"),
         ("2m", "2", "a letter is cut off as a unit"),

@@ -1,0 +1,92 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Computer algebra in isolation: the quick reader against the full parser, exactness, and what is not understood."""
+
+import json
+from pathlib import Path
+
+import pytest
+import sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+
+from prime_ext.verifiers.math.gate import refusal
+from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.math.symbolic import Unparsable, _latex, _Reader, judge, parse
+
+PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
+TEXTS = sorted({text for pair in PAIRS for text in map(normalize, (pair["gold"], pair["pred"])) if "\\{" not in text})
+
+
+def reader():
+    return _Reader(is_real=True, config=ConversionConfig(lowercase_symbols=False))
+
+
+def test_the_quick_reader_agrees_with_the_full_parser_wherever_it_succeeds():
+    compared = 0
+    for text in map(_latex, (text for text in TEXTS if refusal(text) is None)):
+        quick = reader().read(text)
+        if quick is not None and isinstance(quick, sympy.Expr):
+            full = reader().parse(text)
+            if isinstance(full, sympy.Expr):  # The full parser takes some braces for those of a set.
+                compared += 1
+                assert str(quick) == str(full), text
+    assert compared > 100
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2(3)", 6),
+        ("(2)(3)", 6),
+        (r"2\frac{1}{3}", sympy.Rational(7, 3)),
+        (r"2\frac{4}{3}", sympy.Rational(8, 3)),
+        ("0.1+0.2", sympy.Rational(3, 10)),
+        ("2^{10}", 1024),
+        ("R^{2}-r^{2}", sympy.Symbol("R", real=True) ** 2 - sympy.Symbol("r", real=True) ** 2),
+        ("x(y+1)", sympy.Symbol("x", real=True) * (sympy.Symbol("y", real=True) + 1)),
+    ],
+)
+def test_what_the_grammar_alone_would_misread(text, value):
+    assert sympy.simplify(parse(text).doit() - value) == 0
+
+
+@pytest.mark.parametrize("text", ["", "1+", r"\frac{1}", "x)", "@"])
+def test_syntax_errors_have_a_name(text):
+    with pytest.raises(Unparsable):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "outcome"),
+    [
+        ("2^{2008}-2", "2^{2008}-3", "wrong"),
+        ("2^{2008}-2", r"2(2^{2007}-1)", "correct"),
+        ("x^{2008}-2", "x^{2008}-3", "wrong"),
+        (r"10^{-30}\pi", r"2\cdot10^{-30}\pi", "wrong"),
+        (r"\sqrt{2}+10^{-20}x", r"\sqrt{2}", "wrong"),
+        (r"\sqrt{x^{2}}", "x", "wrong"),
+        (r"\lfloor x\rfloor", "x", "wrong"),
+        (r"\lfloor x\rfloor+1", r"1+\lfloor x\rfloor", "correct"),
+        (r"\frac{x^{2}-1}{x-1}", "x+1", "correct"),
+        ("i^{2}x", "-x", "correct"),
+        ("f(x)+1", "1+f(x)", "correct"),
+        ("f(x)+1", "f(x)+2", "wrong"),
+        (r"\mathbb{R}\setminus\{0\}", r"\mathbb{R}\setminus\{1\}", "wrong"),
+        ("1+*2", "3", "error"),
+        ("x", "1+*2", "wrong"),
+        ("x", r"\frac{1}{0}", "wrong"),
+    ],
+)
+def test_judgements(gold, answer, outcome):
+    assert judge((gold,), answer)[0] == outcome
