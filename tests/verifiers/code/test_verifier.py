@@ -302,7 +302,8 @@ LEETCODE = {
         "            node = ListNode(digit, node)\n        return node"
     ),
     "insert-greatest-common-divisors-in-linked-list": (
-        "class Solution:\n    def insertGreatestCommonDivisors(self, head):\n        node = head\n        while node.next:\n"
+        "class Solution:\n    def insertGreatestCommonDivisors(self, head):\n"
+        "        node = head\n        while node.next:\n"
         "            node.next = ListNode(math.gcd(node.val, node.next.val), node.next)\n"
         "            node = node.next.next\n        return head"
     ),
@@ -313,9 +314,12 @@ def mutated(program: str, seed: int) -> str | None:
     """Return the program with one constant or operator changed, None if it has none."""
     tree = ast.parse(program)
     generator = random.Random(seed)
-    swaps = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Mod: ast.Mult, ast.FloorDiv: ast.Mult, ast.Lt: ast.GtE,
-             ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn,
-             ast.And: ast.Or, ast.Or: ast.And}  # fmt: skip
+    pairs = [
+        (ast.Add, ast.Sub), (ast.Mult, ast.Add), (ast.Mod, ast.Mult), (ast.FloorDiv, ast.Mult), (ast.Lt, ast.GtE),
+        (ast.Gt, ast.LtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.And, ast.Or), (ast.Sub, ast.Add),
+        (ast.GtE, ast.Lt), (ast.LtE, ast.Gt), (ast.NotEq, ast.Eq), (ast.Or, ast.And),
+    ]  # fmt: skip
+    swaps = dict(pairs)
     sites = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and type(node.value) in (int, bool, float):

@@ -17,6 +17,9 @@ Upper-case names are filled in by :func:`filled`: MARKER a path that must not co
 be read, PARENT the client's process, SERVER the fork server, BASE the directory of all runs.
 """
 
+# One program per line, however long, is easier to read than wrapped ones.
+# ruff: noqa: E501
+
 from string import Template
 
 FILES = {

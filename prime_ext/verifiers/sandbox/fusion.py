@@ -1,0 +1,193 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Programs run by a SandboxFusion service instead of this machine.
+
+The same requests and executions as :class:`~prime_ext.verifiers.sandbox.client.Sandbox`, with these differences: the
+service's own isolation and memory limit hold, output is text, and a run is one process, so that tests which are code
+run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.test_suite`).
+"""
+
+import inspect
+import json
+import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from prime_ext.verifiers.sandbox.job import failure
+from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits
+from prime_ext.verifiers.sandbox.plain_data import ListNode, TreeNode
+from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, Request, SuiteRequest
+
+_STDERR_TAIL = 4096
+_PRELUDE = f"""
+import bisect, collections, copy, datetime, functools, heapq, itertools, json
+import math, operator, random, re, string, sys, typing
+from typing import *
+from collections import *
+from itertools import *
+from functools import *
+from heapq import *
+from bisect import *
+from typing import Any
+{inspect.getsource(ListNode)}
+{inspect.getsource(TreeNode)}
+"""
+_CALL = """
+import json as _json
+_payload = _json.loads({payload!r})
+_names = {{"__name__": "solution"}}
+exec(compile({prelude!r}, "prelude.py", "exec"), _names)
+exec(compile(_payload["program"], "solution.py", "exec"), _names)
+_holder, _name = _names.get("Solution"), _payload["function"]
+_function = getattr(_holder(), _name) if isinstance(_holder, type) and hasattr(_holder, _name) else _names[_name]
+_value = _json.dumps({{"value": _function(*_payload["arguments"])}})
+print({mark!r} + _value)
+"""
+_SUITE = """
+import json as _json
+_payload = _json.loads({payload!r})
+_names = {{"__name__": "solution"}}
+for _part in ("prelude", "context", "program", "setup"):
+    exec(compile(_payload[_part], _part + ".py", "exec"), _names)
+_results = []
+for _test in _payload["tests"]:
+    try:
+        exec(compile(_test, "test.py", "exec"), _names)
+        _results.append(["passed", ""])
+    except BaseException as _error:
+        _kind = "failed" if isinstance(_error, AssertionError) else "raised"
+        _results.append([_kind, (type(_error).__name__ + ": " + str(_error))[:300]])
+        if _payload["stop_at_first"]:
+            break
+print({mark!r} + _json.dumps({{"results": _results, "nonce": _payload["nonce"]}}))
+"""
+
+
+def _client() -> Any:
+    try:
+        import sandbox_fusion
+    except ImportError as error:
+        raise ImportError("the SandboxFusion backend needs its client: pip install sandbox-fusion") from error
+    return sandbox_fusion
+
+
+class FusionSandbox:
+    """Runs programs on a SandboxFusion service.
+
+    Args:
+        endpoint: URL of the service.
+        limits: limits of a run unless it brings its own; the service takes note of ``seconds`` and nothing else.
+        workers: most requests at a time, and threads that wait for them.
+        attempts: how often a request is tried before it counts as a failure of the sandbox.
+
+    Raises:
+        ImportError: the package sandbox-fusion is not installed.
+    """
+
+    def __init__(self, endpoint: str, limits: Limits | None = None, workers: int = 16, attempts: int = 3) -> None:
+        self._fusion = _client()
+        self.endpoint = endpoint
+        self.limits = limits or Limits()
+        self._attempts = attempts
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="prime_ext-fusion")
+
+    def submit(self, request: Request) -> "Future[Execution]":
+        """Queue a request and return its future, which never raises for what a program or the service does."""
+        if isinstance(request, SuiteRequest) and request.separate:
+            # Asks the verifier for the form that one process can run.
+            refusal: Future[Execution] = Future()
+            report = {"not_plain": "SandboxFusion runs one process"}
+            refusal.set_result(Execution(Ending.FINISHED, exit_code=0, result=json.dumps(report).encode() + b"\n"))
+            return refusal
+        return self._executor.submit(self._run, request)
+
+    def run(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
+        """Run a script on its standard input and wait for its end."""
+        return self.submit(ProgramRequest(program, stdin, limits)).result()
+
+    async def arun(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
+        """As :meth:`run`, without blocking the event loop."""
+        import asyncio
+
+        return await asyncio.wrap_future(self.submit(ProgramRequest(program, stdin, limits)))
+
+    def close(self) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> "FusionSandbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, request: Request) -> Execution:
+        limits = request.limits or self.limits
+        mark = secrets.token_hex(16)
+        code, stdin = _script(request, mark)
+        sent = self._fusion.RunCodeRequest(code=code, stdin=stdin, language="python", run_timeout=limits.seconds)
+        try:
+            answer = self._fusion.run_code(
+                sent, endpoint=self.endpoint, max_attempts=self._attempts, client_timeout=limits.seconds + 30
+            )
+        except Exception as error:
+            # The client raises plain Exceptions for whatever the network and the service do.
+            return failure(f"SandboxFusion: {error}")
+        if answer.run_result is None:
+            return failure(f"SandboxFusion sent no result: {answer.message}")
+        return _execution(answer.run_result, mark, limits)
+
+
+def _script(request: Request, mark: str) -> tuple[str, str]:
+    """Return the script to run and its standard input."""
+    prelude = _PRELUDE if request.prelude else ""
+    if isinstance(request, CallRequest):
+        payload = {"program": request.program, "function": request.function, "arguments": list(request.arguments)}
+        return _CALL.format(payload=json.dumps(payload), prelude=prelude, mark=mark), ""
+    if isinstance(request, SuiteRequest):
+        suite = {
+            "prelude": prelude,
+            "context": request.context,
+            "program": request.program,
+            "setup": request.setup,
+            "tests": list(request.tests),
+            "stop_at_first": request.stop_at_first,
+            "nonce": request.nonce,
+        }
+        return _SUITE.format(payload=json.dumps(suite), mark=mark), ""
+    stdin = request.stdin.decode("utf-8", "replace") if isinstance(request.stdin, bytes) else request.stdin
+    return prelude + request.program, stdin
+
+
+def _execution(answer: Any, mark: str, limits: Limits) -> Execution:
+    stdout, stderr = answer.stdout or "", answer.stderr or ""
+    before, found, result = stdout.rpartition(mark)
+    output = (before if found else stdout).encode("utf-8", "surrogatepass")
+    if answer.status == "TimeLimitExceeded":
+        ending = Ending.TIMEOUT
+    elif len(output) >= limits.output_bytes:
+        ending = Ending.OUTPUT_LIMIT
+    elif answer.return_code == 0:
+        ending = Ending.FINISHED
+    elif stderr.rstrip().rpartition("\n")[2].startswith("MemoryError"):
+        ending = Ending.OUT_OF_MEMORY
+    else:
+        ending = Ending.FAILED
+    return Execution(
+        ending=ending,
+        stdout=output[: limits.output_bytes],
+        stderr=stderr[-_STDERR_TAIL:],
+        exit_code=answer.return_code,
+        seconds=answer.execution_time or 0.0,
+        result=result.encode("utf-8", "surrogatepass") if found else b"",
+    )
