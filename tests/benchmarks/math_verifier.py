@@ -38,13 +38,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "verifiers" / "math")]
+
+from hostile import hostile_answers, random_hostile_answer  # noqa: E402
+from math_agreement import data_folder, math_verify_alone, restyle  # noqa: E402
 
 from prime_ext.verifiers.math import MathVerifier  # noqa: E402
 from prime_ext.verifiers.math.verifier import decide  # noqa: E402
 from prime_ext.verifiers.worker_pool import WorkerPool  # noqa: E402
-from tests.benchmarks.math_agreement import data_folder, math_verify_alone, restyle  # noqa: E402
-from tests.verifiers.math.hostile import hostile_answers, random_hostile_answer  # noqa: E402
 
 Pair = tuple[str, str]
 

@@ -24,50 +24,13 @@ import time
 from pathlib import Path
 
 import pytest
+from pool_tasks import double, fails, forever, hungry, kill_myself, kill_myself_once, nap, stuck_in_c
 
 from prime_ext.verifiers import worker_pool
 from prime_ext.verifiers.verdict import Outcome
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool, default_pool
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def double(x):
-    return 2 * x
-
-
-def forever():
-    while True:
-        pass
-
-
-def stuck_in_c():
-    # One long operation that never returns to Python: no signal handler of Python runs.
-    return len(str(9 ** (9**9)))
-
-
-def hungry():
-    return len(bytearray(8 * 1024**3))
-
-
-def fails():
-    raise KeyError("lost")
-
-
-def kill_myself():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_myself_once(marker):
-    if not os.path.exists(marker):
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "second try"
-
-
-def nap(seconds):
-    time.sleep(seconds)
-    return os.getpid()
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@
 import time
 
 import pytest
+from hostile import hostile_answers
 
 from prime_ext.verifiers.math.gate import refusal
 from prime_ext.verifiers.math.normalize import normalize
-from tests.verifiers.math.hostile import hostile_answers
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ import time
 from pathlib import Path
 
 import pytest
+from hostile import hostile_answers, random_hostile_answer
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.math.verifier import decide
 from prime_ext.verifiers.worker_pool import WorkerPool
-from tests.verifiers.math.hostile import hostile_answers, random_hostile_answer
 
 PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
 WARM_UP = ("prime_ext.verifiers.math.symbolic:warm_up",)
