@@ -97,7 +97,7 @@ def children() -> list[int]:
 
 def memory(count: int) -> dict:
     generator = random.Random(0)
-    golds = ["5", r"\frac{\sqrt{x}+1}{2}", r"(-\infty,3]\cup[5,\infty)", r"x^{2}+y^{2}=1"]
+    golds = [r"\frac{\sqrt{x}+1}{2}", r"2-\pi x", r"\frac{1}{x^{9}+y}", r"(-\infty,3]\cup[5,\infty)", r"x^{2}+y^{2}=1"]
     fixed = hostile_answers()
     report: dict = {}
     outcomes: dict[str, int] = {}
@@ -110,7 +110,9 @@ def memory(count: int) -> dict:
                 [(rf"\boxed{{{a}}}", golds[i % len(golds)]) for i, a in enumerate(answers)]
             )
             for verdict in verdicts:
-                outcomes[str(verdict.outcome)] = outcomes.get(str(verdict.outcome), 0) + 1
+                stage = verdict.detail.partition(":")[0] if verdict.detail.startswith(("gate", "algebra")) else "rules"
+                decided = f"{verdict.outcome}, {stage}"
+                outcomes[decided] = outcomes.get(decided, 0) + 1
             slowest = max(slowest, *(verdict.seconds for verdict in verdicts))
             if done + 100 in (1000, count):
                 sizes = sorted(resident(process) for process in children())

@@ -253,9 +253,7 @@ def _read_interval(sides: list[str], operators: list[str]) -> Group | None:
     closed = [_ORDER[operator][1] for operator in operators]
     if ways == {">"}:
         sides, closed = sides[::-1], closed[::-1]
-    places = [
-        index for index, side in enumerate(sides) if VARIABLE.fullmatch(side) and side not in ("\\pi", "\\infty", "e")
-    ]
+    places = [index for index, side in enumerate(sides) if NAME.fullmatch(side) and side not in _CONSTANTS]
     if places == [1] and len(sides) == 3:
         low, name, high = sides
         low_closed, high_closed = closed
@@ -280,7 +278,7 @@ def _leaf(text: str) -> Leaf:
         for match in re.finditer(r"(?:/|\\cdot)?\\text\{", text):
             if match.start() > 0 and _UNIT.fullmatch(text, match.start()):
                 words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(text[match.start() :])).lower())
-                if len(words) <= 5 and not _NOT_UNITS & set(words) and not VARIABLE.fullmatch(text, 0, match.start()):
+                if len(words) <= 5 and not _NOT_UNITS & set(words) and not text[: match.start()].isalpha():
                     unit, text = text[match.start() :], text[: match.start()]
                 break
     percent = text.endswith("%")

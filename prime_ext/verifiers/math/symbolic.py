@@ -21,9 +21,9 @@ letter. So structure and numbers are compared by :mod:`prime_ext.verifiers.math.
 expressions:
 
 1. Both are evaluated at :data:`POINTS` random points (the same ones for the same pair), or once if they have no free
-   symbols, with :data:`PRECISION` digits. A relative difference beyond 10^-:data:`AGREEMENT` anywhere they are both
-   defined means wrong. If they agree everywhere, at least at three points, that is taken for equality.
-   ``i`` is the imaginary unit. Different letters are different variables.
+   symbols, with :data:`PRECISION` digits. A relative difference beyond 10^-:data:`AGREEMENT` at any of them, or a value
+   where the other has none, means wrong. If they agree everywhere, at least at three points, that is taken for
+   equality. ``i`` is the imaginary unit. Different letters are different variables.
 2. Equations are equal if the differences of their sides are proportional; inequalities too, with the right sign.
 3. Where evaluation says nothing (unknown functions, sets), math-verify's ``verify`` decides, gold answer first, without
    its own time limits. It gets sets and sets, or expressions and expressions, but never mixtures.
