@@ -19,7 +19,7 @@
 - Rules path: MATH answers in another typography, which rules decide, on one core.
 - Algebra path: MATH answers rewritten so that only algebra can decide, half of them changed; pairs per second and core
   in a worker's function, and through the pool with all workers; target 150 per core. Beside it math-verify alone on the
-  same pairs, in the same run.
+  same pairs, and verl's graders if verl is installed, in the same run.
 - Memory: resident size of the parent and of the largest worker after 1,000 and after all hostile answers.
 
 The results go into the JSON beside this file. MATH is read from the data folder (``PRIME_EXT_DATA`` or ``--data``).
@@ -27,6 +27,7 @@ The results go into the JSON beside this file. MATH is read from the data folder
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import os
@@ -126,6 +127,16 @@ def memory(count: int) -> dict:
     return report
 
 
+def verl_graders() -> dict[str, Callable[[str, str], bool]]:
+    """verl's graders, where verl is installed: nothing else here needs it."""
+    if importlib.util.find_spec("verl") is None:
+        print("verl is not installed; its graders are left out")
+        return {}
+    from verl_graders import GRADERS
+
+    return GRADERS
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=data_folder())
@@ -175,6 +186,12 @@ def main() -> None:
         "algebra / math-verify alone": round(algebra / alone, 2),
     }
     report["algebra_pairs"] = {"pairs": len(pairs), "ours_wrong": wrong, "math_verify_wrong": alone_wrong}
+    for name, grader in verl_graders().items():
+        # Some start a process for a pair, so wall time counts.
+        first = time.perf_counter()
+        verl_wrong = sum(grader(*pair) != (n % 2 == 0) for n, pair in enumerate(pairs))
+        report["pairs_per_second"][f"{name}, wall time"] = round(len(pairs) / (time.perf_counter() - first), 1)
+        report["algebra_pairs"][f"{name} wrong"] = verl_wrong
     report["versions"] = {n: importlib.metadata.version(n) for n in ("math-verify", "sympy", "pebble")}
     report["versions"]["python"] = sys.version.split()[0]
     arguments.output.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
