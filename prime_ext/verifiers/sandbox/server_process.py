@@ -58,6 +58,7 @@ _ENVIRONMENT = {
 class Options:
     """How a server is started; see :class:`~prime_ext.verifiers.sandbox.client.Sandbox`."""
 
+    workers: int
     bubblewrap: str = "auto"
     prewarm: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ class ServerProcess:
             "readable": readable,
             "prewarm": list(options.prewarm),
             "left_out": list(options.left_out),
+            "workers": options.workers,
             "witness": self._witness() if wrapper else "",
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]

@@ -165,6 +165,7 @@ class TestConcurrency:
     def test_a_cancelled_request_is_not_run(self):
         with Sandbox(workers=1, bubblewrap="never") as sandbox:
             running = sandbox.submit(ProgramRequest("import time; time.sleep(0.3)"))
+            sandbox.submit(ProgramRequest("print(1)"))  # lies ready in the server
             waiting = sandbox.submit(ProgramRequest("print(1)"))
             assert waiting.cancel() and running.result().finished
             assert sandbox.run("print(2)").stdout == b"2\n"
