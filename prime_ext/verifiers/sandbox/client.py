@@ -103,13 +103,17 @@ class _Engine:
             return
         finally:
             self._started.set()
-        while not self.closed:
-            if not self._listen(self._server):
-                self._server.stop()
-                if not self.closed and not self._restart(self._server):
-                    break
-        self._server.stop()
-        self._abandon("the sandbox was closed")
+        try:
+            while not self.closed:
+                if not self._listen(self._server):
+                    self._server.stop()
+                    if not self.closed and not self._restart(self._server):
+                        break
+        finally:
+            # Whatever ends this thread, nobody may wait for it for ever.
+            self.closed = True
+            self._server.stop()
+            self._abandon("the sandbox was closed")
 
     def _listen(self, server: ServerProcess) -> bool:
         """Handle the server's messages until it is gone (False) or the sandbox is closed."""
@@ -242,6 +246,7 @@ class Sandbox:
     def _prepare(self) -> None:
         self._lock = threading.Lock()
         self._engine: _Engine | None = None
+        self._closed = False
 
     def _current(self) -> _Engine:
         engine = self._engine
@@ -249,7 +254,10 @@ class Sandbox:
             # This process is a fork: the lock may be held by a thread that does not exist here.
             self._prepare()
         with self._lock:
-            if self._engine is None:
+            if self._closed:
+                raise SandboxUnavailable("the sandbox is closed")
+            # A closed engine is one that could not go on; whoever comes now gets a new one.
+            if self._engine is None or self._engine.closed:
                 self._engine = _Engine(self._options)
                 weakref.finalize(self, self._engine.close)
             return self._engine
@@ -289,7 +297,9 @@ class Sandbox:
 
     def close(self) -> None:
         """End the server and whatever it runs. Waiting requests end as sandbox failures."""
-        engine, self._engine = self._engine, None
+        with self._lock:
+            self._closed = True
+            engine = self._engine
         if engine is not None:
             engine.close()
 

@@ -244,7 +244,9 @@ class Server:
                 self._kill(process)
         for name in os.listdir(self._base):
             _remove(os.path.join(self._base, name))
-        os.rmdir(self._base)
+        # In bubblewrap it is a file system of its own, which goes with the last process.
+        if not os.path.ismount(self._base):
+            os.rmdir(self._base)
 
 
 def _remove(work: str) -> None:

@@ -112,6 +112,10 @@ class ServerProcess:
         client = os.pidfd_open(os.getpid())
         try:
             self._process = self._spawn(options, wrapper, theirs.fileno(), client)
+        except OSError as error:
+            self.connection.close()
+            os.rmdir(self.base)
+            raise SandboxUnavailable(f"{sys.executable or 'sys.executable'!r} cannot be started: {error}") from error
         finally:
             theirs.close()
             os.close(client)
