@@ -21,12 +21,25 @@ memory, processor and wall time, output, threads. What is **not**: side channels
 calls that are allowed, and the load that a run may put on processors and memory bandwidth within its limits.
 """
 
-from prime_ext.verifiers.sandbox.client import Sandbox
+from typing import TYPE_CHECKING, Any
+
 from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits, SandboxUnavailable
 from prime_ext.verifiers.sandbox.probe import Protection, find_protection
 from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, SuiteRequest
+
+if TYPE_CHECKING:
+    from prime_ext.verifiers.sandbox.client import Sandbox
 
 __all__ = [
     "CallRequest", "Ending", "Execution", "Limits", "ProgramRequest", "Protection", "Sandbox", "SandboxUnavailable",
     "SuiteRequest", "find_protection",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # Not above: the fork server imports this package as well, and what the client needs makes every fork dearer.
+    if name == "Sandbox":
+        from prime_ext.verifiers.sandbox.client import Sandbox
+
+        return Sandbox
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,10 +44,11 @@ _MOST_ATTEMPTS = 2
 class _Engine:
     """The client's side of one server and its successors; belongs to one process."""
 
-    def __init__(self, options: Options, workers: int) -> None:
+    def __init__(self, options: Options) -> None:
         self.process_id = os.getpid()
         self._options = options
-        self._workers = workers
+        # One run more than the server has workers lies ready there, so that none of them waits for this process.
+        self._most_sent = options.workers + 1
         self._lock = threading.Lock()
         self._waiting: deque[Job] = deque()
         self._running: dict[int, Job] = {}
@@ -76,8 +77,8 @@ class _Engine:
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Send waiting jobs as long as workers are free. Called with the lock held."""
-        while self._waiting and self._server is not None and len(self._running) < self._workers:
+        """Send waiting jobs as long as the server has room. Called with the lock held."""
+        while self._waiting and self._server is not None and len(self._running) < self._most_sent:
             job = self._waiting.popleft()
             if job.attempts == 0 and not job.future.set_running_or_notify_cancel():
                 continue
@@ -102,13 +103,17 @@ class _Engine:
             return
         finally:
             self._started.set()
-        while not self.closed:
-            if not self._listen(self._server):
-                self._server.stop()
-                if not self.closed and not self._restart(self._server):
-                    break
-        self._server.stop()
-        self._abandon("the sandbox was closed")
+        try:
+            while not self.closed:
+                if not self._listen(self._server):
+                    self._server.stop()
+                    if not self.closed and not self._restart(self._server):
+                        break
+        finally:
+            # Whatever ends this thread, nobody may wait for it for ever.
+            self.closed = True
+            self._server.stop()
+            self._abandon("the sandbox was closed")
 
     def _listen(self, server: ServerProcess) -> bool:
         """Handle the server's messages until it is gone (False) or the sandbox is closed."""
@@ -138,7 +143,9 @@ class _Engine:
     def _check_for_hang(self, server: ServerProcess) -> None:
         now = time.monotonic()
         with self._lock:
-            late = [job for job in self._running.values() if now > job.sent_at + job.limits.seconds + _GRACE_SECONDS]
+            # A run may have waited in the server for one before it.
+            patience = 2 * max((job.limits.seconds for job in self._running.values()), default=0.0) + _GRACE_SECONDS
+            late = [job for job in self._running.values() if now > job.sent_at + patience]
         if late:
             logger.error("code sandbox: the fork server does not answer; it is started again")
             server.kill()
@@ -230,13 +237,16 @@ class Sandbox:
             raise ValueError(f"bubblewrap={bubblewrap!r} is not one of auto, always, never")
         self.limits = limits or Limits()
         self.workers = workers or len(os.sched_getaffinity(0))
-        self._options = Options(bubblewrap, tuple(prewarm), tuple(readable), unsafe_no_sandbox, tuple(left_out))
+        self._options = Options(
+            self.workers, bubblewrap, tuple(prewarm), tuple(readable), unsafe_no_sandbox, tuple(left_out)
+        )
         self._prepare()
         self._current()
 
     def _prepare(self) -> None:
         self._lock = threading.Lock()
         self._engine: _Engine | None = None
+        self._closed = False
 
     def _current(self) -> _Engine:
         engine = self._engine
@@ -244,8 +254,11 @@ class Sandbox:
             # This process is a fork: the lock may be held by a thread that does not exist here.
             self._prepare()
         with self._lock:
-            if self._engine is None:
-                self._engine = _Engine(self._options, self.workers)
+            if self._closed:
+                raise SandboxUnavailable("the sandbox is closed")
+            # A closed engine is one that could not go on; whoever comes now gets a new one.
+            if self._engine is None or self._engine.closed:
+                self._engine = _Engine(self._options)
                 weakref.finalize(self, self._engine.close)
             return self._engine
 
@@ -284,7 +297,9 @@ class Sandbox:
 
     def close(self) -> None:
         """End the server and whatever it runs. Waiting requests end as sandbox failures."""
-        engine, self._engine = self._engine, None
+        with self._lock:
+            self._closed = True
+            engine = self._engine
         if engine is not None:
             engine.close()
 

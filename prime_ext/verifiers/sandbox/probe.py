@@ -11,10 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What protects this machine really offers, found by trying each one in a forked child.
-
-``python -m prime_ext.verifiers.sandbox.probe`` prints the report.
-"""
+"""What protection this machine really offers, found by trying each one in a forked child."""
 
 import dataclasses
 import json
@@ -238,15 +235,3 @@ def find_protection(**options: Any) -> Protection:
 
     with Sandbox(unsafe_no_sandbox=True, **options) as sandbox:
         return sandbox.protection
-
-
-def main() -> int:
-    protection = find_protection()
-    print(protection.describe())
-    for line in protection.missing:
-        print(f"  {line}")
-    return 0 if protection.sufficient else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

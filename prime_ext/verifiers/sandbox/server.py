@@ -26,12 +26,12 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +43,12 @@ _TICK_SECONDS = 0.02
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# Imported before the first fork, so that programs find them loaded.
+# Imported before the first fork, so that programs find them loaded. Every shared library makes each fork dearer, hence
+# only what many programs use.
 PREWARMED = (
-    "abc", "array", "ast", "base64", "bisect", "calendar", "cmath", "collections.abc", "contextlib", "copy", "csv",
-    "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "io", "itertools",
-    "json", "math", "numbers", "operator", "pprint", "queue", "random", "re", "statistics", "string", "struct",
-    "textwrap", "threading", "time", "traceback", "types", "typing", "uuid",
+    "abc", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq",
+    "io", "itertools", "json", "math", "operator", "random", "re", "string", "threading", "time", "traceback", "types",
+    "typing",
 )  # fmt: skip
 PREWARMED_IF_INSTALLED = ("numpy",)
 
@@ -74,7 +74,12 @@ class Run:
 
 
 class Server:
-    def __init__(self, connection: socket.socket, client: int, base: str, protect: confinement.Confinement) -> None:
+    """Serves one client, ``workers`` runs at a time."""
+
+    def __init__(
+        self, connection: socket.socket, client: int, base: str, workers: int, protect: confinement.Confinement
+    ) -> None:
+        self._workers = workers
         self._connection = connection
         self._client = client
         self._base = base
@@ -84,6 +89,7 @@ class Server:
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
         self._poll.register(client, select.POLLIN)
+        self._waiting: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._directories = 0
 
     def serve(self) -> None:
@@ -97,10 +103,12 @@ class Server:
                     message, descriptors = wire.receive(self._connection)
                     if message is None:
                         return
-                    self._start(message, descriptors)
+                    self._waiting.append((message, descriptors))
                 elif descriptor in self._by_pidfd:
                     self._reap(*self._by_pidfd[descriptor])
             self._watch()
+            while self._waiting and len(self._runs) < self._workers:
+                self._start(*self._waiting.popleft())
 
     def _poll_milliseconds(self) -> float | None:
         if not self._runs:
@@ -154,7 +162,6 @@ class Server:
             os.chdir(work)
             self._confinement.put_on(work, limits["seconds"], limits["memory_bytes"], limits["output_bytes"], server)
             _close_from(len(descriptors))
-            harness.renew_standard_streams()
             payload = harness.read_payload()
             gc.enable()
         except BaseException:
@@ -183,7 +190,7 @@ class Server:
         self._poll.unregister(process.pidfd)
         del self._by_pidfd[process.pidfd]
         os.close(process.pidfd)
-        shutil.rmtree(process.work)
+        _remove(process.work)
 
     def _kill(self, process: Process) -> None:
         if process.status is None:
@@ -235,7 +242,18 @@ class Server:
         for run in self._runs.values():
             for process in run.processes:
                 self._kill(process)
-        shutil.rmtree(self._base, ignore_errors=True)
+        for name in os.listdir(self._base):
+            _remove(os.path.join(self._base, name))
+        # In bubblewrap it is a file system of its own, which goes with the last process.
+        if not os.path.ismount(self._base):
+            os.rmdir(self._base)
+
+
+def _remove(work: str) -> None:
+    # Flat: programs can make no directories. shutil would load five shared libraries.
+    for name in os.listdir(work):
+        os.unlink(os.path.join(work, name))
+    os.rmdir(work)
 
 
 def _close_from(first: int) -> None:
@@ -263,6 +281,42 @@ def _import_everything(prewarm: list[str]) -> None:
             continue
 
 
+def _build_filter() -> tuple[bytes | None, str]:
+    """Return the system call filter, or None and the reason. A child builds it, so that no run carries libseccomp."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answer = b"+" + system_calls.build()
+        except (ImportError, RuntimeError, OSError) as error:
+            answer = b"-" + f"seccomp: {error}".encode()
+        os.write(writer, answer)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answers:
+        answer = answers.read()
+    os.waitpid(pid, 0)
+    if answer[:1] == b"+":
+        return answer[1:], ""
+    return None, answer[1:].decode() or "seccomp: the filter could not be built"
+
+
+def _renew_standard_streams() -> None:
+    """Make standard streams over regular files, as those of the runs are, for the children to inherit.
+
+    What a stream knows about its file (can it seek, is it a terminal) is found out here once and not in every run.
+    """
+    keep = [os.dup(descriptor) for descriptor in (wire.STDIN, wire.STDOUT, wire.STDERR)]
+    empty = os.memfd_create("empty")
+    for descriptor in (wire.STDIN, wire.STDOUT, wire.STDERR):
+        os.dup2(empty, descriptor)
+    harness.renew_standard_streams()
+    os.close(empty)
+    for descriptor, kept in enumerate(keep):
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
 def main(settings: dict[str, Any]) -> None:
     """Run the server with what :mod:`client` put on the command line."""
     connection = socket.socket(fileno=settings["connection"])
@@ -273,12 +327,7 @@ def main(settings: dict[str, Any]) -> None:
     for _ in range(wire.CHANNEL + 1):
         os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     left_out = settings["left_out"]
-    program, reason = None, ""
-    if "seccomp" not in left_out:
-        try:
-            program = system_calls.build()
-        except (ImportError, RuntimeError, OSError) as error:
-            reason = f"seccomp: {error}"
+    program, reason = (None, "") if "seccomp" in left_out else _build_filter()
     protect = confinement.Confinement(
         landlock_abi=0 if "landlock" in left_out else landlock.abi(),
         filter_program=program,
@@ -290,12 +339,13 @@ def main(settings: dict[str, Any]) -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise RuntimeError(f"{threads} threads after the imports; a fork server must have one")
+    _renew_standard_streams()
     protection = probe.examine(protect, settings["base"], settings["witness"], reason)
     gc.collect()
     gc.freeze()
     gc.disable()
     wire.send(connection, {"protection": protection, "pid": os.getpid()})
-    server = Server(connection, settings["client"], settings["base"], protect)
+    server = Server(connection, settings["client"], settings["base"], settings["workers"], protect)
     try:
         server.serve()
     finally:

@@ -58,6 +58,7 @@ _ENVIRONMENT = {
 class Options:
     """How a server is started; see :class:`~prime_ext.verifiers.sandbox.client.Sandbox`."""
 
+    workers: int
     bubblewrap: str = "auto"
     prewarm: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
@@ -111,6 +112,10 @@ class ServerProcess:
         client = os.pidfd_open(os.getpid())
         try:
             self._process = self._spawn(options, wrapper, theirs.fileno(), client)
+        except OSError as error:
+            self.connection.close()
+            os.rmdir(self.base)
+            raise SandboxUnavailable(f"{sys.executable or 'sys.executable'!r} cannot be started: {error}") from error
         finally:
             theirs.close()
             os.close(client)
@@ -127,6 +132,7 @@ class ServerProcess:
             "readable": readable,
             "prewarm": list(options.prewarm),
             "left_out": list(options.left_out),
+            "workers": options.workers,
             "witness": self._witness() if wrapper else "",
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]

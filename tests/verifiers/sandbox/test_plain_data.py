@@ -147,7 +147,8 @@ MESSAGES = st.recursive(
 )
 PLAIN_TYPES = (
     int, str, list, tuple, dict, set, frozenset, bool, float, complex, bytes, bytearray, range, slice,
-    collections.deque, decimal.Decimal, fractions.Fraction, datetime.date, ListNode, TreeNode, type(None), type(...), type(NotImplemented),
+    collections.deque, decimal.Decimal, fractions.Fraction, datetime.date, ListNode, TreeNode, type(None), type(...),
+    type(NotImplemented),
 )  # fmt: skip
 
 

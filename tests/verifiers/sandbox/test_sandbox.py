@@ -17,6 +17,7 @@ import asyncio
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,7 @@ class TestConcurrency:
     def test_a_cancelled_request_is_not_run(self):
         with Sandbox(workers=1, bubblewrap="never") as sandbox:
             running = sandbox.submit(ProgramRequest("import time; time.sleep(0.3)"))
+            sandbox.submit(ProgramRequest("print(1)"))  # lies ready in the server
             waiting = sandbox.submit(ProgramRequest("print(1)"))
             assert waiting.cancel() and running.result().finished
             assert sandbox.run("print(2)").stdout == b"2\n"
@@ -209,29 +211,47 @@ class TestDeaths:
             os.kill(sandbox.server_pid, signal.SIGKILL)
             assert _wait_until(lambda: not _naming(base))
 
+    @pytest.mark.parametrize("bubblewrap", ["never", "always"] if shutil.which("bwrap") else ["never"])
     @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
-    def test_nothing_survives_the_parent(self, how):
+    def test_nothing_survives_the_parent(self, how, bubblewrap):
         code = (
             "import sys, time\nfrom prime_ext.verifiers.sandbox import *\n"
-            "s = Sandbox(Limits(seconds=60), bubblewrap='never')\n"
+            f"s = Sandbox(Limits(seconds=60), bubblewrap={bubblewrap!r})\n"
             "for _ in range(2): s.submit(ProgramRequest('import time\\nwhile True: pass'))\n"
             "time.sleep(0.3); print(s._current().server.base, flush=True)\n" + ("time.sleep(60)" if how else "")
         )
-        parent = subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-        )
-        base = parent.stdout.readline().strip()
-        if how:
-            assert len(_naming(base)) >= 2
-            parent.send_signal(how)
-        parent.wait(timeout=20)
-        assert _wait_until(lambda: not _naming(base) and not os.path.exists(base))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        words = [sys.executable, "-c", code]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+            base = parent.stdout.readline().strip()
+            if how:
+                assert len(_naming(base)) >= 2
+                parent.send_signal(how)
+            parent.wait(timeout=20)
+        assert _wait_until(lambda: not _naming(base))
+        if bubblewrap == "never":
+            assert _wait_until(lambda: not os.path.exists(base))
+        elif os.path.exists(base):
+            os.rmdir(base)  # the empty mount point, which nobody inside can remove
 
     def test_closing_ends_what_waits(self):
         sandbox = Sandbox(Limits(seconds=60), workers=1, bubblewrap="never")
         futures = [sandbox.submit(ProgramRequest("import time; time.sleep(50)")) for _ in range(3)]
         sandbox.close()
         assert all(future.result(timeout=10).sandbox_failure for future in futures)
+        with pytest.raises(SandboxUnavailable, match="closed"):
+            sandbox.run("print(1)")
+
+    def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(self, monkeypatch):
+        with Sandbox(Limits(seconds=20), workers=1, bubblewrap="never") as sandbox:
+            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(15)")) for _ in range(3)]
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "executable", "/nowhere/python")
+                os.kill(sandbox.server_pid, signal.SIGKILL)
+                executions = [future.result(timeout=20) for future in futures]
+            assert all(execution.sandbox_failure for execution in executions)
+            assert "/nowhere/python" in executions[0].stderr
+            assert sandbox.run("print(1)").stdout == b"1\n", "a later request finds a new server"
 
 
 def _naming(base: str) -> list[str]:
@@ -306,6 +326,16 @@ class TestProbe:
         assert not protection().sufficient
         assert not protection(files=True, bubblewrap=True, system_calls=False).sufficient
         assert not protection(files=True, works=False).sufficient
+
+    def test_a_python_that_does_not_start_says_so(self, monkeypatch):
+        monkeypatch.setattr(sys, "executable", "")
+        with pytest.raises(SandboxUnavailable, match="cannot be started"):
+            Sandbox(bubblewrap="never")
+
+    def test_the_command_line_reports(self):
+        words = [sys.executable, "-m", "prime_ext.verifiers.sandbox"]
+        ended = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        assert ended.returncode == 0 and ended.stdout.startswith("sufficient: ") and ended.stderr == ""
 
     def test_a_server_that_does_not_start_says_why(self):
         with pytest.raises(SandboxUnavailable, match="no_such_module"):
