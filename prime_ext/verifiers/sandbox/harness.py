@@ -129,12 +129,14 @@ def _guarded(action: Callable[[], None]) -> None:
 
 def run_program(payload: dict[str, Any]) -> None:
     """Run the program as a script on its standard input."""
-    program, with_prelude = payload["program"], payload["prelude"]
+    program, with_prelude, code, keep_code = (payload[name] for name in ("program", "prelude", "code", "keep_code"))
     del payload
 
     def action() -> None:
-        code = compile(program, "program.py", "exec", dont_inherit=True)
-        exec(code, _new_module("__main__", prelude.NAMESPACE if with_prelude else {}).__dict__)
+        compiled = marshal.loads(code) if code else compile(program, "program.py", "exec", dont_inherit=True)
+        if keep_code:
+            os.write(wire.RESULT, marshal.dumps(compiled))
+        exec(compiled, _new_module("__main__", prelude.NAMESPACE if with_prelude else {}).__dict__)
 
     _guarded(action)
 

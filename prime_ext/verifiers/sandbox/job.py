@@ -121,6 +121,6 @@ class Job:
         if code == 0:
             return Ending.FINISHED
         # Nobody but the kernel short of memory kills a run without a verdict.
-        if code == -signal.SIGKILL or result.startswith(b'{"raised": "MemoryError"'):
+        if code == -signal.SIGKILL or result.endswith(b'{"raised": "MemoryError"}'):
             return Ending.OUT_OF_MEMORY
         return Ending.FAILED

@@ -30,16 +30,21 @@ class ProgramRequest:
         stdin: the input; text is encoded as UTF-8.
         limits: limits of the run, None for the sandbox's own.
         prelude: whether the program finds the usual modules without importing them.
+        keep_code: put the compiled program into ``Execution.result``, for the next run of the same program.
+        code: compiled program from there. It may have been tampered with by the program, and is read in confinement.
     """
 
     program: str
     stdin: bytes | str = b""
     limits: Limits | None = None
     prelude: bool = False
+    keep_code: bool = False
+    code: bytes = b""
 
     def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
         stdin = self.stdin.encode("utf-8", "surrogatepass") if isinstance(self.stdin, str) else self.stdin
-        return [("program", {"program": self.program, "prelude": self.prelude}, stdin)]
+        payload = {"program": self.program, "prelude": self.prelude, "keep_code": self.keep_code, "code": self.code}
+        return [("program", payload, stdin)]
 
 
 @dataclass(frozen=True)
