@@ -209,13 +209,14 @@ class CodeVerifier:
     ) -> Generator[Request, Execution, list[tuple[int, Failure]]]:
         """Run every test in a fork of its own, one after the other; return the failures."""
         failures: list[tuple[int, Failure]] = []
-        left = self.seconds_per_problem
+        left, code = self.seconds_per_problem, b""
         for index in range(len(problem.tests)):
             if left <= 0:
                 failure: Failure | None = Failure(Outcome.TIMEOUT, "the problem's time is used up")
             else:
                 limits = replace(self.limits, seconds=min(self.limits.seconds, left))
-                execution = yield _request(program, problem, index, limits)
+                execution = yield _request(program, code, problem, index, limits)
+                code = code or execution.result
                 left -= execution.seconds
                 failure = self._judge(execution, problem, index)
             if failure is not None:
@@ -289,9 +290,11 @@ def _number_of_tests(problem: Problem) -> int:
     return len(problem.tests.tests if isinstance(problem, AssertionProblem) else problem.tests)
 
 
-def _request(program: str, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
+def _request(program: str, code: bytes, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
     if isinstance(problem, StdinProblem):
-        return ProgramRequest(program, problem.tests[index].stdin, limits)
+        # Compiled once, by the first test.
+        keep_code = index == 0 and len(problem.tests) > 1
+        return ProgramRequest(program, problem.tests[index].stdin, limits, keep_code=keep_code, code=code)
     return CallRequest(program, problem.function, problem.tests[index].arguments, limits)
 
 

@@ -102,13 +102,13 @@ class Confinement:
 
     Attributes:
         landlock_abi: the kernel's, 0 to leave Landlock out.
-        filter_program: from :func:`system_calls.build`, None to leave it out.
+        filter_program: the system call filter, None to leave it out.
         limits: whether resource limits are set.
         readable: directories and files that programs may read.
     """
 
     landlock_abi: int
-    filter_program: bytes | None
+    filter_program: system_calls.Filter | None
     limits: bool
     readable: tuple[str, ...]
     _rules: list[tuple[int, int]] = field(default_factory=list)
@@ -142,4 +142,4 @@ class Confinement:
             landlock.restrict(self.landlock_abi, [*self._rules, (directory, landlock.WORK)])
             os.close(directory)
         if self.filter_program is not None:
-            system_calls.load(self.filter_program)
+            self.filter_program.load()

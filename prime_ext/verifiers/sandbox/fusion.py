@@ -32,7 +32,7 @@ from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, Re
 _STDERR_TAIL = 4096
 _PRELUDE = f"""
 import bisect, collections, copy, datetime, functools, heapq, itertools, json
-import math, operator, random, re, string, sys, typing
+import math, operator, re, string, sys, typing
 from typing import *
 from collections import *
 from itertools import *

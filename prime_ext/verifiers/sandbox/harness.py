@@ -20,9 +20,9 @@ with hostile code, so nothing that it reports is believed except as the program'
 import atexit
 import io
 import json
+import marshal
 import os
 import sys
-import threading
 import time
 import traceback
 import types
@@ -36,7 +36,7 @@ _MESSAGE = 300
 
 def read_payload() -> dict[str, Any]:
     size = os.fstat(wire.PAYLOAD).st_size
-    payload = json.loads(os.pread(wire.PAYLOAD, size, 0))
+    payload = marshal.loads(os.pread(wire.PAYLOAD, size, 0))
     # Tells the client that the sandbox stands. The program cannot take it back: it does not get this descriptor.
     os.pwrite(wire.PAYLOAD, wire.STARTED, 0)
     os.close(wire.PAYLOAD)
@@ -99,13 +99,19 @@ def _exit_code(error: SystemExit) -> int:
     return 1
 
 
+def _join_threads() -> None:
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        while waiting := [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]:
+            waiting[0].join()
+
+
 def _guarded(action: Callable[[], None]) -> None:
     """Run the action as Python runs a script: threads are waited for, exit functions run, errors are printed."""
     code = 0
     try:
         action()
-        while waiting := [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]:
-            waiting[0].join()
+        _join_threads()
     except SystemExit as error:
         code = _exit_code(error)
     except MemoryError:
@@ -123,12 +129,14 @@ def _guarded(action: Callable[[], None]) -> None:
 
 def run_program(payload: dict[str, Any]) -> None:
     """Run the program as a script on its standard input."""
-    program, with_prelude = payload["program"], payload["prelude"]
+    program, with_prelude, code, keep_code = (payload[name] for name in ("program", "prelude", "code", "keep_code"))
     del payload
 
     def action() -> None:
-        code = compile(program, "program.py", "exec", dont_inherit=True)
-        exec(code, _new_module("__main__", prelude.NAMESPACE if with_prelude else {}).__dict__)
+        compiled = marshal.loads(code) if code else compile(program, "program.py", "exec", dont_inherit=True)
+        if keep_code:
+            os.write(wire.RESULT, marshal.dumps(compiled))
+        exec(compiled, _new_module("__main__", prelude.NAMESPACE if with_prelude else {}).__dict__)
 
     _guarded(action)
 

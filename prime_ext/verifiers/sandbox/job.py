@@ -46,24 +46,24 @@ class Job:
     """A request, its future, and its files while it runs."""
 
     def __init__(self, request: Request, limits: Limits) -> None:
-        self.request = request
         self.limits = limits
         self.future: Future[Execution] = Future()
         self.attempts = 0
         self.sent_at = 0.0
         self._descriptors: list[int] = []
+        # At once, so that it is the caller who hears of a request that cannot be sent.
+        self._roles = [(role, encode_payload(payload), stdin) for role, payload, stdin in request.roles(limits)]
 
     def open(self, number: int) -> tuple[dict[str, Any], list[int]]:
         """Create the files and return the message and descriptors for the server."""
-        roles = self.request.roles(self.limits)
-        for _, payload, stdin in roles:
-            self._descriptors += [_file(stdin), _file(), _file(), _file(encode_payload(payload)), _file()]
+        for _, payload, stdin in self._roles:
+            self._descriptors += [_file(stdin), _file(), _file(), _file(payload), _file()]
         self.attempts += 1
         self.sent_at = time.monotonic()
         limits = self.limits
         message = {
             "run": number,
-            "roles": [role for role, _, _ in roles],
+            "roles": [role for role, _, _ in self._roles],
             "limits": {
                 "seconds": limits.seconds,
                 "memory_bytes": limits.memory_bytes,
@@ -121,6 +121,6 @@ class Job:
         if code == 0:
             return Ending.FINISHED
         # Nobody but the kernel short of memory kills a run without a verdict.
-        if code == -signal.SIGKILL or result.startswith(b'{"raised": "MemoryError"'):
+        if code == -signal.SIGKILL or result.endswith(b'{"raised": "MemoryError"}'):
             return Ending.OUT_OF_MEMORY
         return Ending.FAILED

@@ -41,6 +41,8 @@ READ = READ_FILE | READ_DIR
 WORK = READ | WRITE_FILE | MAKE_REGULAR | REMOVE_FILE | TRUNCATE
 DEVICE = READ_FILE | WRITE_FILE
 
+_ATTRIBUTES, _RULE = struct.Struct("QQQ"), struct.Struct("=Qi")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -73,12 +75,12 @@ def restrict(version: int, rules: Sequence[tuple[int, int]]) -> None:
         OSError: the kernel refused.
     """
     handled = file_rights(version)
-    attributes = struct.pack("QQQ", handled, _TCP_RIGHTS if version >= 4 else 0, _SCOPES if version >= 6 else 0)
+    attributes = _ATTRIBUTES.pack(handled, _TCP_RIGHTS if version >= 4 else 0, _SCOPES if version >= 6 else 0)
     # Older kernels reject the fields that they do not know, unless these are zero.
     ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     try:
         for descriptor, rights in rules:
-            rule = struct.pack("=Qi", rights & handled, descriptor)
+            rule = _RULE.pack(rights & handled, descriptor)
             _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH_BENEATH), rule, ctypes.c_uint32(0))
         _call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:

@@ -26,7 +26,6 @@ import itertools
 import json
 import math
 import operator
-import random
 import re
 import string
 import sys
@@ -36,7 +35,7 @@ from typing import Any
 from prime_ext.verifiers.sandbox.plain_data import ListNode, TreeNode
 
 _MODULES = (
-    bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys,
+    bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, re, string, sys,
     typing,
 )  # fmt: skip
 _STARRED = (typing, collections, itertools, functools, heapq, bisect)

@@ -19,7 +19,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -128,6 +127,9 @@ def _connect() -> None:
 
 
 def _ordinary_program(work: str) -> bool:
+    # Not above: a server with threading loaded forks more slowly.
+    import threading
+
     seen: list[int] = []
     thread = threading.Thread(target=lambda: seen.append(sum(range(10))))
     thread.start()

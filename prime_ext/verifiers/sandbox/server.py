@@ -43,11 +43,11 @@ _TICK_SECONDS = 0.02
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# Imported before the first fork, so that programs find them loaded. Every shared library makes each fork dearer, hence
-# only what many programs use.
+# Imported before the first fork, so that programs find them loaded. Every shared library makes each fork dearer, and
+# random and threading reseed and renew their state after each, hence only what many programs use.
 PREWARMED = (
     "abc", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq",
-    "io", "itertools", "json", "math", "operator", "random", "re", "string", "threading", "time", "traceback", "types",
+    "io", "itertools", "json", "math", "operator", "re", "string", "time", "traceback", "types",
     "typing",
 )  # fmt: skip
 PREWARMED_IF_INSTALLED = ("numpy",)
@@ -330,7 +330,7 @@ def main(settings: dict[str, Any]) -> None:
     program, reason = (None, "") if "seccomp" in left_out else _build_filter()
     protect = confinement.Confinement(
         landlock_abi=0 if "landlock" in left_out else landlock.abi(),
-        filter_program=program,
+        filter_program=system_calls.Filter(program) if program else None,
         limits="rlimits" not in left_out,
         readable=tuple(settings["readable"]),
     )

@@ -117,14 +117,23 @@ def build() -> bytes:
         return file.read()
 
 
-def load(program: bytes) -> None:
-    """Put the filter of :func:`build` on this thread, for ever. NO_NEW_PRIVS must be set.
+class Filter:
+    """A filter in the form that the kernel takes, laid out once for many processes."""
 
-    Raises:
-        OSError: the kernel refused.
-    """
-    instructions = ctypes.create_string_buffer(program, len(program))
-    described = _Program(len(program) // struct.calcsize("HBBI"), ctypes.addressof(instructions))
-    if _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(described), 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"seccomp: {os.strerror(error)}")
+    def __init__(self, program: bytes) -> None:
+        """``program``: from :func:`build`."""
+        self._instructions = ctypes.create_string_buffer(program, len(program))
+        length = len(program) // struct.calcsize("HBBI")
+        self._program = _Program(length, ctypes.addressof(self._instructions))
+        self._reference = ctypes.byref(self._program)
+        self._mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
+
+    def load(self) -> None:
+        """Put the filter on this thread, for ever. NO_NEW_PRIVS must be set.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        if _libc.prctl(_PR_SET_SECCOMP, self._mode, self._reference, 0, 0) != 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"seccomp: {os.strerror(error)}")

@@ -95,6 +95,12 @@ class TestStandardInput:
         assert (verdict.outcome, verdict.score, verdict.grader_failure) == (outcome, 0.0, False)
         assert detail in verdict.detail and len(verdict.detail) <= 300
 
+    @pytest.mark.parametrize("junk", ["b'junk'", "b''", "__import__('marshal').dumps(3)", "b'\\xe3' * 99"])
+    def test_tampering_with_the_compiled_program_harms_only_the_program(self, verifier, junk):
+        program = f"{ADD}\nimport os\nos.ftruncate(4, 0); os.pwrite(4, {junk}, 0)"
+        verdict = verifier.verify_program(program, SUM, reward="fraction")
+        assert not verdict.grader_failure and verdict.score in (0.25, 1.0)
+
     def test_output_before_a_failure_does_not_count(self, verifier):
         assert verifier.verify_program(ADD + "\n1 / 0", SUM).score == 0.0
 
