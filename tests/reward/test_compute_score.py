@@ -147,7 +147,8 @@ def test_the_settings_of_the_built_in_verifiers_are_known(task):
 def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        first, second = SharedVerifiers((), {}), SharedVerifiers((), {})
+        settings = {"code": {"seconds": 0.5}}
+        first, second = SharedVerifiers((), settings), SharedVerifiers((), settings)
         names = {"names": ("yes", "no")}
 
         async def many():
@@ -157,6 +158,19 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
 
         verdicts = asyncio.run(many())
         assert [verdict.correct for verdict in verdicts] == [i % 2 == 1 for i in range(1000)]
+        mixed = [
+            ("math", r"so \boxed{x(x+1)}", "x^2+x", {}, "correct"),
+            ("math", r"so \boxed{x(x-1)}", "x^2+x", {}, "wrong"),
+            ("code", "```python\nprint(int(input()) * 2)\n```", {"inputs": ["2"], "outputs": ["4"]}, {}, "correct"),
+            ("code", "```python\nwhile True: pass\n```", {"inputs": ["2"], "outputs": ["4"]}, {}, "timeout"),
+        ]
+
+        async def at_once():
+            requests = (first.verify(*request[:4]) for request in mixed * 25)
+            return await asyncio.gather(*requests)
+
+        judged = asyncio.run(at_once())
+        assert [str(verdict.outcome) for verdict in judged] == [request[4] for request in mixed * 25]
         actor = first._connect()
         assert second._connect()._actor_id == actor._actor_id
         ray.kill(actor)
