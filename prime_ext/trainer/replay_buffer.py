@@ -181,6 +181,9 @@ class PromptFilterReplayBuffer(ReplayBuffer):
             f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}; use data of another "
             f"difficulty, widen prime.filter.lower/upper, or raise prime.filter.max_examined"
         )
+        undecided = self._verdict_log.failures(self._submitted[:examined])
+        if undecided:
+            message = f"{undecided}; {message}"
         if not kept or not self.partial:
             hint = "" if self.partial else ", or set prime.filter.on_exhausted=partial to train on fewer"
             raise PromptsExhausted(message + hint)

@@ -32,6 +32,7 @@ class _Entry(NamedTuple):
     outcome: str
     failed: bool
     seconds: float
+    detail: str
 
 
 class VerdictLog:
@@ -50,38 +51,48 @@ class VerdictLog:
         if "verdict" not in info:
             return True
         failed = bool(info["grader_failure"])
-        entry = _Entry(str(info["verdict"]), failed, float(info["verifier_seconds"]))
+        detail = str(info.get("verifier_detail", ""))
+        entry = _Entry(str(info["verdict"]), failed, float(info["verifier_seconds"]), detail)
         self._entries.setdefault(uid, []).append(entry)
         if failed and self._settings.on_failure == "stop":
             raise VerifierFailed(
                 f"the verifier could not judge rollout {key} ({entry.outcome} after {entry.seconds:.1f} s: "
-                f"{info.get('verifier_detail', '')}); prime.verifier.on_failure is stop"
+                f"{detail}); prime.verifier.on_failure is stop"
             )
         return not (failed and self._settings.on_failure == "drop")
 
     def metrics(self, uids: Iterable[str]) -> dict[str, float]:
         """Rates of every outcome and of the verifier's failures over the rollouts of these prompts, and its seconds."""
-        entries = [entry for uid in uids for entry in self._entries.get(uid, ())]
+        uids = list(uids)
+        entries = self._of(uids)
         if not entries:
             return {}
         counts = Counter(entry.outcome for entry in entries)
-        failures = sum(entry.failed for entry in entries)
-        failure_rate = failures / len(entries)
+        failure_rate = sum(entry.failed for entry in entries) / len(entries)
         if failure_rate > self._settings.warn_rate:
-            kinds = Counter(entry.outcome for entry in entries if entry.failed)
-            logger.warning(
-                "the verifier could not judge %d of %d rollouts (%s); prime.verifier.on_failure=%s",
-                failures,
-                len(entries),
-                ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
-                self._settings.on_failure,
-            )
+            logger.warning("%s; prime.verifier.on_failure=%s", self.failures(uids), self._settings.on_failure)
         return {
             **{f"verifier/{outcome}": counts[str(outcome)] / len(entries) for outcome in Outcome},
             "verifier/failure_rate": failure_rate,
             "verifier/seconds/mean": sum(entry.seconds for entry in entries) / len(entries),
             "verifier/seconds/max": max(entry.seconds for entry in entries),
         }
+
+    def failures(self, uids: Iterable[str]) -> str:
+        """What the verifier could not judge of these prompts, and why, in one line; empty if it judged everything."""
+        entries = self._of(uids)
+        failed = [entry for entry in entries if entry.failed]
+        if not failed:
+            return ""
+        kinds = Counter(entry.outcome for entry in failed).most_common()
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds)
+        return (
+            f"the verifier could not judge {len(failed)} of {len(entries)} rollouts ({counts}), the last one because of: "
+            f"{failed[-1].detail}"
+        )
+
+    def _of(self, uids: Iterable[str]) -> list[_Entry]:
+        return [entry for uid in uids for entry in self._entries.get(uid, ())]
 
     def clear(self) -> None:
         self._entries.clear()

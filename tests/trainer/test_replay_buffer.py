@@ -229,7 +229,7 @@ def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_cou
     assert metrics["prime/filter/too_easy"] == 1 and metrics["prime/accuracy/after_filter"] == 0.5
     assert metrics["verifier/failure_rate"] == metrics["verifier/timeout"] == pytest.approx(2 / 8)
     assert metrics["verifier/correct"] == pytest.approx(4 / 8) and metrics["verifier/seconds/max"] == 6.0
-    assert "could not judge 2 of 8 rollouts (2 timeout)" in caplog.text
+    assert "could not judge 2 of 8 rollouts (2 timeout), the last one because of: stuck" in caplog.text
     assert rollouts.queue.tags["train"] == {}
 
 
@@ -238,6 +238,12 @@ def test_a_prompt_none_of_whose_rollouts_could_be_judged_is_replaced(patch):
     rollouts = start(patch, outcomes, band=AccuracyBand(0.0, 1.0))
     batch, metrics = step(rollouts, 1)
     assert prompts_of(batch) == [1] and metrics["prime/filter/failed"] == 1
+
+
+def test_a_verifier_that_judges_nothing_ends_in_an_error_that_says_so(patch):
+    rollouts = start(patch, [[UNDECIDED, UNDECIDED]] * 8, max_examined=4)
+    with pytest.raises(PromptsExhausted, match=r"could not judge 8 of 8 rollouts \(8 timeout\).*stuck; only 0 of 2"):
+        step(rollouts, 2)
 
 
 def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(patch):
