@@ -87,8 +87,8 @@ class VerdictLog:
         kinds = Counter(entry.outcome for entry in failed).most_common()
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds)
         return (
-            f"the verifier could not judge {len(failed)} of {len(entries)} rollouts ({counts}), the last one because of: "
-            f"{failed[-1].detail}"
+            f"the verifier could not judge {len(failed)} of {len(entries)} rollouts ({counts}), "
+            f"the last one because of: {failed[-1].detail}"
         )
 
     def _of(self, uids: Iterable[str]) -> list[_Entry]:
