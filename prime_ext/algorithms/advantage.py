@@ -18,17 +18,10 @@ from functools import reduce
 import torch
 
 from prime_ext.algorithms.estimators import estimator_of
-from prime_ext.algorithms.returns import whiten
+from prime_ext.algorithms.returns import last_token_mask, whiten
 from prime_ext.algorithms.reward_source import RewardSource
 
 __all__ = ["RewardSource", "combine_sources", "last_token_mask", "source_return"]
-
-
-def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
-    """1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
-    positions_T = torch.arange(1, mask_BT.shape[1] + 1, device=mask_BT.device)
-    last_B = (mask_BT.bool() * positions_T).amax(-1)
-    return (positions_T[None, :] == last_B[:, None]).to(mask_BT.dtype)
 
 
 def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:

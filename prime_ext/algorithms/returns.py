@@ -15,6 +15,14 @@
 
 import torch
 
+
+def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
+    """1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
+    positions_T = torch.arange(1, mask_BT.shape[1] + 1, device=mask_BT.device)
+    last_B = (mask_BT.bool() * positions_T).amax(-1)
+    return (positions_T[None, :] == last_B[:, None]).to(mask_BT.dtype)
+
+
 # Tokens that one matrix product of a discounted sum spans.
 _BLOCK = 64
 
