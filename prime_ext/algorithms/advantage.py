@@ -11,65 +11,56 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PRIME's advantage: leave-one-out returns of the outcome and of the process rewards, summed, then whitened."""
+"""PRIME's advantage: an estimate for the outcome and one for the process rewards, summed, then whitened."""
 
-from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
-from prime_ext.algorithms.leave_one_out import leave_one_out
-from prime_ext.algorithms.returns import return_to_go, whiten
+from prime_ext.algorithms.estimators import estimator_of
+from prime_ext.algorithms.returns import last_token_mask, whiten
+from prime_ext.algorithms.reward_source import RewardSource
 
-
-@dataclass(frozen=True)
-class RewardSource:
-    """One source of reward and how it enters the advantage.
-
-    Attributes:
-        reward_BT: token rewards ``(B, T)``.
-        mask_BT: tokens at which the source gives rewards.
-        coefficient: weight in the sum; applied before whitening, so that it counts.
-        discount: discount of the source's return-to-go.
-        form: form of the leave-one-out baseline, see :func:`leave_one_out`.
-    """
-
-    reward_BT: torch.Tensor
-    mask_BT: torch.Tensor
-    coefficient: float = 1.0
-    discount: float = 1.0
-    form: str = "released"
-
-
-def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
-    """1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
-    positions_T = torch.arange(1, mask_BT.shape[1] + 1, device=mask_BT.device)
-    last_B = (mask_BT.bool() * positions_T).amax(-1)
-    return (positions_T[None, :] == last_B[:, None]).to(mask_BT.dtype)
+__all__ = ["RewardSource", "combine_sources", "last_token_mask", "source_return"]
 
 
 def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """Coefficient times the discounted return of the source's leave-one-out rewards, ``(B, T)``."""
-    centred_BT = leave_one_out(source.reward_BT, source.mask_BT, group_B, source.form)
-    return source.coefficient * return_to_go(centred_BT, response_mask_BT, source.discount)
+    """Coefficient times the source's advantage, not whitened, ``(B, T)``.
+
+    Raises:
+        ValueError: see :func:`prime_ext.algorithms.estimators.estimator_of`.
+    """
+    advantage_BT = estimator_of(source).advantage(source, response_mask_BT, group_B)
+    return advantage_BT if source.coefficient == 1.0 else source.coefficient * advantage_BT
 
 
 def combine_sources(
-    sources: dict[str, RewardSource], response_mask_BT: torch.Tensor, group_B: torch.Tensor, whitening: bool = True
+    sources: dict[str, RewardSource],
+    response_mask_BT: torch.Tensor,
+    group_B: torch.Tensor,
+    whitening: bool | None = True,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Sum the returns of all sources and whiten them over the valid tokens (PRIME, arXiv 2502.01456, Eq. 5).
+    """Sum the advantages of all sources and whiten them over the valid tokens (PRIME, arXiv 2502.01456, Eq. 5).
 
-    A source whose coefficient is 0 is left out, not multiplied by zero: its rewards may be anything.
+    A source whose coefficient is 0 is left out, not multiplied by zero: its rewards may be anything, and the result is
+    bit by bit that of the other sources alone.
+
+    Args:
+        sources: reward sources by name, each with an estimator of its own.
+        response_mask_BT: valid tokens.
+        group_B: integer id of the prompt of each row; any order, any group size.
+        whitening: whether to whiten the sum. None follows the estimators: whiten if the definition of one of those
+            that entered does, so that a single outcome source gives what the estimator's name promises.
 
     Returns:
-        advantages ``(B, T)``, returns ``(B, T)`` before whitening, and the return of each source that entered.
+        advantages ``(B, T)``, their sum ``(B, T)`` before whitening, and the part of each source that entered.
     """
-    per_source = {
-        name: source_return(source, response_mask_BT, group_B)
-        for name, source in sources.items()
-        if source.coefficient != 0.0
-    }
-    if not per_source:
+    entering = {name: source for name, source in sources.items() if source.coefficient != 0.0}
+    if not entering:
         raise ValueError("every reward source has the coefficient 0; at least one must count")
-    return_BT = torch.stack(list(per_source.values())).sum(0)
+    per_source = {name: source_return(source, response_mask_BT, group_B) for name, source in entering.items()}
+    return_BT = reduce(torch.add, per_source.values())
+    if whitening is None:
+        whitening = any(estimator_of(source).whitens for source in entering.values())
     advantage_BT = whiten(return_BT, response_mask_BT) if whitening else return_BT * response_mask_BT
     return advantage_BT, return_BT, per_source

@@ -15,11 +15,12 @@
 
 import torch
 
+from prime_ext.algorithms.groups import PromptGroups
+
 
 def group_sizes(group_B: torch.Tensor, valid_B: torch.Tensor) -> torch.Tensor:
     """Number of valid rollouts in the group of each row, shape ``(B,)``; 0 for invalid rows."""
-    same_BB = (group_B[:, None] == group_B[None, :]) & valid_B[:, None] & valid_B[None, :]
-    return same_BB.sum(-1)
+    return PromptGroups.of(group_B, valid_B).size_B
 
 
 def leave_one_out(
@@ -50,12 +51,10 @@ def leave_one_out(
     keep_BT = source_mask_BT.bool()
     # A selection, not a product with the mask: outside of it there may be anything, NaN included.
     reward_BT = torch.where(keep_BT, reward_BT, reward_BT.new_zeros(()))
-    valid_B = keep_BT.any(-1)
     mean_B = reward_BT.sum(-1) / keep_BT.sum(-1).clamp_min(1)
-    same_BB = (group_B[:, None] == group_B[None, :]) & valid_B[:, None] & valid_B[None, :]
-    size_B = same_BB.sum(-1)
+    groups = PromptGroups.of(group_B, keep_BT.any(-1))
+    size_B, group_sum_B = groups.size_B, groups.sum(mean_B)
     others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
-    group_sum_B = torch.where(same_BB, mean_B[None, :], mean_B.new_zeros(())).sum(-1)
     if form == "released":
         scale_B = size_B.to(reward_BT.dtype) / others_B
         centred_BT = reward_BT * scale_B[:, None] - (group_sum_B / others_B)[:, None]

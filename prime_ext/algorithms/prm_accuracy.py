@@ -15,6 +15,8 @@
 
 import torch
 
+from prime_ext.algorithms.groups import PromptGroups
+
 
 def pair_accuracy(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> float | None:
     """Share of pairs of the same prompt with different outcomes that the score orders correctly; a tie is wrong.
@@ -27,12 +29,15 @@ def pair_accuracy(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.T
         label_B: outcome in [0, 1].
         group_B: integer id of the prompt.
     """
-    better_BB = (group_B[:, None] == group_B[None, :]) & (label_B[:, None] > label_B[None, :])
-    weight_BB = torch.where(better_BB, label_B[:, None] - label_B[None, :], label_B.new_zeros(()))
-    total = weight_BB.sum()
+    groups = PromptGroups.of(group_B, torch.ones_like(group_B, dtype=torch.bool))
+    # NaN compares with nothing, so the places of absent rollouts form no pair.
+    label_GN, score_GN = groups.spread(label_B, float("nan")), groups.spread(score_B, 0.0)
+    better_GNN = label_GN[:, :, None] > label_GN[:, None, :]
+    weight_GNN = torch.where(better_GNN, label_GN[:, :, None] - label_GN[:, None, :], label_B.new_zeros(()))
+    total = weight_GNN.sum()
     if total == 0:
         return None
-    return float((weight_BB * (score_B[:, None] > score_B[None, :])).sum() / total)
+    return float((weight_GNN * (score_GN[:, :, None] > score_GN[:, None, :])).sum() / total)
 
 
 def absolute_accuracy(score_B: torch.Tensor, label_B: torch.Tensor) -> float:

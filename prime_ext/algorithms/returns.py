@@ -16,6 +16,59 @@
 import torch
 
 
+def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
+    """1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
+    positions_T = torch.arange(1, mask_BT.shape[1] + 1, device=mask_BT.device)
+    last_B = (mask_BT.bool() * positions_T).amax(-1)
+    return (positions_T[None, :] == last_B[:, None]).to(mask_BT.dtype)
+
+
+# Tokens that one matrix product of a discounted sum spans.
+_BLOCK = 64
+
+
+def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
+    """x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis.
+
+    Inside blocks of tokens it is a product with a triangular matrix of powers; what follows a block is the same sum
+    over the heads of the later blocks, so that no loop over tokens is needed and no power is ever divided by.
+    """
+    n_rows, n_tokens = value_BT.shape
+    n_blocks = -(-n_tokens // _BLOCK)
+    width = min(n_tokens, _BLOCK)
+    lag_KK = torch.arange(width)[:, None] - torch.arange(width)[None, :]
+    power_KK = torch.where(lag_KK >= 0, float(discount) ** lag_KK.clamp_min(0).double(), 0.0).to(value_BT)
+    if n_blocks <= 1:
+        return value_BT @ power_KK
+    padded_BT = torch.nn.functional.pad(value_BT, (0, n_blocks * width - n_tokens))
+    local_BNK = padded_BT.view(n_rows, n_blocks, width) @ power_KK
+    following_BN = torch.zeros_like(local_BNK[..., 0])
+    following_BN[:, :-1] = _reverse_discounted_sum(local_BNK[..., 0], discount**width)[:, 1:]
+    decay_K = (float(discount) ** (width - torch.arange(width)).double()).to(value_BT)
+    return local_BNK.add_(following_BN[..., None] * decay_K).view(n_rows, -1)[:, :n_tokens]
+
+
+def has_holes(mask_BT: torch.Tensor) -> bool:
+    """Whether a row has a valid token behind an invalid one."""
+    mask_BT = mask_BT.bool()
+    return bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any())
+
+
+def close_holes(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """The values at the valid tokens, moved together at the left; 0 behind them."""
+    mask_BT = mask_BT.bool()
+    target_BT = torch.where(mask_BT, mask_BT.cumsum(-1) - 1, mask_BT.shape[1])
+    packed_BT = value_BT.new_zeros(len(value_BT), value_BT.shape[1] + 1).scatter_(1, target_BT, value_BT)
+    return packed_BT[:, :-1].contiguous()
+
+
+def reopen_holes(packed_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """The inverse of :func:`close_holes`; 0 at invalid tokens."""
+    mask_BT = mask_BT.bool()
+    source_BT = (mask_BT.cumsum(-1) - 1).clamp_min(0)
+    return torch.where(mask_BT, packed_BT.gather(1, source_BT), packed_BT.new_zeros(()))
+
+
 def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0) -> torch.Tensor:
     """R_t = r_t + discount * R_{t+1} over the valid tokens.
 
@@ -24,16 +77,11 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
     """
     # A selection, not a product with the mask: outside of it there may be anything, NaN included.
     reward_BT = torch.where(mask_BT.bool(), reward_BT, reward_BT.new_zeros(()))
-    mask_BT = mask_BT.to(reward_BT.dtype)
     if discount == 1.0:
-        return reward_BT.flip(-1).cumsum(-1).flip(-1) * mask_BT
-    return_BT = torch.zeros_like(reward_BT)
-    running_B = torch.zeros_like(reward_BT[:, 0])
-    for t in range(reward_BT.shape[1] - 1, -1, -1):
-        valid_B = mask_BT[:, t]
-        running_B = torch.where(valid_B > 0, reward_BT[:, t] + discount * running_B, running_B)
-        return_BT[:, t] = running_B * valid_B
-    return return_BT
+        return reward_BT.flip(-1).cumsum(-1).flip(-1) * mask_BT.to(reward_BT.dtype)
+    if has_holes(mask_BT):
+        return reopen_holes(_reverse_discounted_sum(close_holes(reward_BT, mask_BT), discount), mask_BT)
+    return _reverse_discounted_sum(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
 
 
 def normalize_by_batch_max(

@@ -1,0 +1,80 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Advantage estimators of one reward source, by name. Outcome and process rewards may use different ones.
+
+An estimator is ``f(source, response_mask_BT, group_B) -> advantage_BT``: 0 outside the response mask, not yet
+multiplied by the coefficient and not yet whitened. Given an outcome source alone, each equals verl's estimator of the
+same name (``verl.trainer.ppo.core_algos``) after the whitening that ``whitens`` announces; ``rloo`` alone treats a
+rollout without companions differently, see :class:`RewardSource`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from prime_ext.algorithms.estimators.group_baselines import dr_grpo, gpg, grpo, grpo_pooled, opo, rloo
+from prime_ext.algorithms.estimators.monte_carlo import reinforce, remax
+from prime_ext.algorithms.estimators.value_based import gae, prm_value
+from prime_ext.algorithms.reward_source import RewardSource
+
+Advantage = Callable[[RewardSource, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One entry of the registry.
+
+    Attributes:
+        advantage: the function.
+        whitens: the method's own definition whitens over the tokens of the batch. Sources are summed before that.
+        needs: optional fields of :class:`RewardSource` without which it cannot work.
+        uses_groups: whether other rollouts of the same prompt matter.
+    """
+
+    advantage: Advantage
+    whitens: bool = False
+    needs: tuple[str, ...] = ()
+    uses_groups: bool = True
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "rloo": Estimator(rloo),
+    "grpo": Estimator(grpo),
+    "grpo_pooled": Estimator(grpo_pooled),
+    "dr_grpo": Estimator(dr_grpo),
+    "opo": Estimator(opo),
+    "gpg": Estimator(gpg),
+    "reinforce_plus_plus_baseline": Estimator(dr_grpo, whitens=True),
+    "reinforce_plus_plus": Estimator(reinforce, whitens=True, uses_groups=False),
+    "reinforce": Estimator(reinforce, uses_groups=False),
+    "remax": Estimator(remax, needs=("baseline_B",), uses_groups=False),
+    "gae": Estimator(gae, whitens=True, needs=("value_BT",), uses_groups=False),
+    "prm_value": Estimator(prm_value, needs=("value_BT",), uses_groups=False),
+}
+
+
+def estimator_of(source: RewardSource) -> Estimator:
+    """The registry entry of a source.
+
+    Raises:
+        ValueError: the name is unknown, or a field that the estimator needs is missing.
+    """
+    if source.estimator not in ESTIMATORS:
+        raise ValueError(f"unknown advantage estimator {source.estimator!r}; known: {', '.join(sorted(ESTIMATORS))}")
+    estimator = ESTIMATORS[source.estimator]
+    for name in estimator.needs:
+        if getattr(source, name) is None:
+            raise ValueError(f"the advantage estimator {source.estimator!r} needs {name}, which was not given")
+    return estimator

@@ -1,0 +1,39 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Estimators without a group: plain returns, and returns minus a baseline that the caller measured."""
+
+import torch
+
+from prime_ext.algorithms.returns import return_to_go
+from prime_ext.algorithms.reward_source import RewardSource
+
+
+def reinforce(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """R_t = sum_{s >= t} discount^(s - t) r_s, no baseline (PRIME, arXiv 2502.01456, Eq. 8).
+
+    The same return, whitened over the batch, is REINFORCE++ (arXiv 2501.03262), registered as
+    ``reinforce_plus_plus``.
+    """
+    return return_to_go(source.kept_reward(), response_mask_BT, source.discount)
+
+
+def remax(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """R_t - b with b the reward of the greedy response to the same prompt (ReMax, arXiv 2310.10505).
+
+    Padding rows of ``source.baseline_B`` may hold anything.
+    """
+    assert source.baseline_B is not None  # checked by the registry
+    return_BT = reinforce(source, response_mask_BT, group_B)
+    baseline_B1 = source.baseline_B.to(return_BT.dtype)[:, None]
+    return torch.where(response_mask_BT.bool(), return_BT - baseline_B1, return_BT.new_zeros(()))

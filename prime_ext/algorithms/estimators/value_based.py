@@ -1,0 +1,54 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Estimators whose baseline is a value of the state before each token: a critic's, or the implicit PRM's own."""
+
+import torch
+
+from prime_ext.algorithms.returns import close_holes, has_holes, reopen_holes, return_to_go
+from prime_ext.algorithms.reward_source import RewardSource
+
+
+def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """Generalised advantage estimation (arXiv 1506.02438), the estimator of PPO.
+
+    delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * trace * A_{t+1}, where t + 1 is the next
+    valid token: holes in the response are stepped over, and after the last token V is 0. The critic's target is
+    A_t + V_t.
+    """
+    assert source.value_BT is not None  # checked by the registry
+    reward_BT = source.kept_reward()
+    mask_BT = response_mask_BT.bool()
+    value_BT = torch.where(mask_BT, source.value_BT.to(reward_BT.dtype), reward_BT.new_zeros(()))
+    holes = has_holes(mask_BT)
+    if holes:
+        value_BT = close_holes(value_BT, mask_BT)
+    delta_BT = -value_BT
+    delta_BT[:, :-1] += source.discount * value_BT[:, 1:]
+    if holes:
+        delta_BT = reopen_holes(delta_BT, mask_BT)
+    return return_to_go(reward_BT + delta_BT, mask_BT, source.discount * source.trace)
+
+
+def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """R_t - v_t with the implicit PRM as the value function (PRIME, arXiv 2502.01456, section on value models).
+
+    v_t is the sum of the process rewards of the tokens before t, see
+    :func:`prime_ext.algorithms.process_reward.implicit_values`, and is given as ``source.value_BT``. It is a variant of
+    the paper's ablation, weaker there than process rewards as returns.
+    """
+    assert source.value_BT is not None  # checked by the registry
+    return_BT = return_to_go(source.kept_reward(), response_mask_BT, source.discount)
+    return torch.where(
+        response_mask_BT.bool(), return_BT - source.value_BT.to(return_BT.dtype), return_BT.new_zeros(())
+    )

@@ -1,0 +1,102 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Statistics over the rollouts of a prompt, by group id, for groups of any size in any order."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class PromptGroups:
+    """Which rows belong together. Time and memory grow linearly with the number of rows.
+
+    Attributes:
+        index_B: number of the group, ``0 .. n_groups - 1``; invalid rows carry ``n_groups``.
+        valid_B: rows that take part; invalid ones (padding) belong to no group, whatever their id says.
+        size_B: number of valid rows in the group of each row, 0 for invalid rows.
+        n_groups: number of groups with a valid row.
+    """
+
+    index_B: torch.Tensor
+    valid_B: torch.Tensor
+    size_B: torch.Tensor
+    n_groups: int
+
+    @classmethod
+    def of(cls, group_B: torch.Tensor, valid_B: torch.Tensor) -> "PromptGroups":
+        """Number the groups of the valid rows."""
+        valid_B = valid_B.bool()
+        ids_G, inverse_N = torch.unique(group_B[valid_B], return_inverse=True)
+        index_B = torch.full_like(group_B, len(ids_G), dtype=torch.int64)
+        index_B[valid_B] = inverse_N
+        count_G = torch.bincount(index_B, minlength=len(ids_G) + 1)
+        return cls(index_B, valid_B, torch.where(valid_B, count_G[index_B], 0), len(ids_G))
+
+    def sum(self, value_BX: torch.Tensor) -> torch.Tensor:
+        """Sum over the group of each row, shaped like the input; any axes may follow the rows. 0 for invalid rows."""
+        valid_BX = self.valid_B.reshape(-1, *[1] * (value_BX.dim() - 1))
+        # A selection, not a product: an invalid row may hold anything, NaN included.
+        kept_BX = torch.where(valid_BX, value_BX, value_BX.new_zeros(()))
+        total_GX = value_BX.new_zeros(self.n_groups + 1, *value_BX.shape[1:]).index_add_(0, self.index_B, kept_BX)
+        return total_GX[self.index_B]
+
+    def mean(self, value_B: torch.Tensor) -> torch.Tensor:
+        """Mean over the group of each row; 0 for invalid rows."""
+        return self.sum(value_B) / self.size_B.clamp_min(1)
+
+    def std(self, value_B: torch.Tensor) -> torch.Tensor:
+        """Standard deviation with Bessel's correction; exactly 0 for groups of one, constant groups and invalid rows.
+
+        Equal values must not leave a rounding error behind: whatever divides by it would blow it up.
+        """
+        squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
+        std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
+        return torch.where(self.constant(value_B), std_B.new_zeros(()), std_B)
+
+    def constant(self, value_B: torch.Tensor) -> torch.Tensor:
+        """Whether all valid rows of the group hold the same value; True for groups of one and for invalid rows."""
+        kept_B = torch.where(self.valid_B, value_B, value_B.new_zeros(()))
+        blank_G = kept_B.new_zeros(self.n_groups + 1)
+        low_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amin", include_self=False)
+        high_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amax", include_self=False)
+        return (low_G == high_G)[self.index_B]
+
+    def members(self) -> torch.Tensor:
+        """Row numbers of each group, ``(G, N)`` with N the largest group, filled up with -1."""
+        order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
+        rank_N, group_N = self._ranks(order_N), self.index_B[order_N]
+        largest = int(self.size_B.max()) if len(order_N) else 0
+        member_GN = torch.full((self.n_groups, largest), -1, dtype=torch.int64, device=self.index_B.device)
+        member_GN[group_N, rank_N] = order_N
+        return member_GN
+
+    def _ranks(self, order_N: torch.Tensor) -> torch.Tensor:
+        """Position inside its group of each row, the rows being given sorted by group."""
+        group_N = self.index_B[order_N]
+        count_G = torch.bincount(group_N, minlength=self.n_groups)
+        start_G = count_G.cumsum(0) - count_G
+        return torch.arange(len(order_N), device=order_N.device) - start_G[group_N]
+
+    def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
+        """Values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""
+        member_GN = self.members()
+        return torch.where(member_GN >= 0, value_B[member_GN.clamp_min(0)], value_B.new_tensor(fill))
+
+    def collect(self, value_GN: torch.Tensor) -> torch.Tensor:
+        """The inverse of :meth:`spread`: one value per row, 0 for invalid rows."""
+        member_GN = self.members()
+        value_B = value_GN.new_zeros(len(self.index_B))
+        value_B[member_GN[member_GN >= 0]] = value_GN[member_GN >= 0]
+        return value_B

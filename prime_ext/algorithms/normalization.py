@@ -1,0 +1,108 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The size of the process rewards: divided by a statistic of the batch, or kept in proportion to the outcome's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from prime_ext.algorithms.returns import normalize_by_batch_max, return_to_go
+
+Normalization = Callable[[torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
+
+
+def normalize_by_return_std(
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divide by the standard deviation of the return-to-go over the valid tokens of the global batch.
+
+    Unlike the maximum it is not ruled by one outlier. Nothing is subtracted, so signs stay. Returns the scaled rewards
+    and the standard deviation, 0 with fewer than two valid tokens.
+    """
+    valid_N = return_to_go(reward_BT, mask_BT, discount)[mask_BT.bool()]
+    deviation = valid_N.std() if valid_N.numel() > 1 else reward_BT.new_zeros(())
+    return reward_BT / (deviation + epsilon), deviation
+
+
+def normalize_by_prefix_std(
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0, floor: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(r_t - mean r) / std of the prefix sums, over the valid tokens of the global batch (code of IPVRM).
+
+    The standard deviation is the population's, at least ``floor``, and 1 with fewer than two valid tokens. ``discount``
+    plays no part: prefix values are plain sums. 0 outside the mask.
+    """
+    valid_BT = mask_BT.bool()
+    kept_BT = torch.where(valid_BT, reward_BT, reward_BT.new_zeros(()))
+    if int(valid_BT.sum()) < 2:
+        scale = kept_BT.new_ones(())
+    else:
+        scale = kept_BT.cumsum(-1)[valid_BT].std(unbiased=False).clamp_min(floor)
+    centred_BT = kept_BT - kept_BT.sum() / valid_BT.sum().clamp_min(1)
+    return torch.where(valid_BT, centred_BT / scale, kept_BT.new_zeros(())), scale
+
+
+def no_normalization(
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rewards as they are, and 1."""
+    return reward_BT, reward_BT.new_ones(())
+
+
+NORMALIZATIONS: dict[str, Normalization] = {
+    "batch_max": normalize_by_batch_max,
+    "return_std": normalize_by_return_std,
+    "prefix_std": normalize_by_prefix_std,
+    "none": no_normalization,
+}
+
+
+@dataclass
+class OutcomeRelativeScale:
+    """Running factor that keeps the spread of the process advantage at a share of the outcome's.
+
+    factor = share * mean(outcome std) / mean(process std) with exponential means over the steps so far. A single batch
+    whose process rewards are nearly 0 is therefore not blown up; an untrained PRM on the first steps is, which is what
+    the reliability gate and the warm-up are for. An option of this package, not part of a paper.
+
+    Attributes:
+        share: wanted ratio of the standard deviations.
+        decay: weight of the past in the means.
+        largest: upper limit of the factor.
+        process_std: running mean, None before the first step that counts. Part of the checkpoint.
+        outcome_std: running mean, None before the first step that counts. Part of the checkpoint.
+    """
+
+    share: float = 1.0
+    decay: float = 0.9
+    largest: float = 1e3
+    process_std: float | None = None
+    outcome_std: float | None = None
+
+    def update(self, process_std: float, outcome_std: float) -> float:
+        """Take in the standard deviations of this step's advantages, before coefficients, and return the factor.
+
+        A step in which one of them is 0 says nothing about their proportion: it is passed over, and the factor is that
+        of the steps before, 0 if there were none.
+        """
+        if process_std > 0.0 and outcome_std > 0.0:
+            self.process_std = self._mean(self.process_std, process_std)
+            self.outcome_std = self._mean(self.outcome_std, outcome_std)
+        if self.process_std is None or self.outcome_std is None:
+            return 0.0
+        return min(self.largest, self.share * self.outcome_std / self.process_std)
+
+    def _mean(self, past: float | None, now: float) -> float:
+        return now if past is None else self.decay * past + (1.0 - self.decay) * now

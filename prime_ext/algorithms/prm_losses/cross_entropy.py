@@ -1,0 +1,80 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Cross-entropy of the outcome, plain and weighted by the chance of a response to be the best of n."""
+
+import torch
+
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.prm_loss import cross_entropy
+from prime_ext.algorithms.prm_losses.row_fields import (
+    RowFields,
+    checked_labels,
+    checked_scores,
+    log_ratio_sum,
+    relative,
+)
+
+
+def prepare_ce(
+    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
+) -> RowFields:
+    """Every valid row counts the same; soft labels are legal. Target: the label."""
+    label_B = checked_labels("ce", label_B, valid_B, soft=True)
+    return RowFields(valid_B.to(label_B.dtype), label_B, torch.zeros_like(label_B))
+
+
+def cross_entropy_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
+    """sum_i w_i * BCE(sigmoid(beta * h_i), y_i) from the logits (PRIME, arXiv 2502.01456, Eq. 4).
+
+    ln 2 at initialisation if the weights sum to one.
+    """
+    sum_B = log_ratio_sum(log_ratio_BT, mask_BT)
+    return cross_entropy(sum_B, rows.target_B.to(sum_B.dtype), rows.weight_B, beta)
+
+
+def _best_of_n_weight(rank_key_B: torch.Tensor, groups: PromptGroups) -> torch.Tensor:
+    """n * (share of the group with a key <= the row's)^(n - 1): the density of the best of n draws at the row."""
+    key_GN = groups.spread(rank_key_B, torch.inf)
+    not_above_B = groups.collect((key_GN[:, None, :] <= key_GN[:, :, None]).sum(-1).to(rank_key_B.dtype))
+    # Absent members hold infinity: they are below no row, but each other's equals, which `collect` leaves out.
+    share_B = not_above_B / groups.size_B.clamp_min(1)
+    return groups.size_B * share_B ** (groups.size_B - 1).clamp_min(0)
+
+
+def prepare_bon_acc(
+    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
+) -> RowFields:
+    """Cross-entropy weighted by n * (share of the group with a label <= y_i)^(n - 1) (``bon_acc`` of verl's recipe).
+
+    Scale: the recipe adds the weighted losses up, so its effective learning rate grows with the micro-batch. Here they
+    are averaged with weights of mean 1, and the loss starts at ln 2 like ``ce``. In a group of equal labels all weigh
+    the same. Soft labels are legal. Target: the label.
+    """
+    label_B = checked_labels("bon_acc", label_B, valid_B, soft=True)
+    weight_B = _best_of_n_weight(label_B, PromptGroups.of(group_B, valid_B))
+    return RowFields(relative(weight_B), label_B, torch.zeros_like(label_B))
+
+
+def prepare_bon_rm(
+    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
+) -> RowFields:
+    """Cross-entropy weighted by n * (share of the group with h_j <= h_i)^(n - 1) (``bon_rm`` of verl's recipe).
+
+    The ranks are those of the PRM before the update, so that a row's weight does not move between micro-batches. The
+    scale is that of :func:`prepare_bon_acc`. Target: the label.
+    """
+    label_B = checked_labels("bon_rm", label_B, valid_B, soft=True)
+    score_B = checked_scores("bon_rm", score_B, valid_B)
+    weight_B = _best_of_n_weight(score_B.to(label_B.dtype), PromptGroups.of(group_B, valid_B))
+    return RowFields(relative(weight_B), label_B, torch.zeros_like(label_B))

@@ -1,0 +1,53 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Preference loss with detached opponents: each response against the average one of the other class."""
+
+import torch
+import torch.nn.functional as F
+
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, checked_labels, checked_scores, log_ratio_sum
+
+
+def prepare_dpo(
+    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
+) -> RowFields:
+    """Pair each correct response with the mean of the wrong ones of its prompt, and each wrong one with the correct.
+
+    Rows of prompts with one class only have no opponent and do not count: against an opponent of 0 they would all be
+    pushed to one side. Labels must be 0 or 1, since a fraction is on neither side. Target: the label. Offset: the mean
+    summed log-ratio of the opponents before the update, not multiplied by beta.
+    """
+    label_B = checked_labels("dpo", label_B, valid_B, soft=False)
+    score_B = checked_scores("dpo", score_B, valid_B).to(label_B.dtype)
+    groups = PromptGroups.of(group_B, valid_B)
+    n_correct_B = groups.sum(label_B)
+    n_wrong_B = groups.sum(1.0 - label_B)
+    correct_mean_B = groups.sum(score_B * label_B) / n_correct_B.clamp_min(1)
+    wrong_mean_B = groups.sum(score_B * (1.0 - label_B)) / n_wrong_B.clamp_min(1)
+    paired_B = valid_B.bool() & (n_correct_B > 0) & (n_wrong_B > 0)
+    offset_B = torch.where(label_B > 0, wrong_mean_B, correct_mean_B)
+    return RowFields(paired_B.to(label_B.dtype), label_B, torch.where(paired_B, offset_B, 0.0))
+
+
+def dpo_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
+    """sum_i w_i * -log sigmoid(beta * s_i * (h_i - offset_i)), s_i = +1 for correct and -1 for wrong responses.
+
+    The detached form of DPO (arXiv 2305.18290) in verl's recipe of PRIME; ln 2 at initialisation. For prompts with one
+    correct and one wrong response it has the value of DPO over pairs at the parameters that made the offsets, and half
+    its gradient, because each pair is met once from each side and averaged over rows.
+    """
+    sign_B = 2.0 * rows.target_B - 1.0
+    margin_B = beta * sign_B * (log_ratio_sum(log_ratio_BT, mask_BT) - rows.offset_B)
+    return (-F.logsigmoid(margin_B) * rows.weight_B).sum()

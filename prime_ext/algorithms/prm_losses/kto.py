@@ -1,0 +1,79 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Kahneman-Tversky optimisation: gains and losses against an anchor, no pairs needed."""
+
+import torch
+
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.prm_losses.row_fields import (
+    RowFields,
+    checked_labels,
+    checked_scores,
+    log_ratio_sum,
+    relative,
+)
+
+
+def mismatched_partners(group_B: torch.Tensor, valid_B: torch.Tensor) -> torch.Tensor:
+    """For each valid row a row of another prompt, whose response can be read as an answer to this row's prompt.
+
+    Group g takes its partners from group g + 1. (Shifting by one row, as is common, would pair rollouts of the same
+    prompt.) -1 for invalid rows and where there is no other prompt.
+    """
+    groups = PromptGroups.of(group_B, valid_B)
+    if groups.n_groups < 2:
+        return torch.full_like(group_B, -1)
+    member_GN = groups.members()
+    size_G = (member_GN >= 0).sum(-1)
+    next_GN = member_GN.roll(-1, 0)
+    rank_N = torch.arange(member_GN.shape[1], device=group_B.device)
+    partner_GN = next_GN.gather(1, rank_N[None, :] % size_G.roll(-1, 0)[:, None])
+    partner_B = torch.full_like(group_B, -1)
+    partner_B[member_GN[member_GN >= 0]] = partner_GN[member_GN >= 0]
+    return partner_B
+
+
+def prepare_kto(
+    label_B: torch.Tensor,
+    group_B: torch.Tensor,
+    valid_B: torch.Tensor,
+    score_B: torch.Tensor | None = None,
+    mismatched_B: torch.Tensor | None = None,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> RowFields:
+    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank, and a weight per class.
+
+    The paper takes z over mismatched pairs (a prompt with a response to another prompt), which costs one more forward
+    pass: give their summed log-ratios as ``mismatched_B``, see :func:`mismatched_partners`. Without them z is taken
+    over the matched rollouts of the batch, ``score_B``, a departure from the paper that is free. Every row counts,
+    whatever its group. Target: the label, 0 or 1. Offset: z, in units of log-ratios.
+    """
+    label_B = checked_labels("kto", label_B, valid_B, soft=False)
+    anchors_B = checked_scores("kto", score_B if mismatched_B is None else mismatched_B, valid_B).to(label_B.dtype)
+    z = (anchors_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
+    class_weight_B = desirable_weight * label_B + undesirable_weight * (1.0 - label_B)
+    return RowFields(relative(class_weight_B * valid_B.to(label_B.dtype)), label_B, torch.where(valid_B.bool(), z, 0.0))
+
+
+def kto_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
+    """sum_i w_i * [1 - sigmoid(beta * s_i * (h_i - z))], s_i = +1 for correct, -1 for wrong (arXiv 2402.01306, Eq. 7).
+
+    1/2 at initialisation. Unlike the other losses it saturates on purpose: a response far on the wrong side has no
+    gradient either.
+    """
+    sign_B = 2.0 * rows.target_B - 1.0
+    gain_B = beta * sign_B * (log_ratio_sum(log_ratio_BT, mask_BT) - rows.offset_B)
+    # sigmoid(-x) and not 1 - sigmoid(x), which rounds to 0 from x = 17 on.
+    return (torch.sigmoid(-gain_B) * rows.weight_B).sum()

@@ -1,0 +1,49 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Noise contrastive alignment: which of the K responses of a prompt is the good one, in absolute terms."""
+
+import torch
+import torch.nn.functional as F
+
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, checked_labels, log_ratio_sum, relative
+
+
+def prepare_nca(
+    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
+) -> RowFields:
+    """p_i = y_i / sum_j y_j over the K responses of the prompt; prompts weigh the same whatever their K.
+
+    A prompt without a correct response has no first term: its responses are only pushed down. One with only correct
+    responses is pulled towards h = 0. Soft labels are legal. Target: K * p_i, the weight of the first term relative to
+    the second one.
+    """
+    label_B = checked_labels("nca", label_B, valid_B, soft=True)
+    groups = PromptGroups.of(group_B, valid_B)
+    total_B, size_B = groups.sum(label_B), groups.size_B.to(label_B.dtype)
+    target_B = torch.where(total_B > 0, size_B * label_B / torch.where(total_B > 0, total_B, 1.0), 0.0)
+    weight_B = torch.where(groups.valid_B, 1.0 / size_B.clamp_min(1), 0.0)
+    return RowFields(relative(weight_B), target_B, torch.zeros_like(label_B))
+
+
+def nca_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
+    """sum_i w_i * [-K p_i log sigmoid(r_i) - log sigmoid(-r_i)], r_i = beta * h_i (NCA, arXiv 2402.05369).
+
+    Averaged over the K rows of a prompt this is -sum_i p_i log sigmoid(r_i) - (1/K) sum_i log sigmoid(-r_i), the form
+    for rewards whose temperature goes to 0; for one correct and one wrong response it is
+    softplus(-r_w) + softplus(r_w) / 2 + softplus(r_l) / 2. 2 ln 2 at initialisation.
+    """
+    logit_B = beta * log_ratio_sum(log_ratio_BT, mask_BT)
+    loss_B = -rows.target_B * F.logsigmoid(logit_B) - F.logsigmoid(-logit_B)
+    return (loss_B * rows.weight_B).sum()

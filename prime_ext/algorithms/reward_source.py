@@ -1,0 +1,61 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One source of reward: what it pays, where, and how it is turned into an advantage."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class RewardSource:
+    """One source of reward and how it enters the advantage.
+
+    Attributes:
+        reward_BT: token rewards ``(B, T)``.
+        mask_BT: tokens at which the source gives rewards.
+        coefficient: weight in the sum; applied before whitening, so that it counts.
+        discount: discount of the source's return-to-go.
+        form: form of the leave-one-out baseline, see :func:`leave_one_out`; read by ``rloo`` only.
+        estimator: name in ``prime_ext.algorithms.estimators.ESTIMATORS``.
+        trace: lambda of generalised advantage estimation; read by ``gae`` only.
+        value_BT: value of the state before each token; needed by ``gae`` and ``prm_value``.
+        baseline_B: reward of the greedy response to the same prompt; needed by ``remax``.
+        lone: what a rollout alone in its group receives from a group baseline: ``zero`` advantage, or ``keep`` its
+            reward with a baseline of 0. None leaves it to the estimator (``zero`` for ``rloo``; ``keep``, as verl
+            does, for the others).
+    """
+
+    reward_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    coefficient: float = 1.0
+    discount: float = 1.0
+    form: str = "released"
+    estimator: str = "rloo"
+    trace: float = 1.0
+    value_BT: torch.Tensor | None = None
+    baseline_B: torch.Tensor | None = None
+    lone: str | None = None
+
+    def kept_reward(self) -> torch.Tensor:
+        """The rewards, 0 outside the source mask whatever stands there."""
+        # A selection, not a product with the mask: outside of it there may be NaN.
+        return torch.where(self.mask_BT.bool(), self.reward_BT, self.reward_BT.new_zeros(()))
+
+    def keeps_lone(self, default: str) -> bool:
+        """Whether a rollout alone in its group keeps its reward."""
+        lone = default if self.lone is None else self.lone
+        if lone not in ("keep", "zero"):
+            raise ValueError(f"lone must be 'keep', 'zero' or None, got {lone!r}")
+        return lone == "keep"

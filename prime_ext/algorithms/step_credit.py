@@ -1,0 +1,103 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Credit assignment from step scores: how much of a response's reward each step receives.
+
+Scores and rewards are ``(B, S)``, with the mask of steps a prefix of the row (see :class:`StepSpans`); rewards are 0
+where there is no step, whatever the scores hold there.
+"""
+
+import torch
+
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.steps import StepSpans, spread_over_tokens
+
+
+def min_form(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
+    """r_k = w_k p_k with w = softmax(-p / temperature) over the steps of the response (PURE, arXiv 2504.15275).
+
+    The rewards of a response sum to a soft minimum of its scores, the exact minimum as the temperature goes to 0, so
+    that one good step cannot make up for a bad one. A row without steps receives 0.
+    """
+    mask_BS = step_mask_BS.bool()
+    kept_BS = torch.where(mask_BS, score_BS, score_BS.new_zeros(()))
+    weight_BS = torch.where(mask_BS, -kept_BS / temperature, -torch.inf).softmax(-1)
+    return torch.where(mask_BS, weight_BS * kept_BS, kept_BS.new_zeros(()))
+
+
+def strict_min_return(score_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
+    """Return at token t: the smallest score of the steps that end at t or later (PURE's "strict" variant), ``(B, T)``.
+
+    The original takes the running minimum on the token grid, where tokens that end no step hold 0, so that every return
+    is at most 0. Here they take no part.
+    """
+    ahead_BS = torch.where(spans.mask_BS, score_BS, torch.inf)
+    lowest_BS = ahead_BS.flip(-1).cummin(-1).values.flip(-1)
+    return spread_over_tokens(torch.where(spans.mask_BS, lowest_BS, lowest_BS.new_zeros(())), spans)
+
+
+def clip_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, threshold: float) -> torch.Tensor:
+    """r_k = min(p_k - threshold, 0): only bad steps count, so repeating good ones pays nothing (arXiv 2410.15115)."""
+    mask_BS = step_mask_BS.bool()
+    return torch.where(mask_BS, (score_BS - threshold).clamp_max(0), score_BS.new_zeros(()))
+
+
+def delta_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+    """r_k = p_k - p_{k+1}, p_{K-1} for the last but one step and 0 for the last (arXiv 2410.15115).
+
+    The return-to-go of every step but the last is then exactly its own score: it is bounded, however many steps there
+    are. The last step is left to the outcome; a response of one step receives 0.
+    """
+    mask_BS = step_mask_BS.bool()
+    kept_BS = torch.where(mask_BS, score_BS, score_BS.new_zeros(()))
+    last_B1 = mask_BS.sum(-1, keepdim=True) - 1
+    step_S = torch.arange(mask_BS.shape[1], device=mask_BS.device)[None, :]
+    counted_BS = torch.where(step_S < last_B1, kept_BS, kept_BS.new_zeros(()))
+    next_BS = torch.nn.functional.pad(counted_BS[:, 1:], (0, 1))
+    return counted_BS - next_BS
+
+
+def clip_delta_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, threshold: float) -> torch.Tensor:
+    """:func:`clip_rewards`, then :func:`delta_rewards` on the result (arXiv 2410.15115)."""
+    return delta_rewards(clip_rewards(score_BS, step_mask_BS, threshold), step_mask_BS)
+
+
+def token_leave_one_out(
+    reward_BS: torch.Tensor,
+    step_mask_BS: torch.Tensor,
+    tokens_BS: torch.Tensor,
+    length_B: torch.Tensor,
+    group_B: torch.Tensor,
+) -> torch.Tensor:
+    """r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths): PURE's baseline per token.
+
+    A baseline per step would favour few long steps; this one is proportional to the tokens of the step. Rows without a
+    step belong to no group, and a rollout alone in its group has the baseline 0.
+
+    Args:
+        reward_BS: step rewards, for example of :func:`min_form`.
+        step_mask_BS: whether the row has that step.
+        tokens_BS: N, tokens of each step; the original leaves the separator out (``spans.length_BS - 1``).
+        length_B: tokens of each response.
+        group_B: integer id of the prompt.
+    """
+    mask_BS = step_mask_BS.bool()
+    kept_BS = torch.where(mask_BS, reward_BS, reward_BS.new_zeros(()))
+    groups = PromptGroups.of(group_B, mask_BS.any(-1))
+    total_B, length_B = kept_BS.sum(-1), length_B.to(kept_BS.dtype)
+    others_total_B = groups.sum(total_B) - total_B
+    others_length_B = groups.sum(length_B) - length_B
+    alone_B = (groups.size_B < 2) | (others_length_B <= 0)
+    per_token_B = torch.where(alone_B, 0.0, others_total_B / torch.where(alone_B, 1.0, others_length_B))
+    centred_BS = kept_BS - per_token_B[:, None] * tokens_BS.to(kept_BS.dtype)
+    return torch.where(mask_BS, centred_BS, kept_BS.new_zeros(()))

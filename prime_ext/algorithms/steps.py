@@ -1,0 +1,104 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The steps of a response: where they end, sums over them, and their values back on tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from prime_ext.algorithms.returns import last_token_mask
+
+
+@dataclass(frozen=True)
+class StepSpans:
+    """Steps of each row, filled up to the largest number of steps in the batch.
+
+    Attributes:
+        end_BS: position of the last token of each step; 0 where there is no step.
+        mask_BS: whether the row has that step. Steps come first, so the mask is a prefix.
+        length_BS: valid tokens in the step, its last one included.
+        step_BT: number of the step of each valid token, -1 outside the response mask.
+    """
+
+    end_BS: torch.Tensor
+    mask_BS: torch.Tensor
+    length_BS: torch.Tensor
+    step_BT: torch.Tensor
+
+    @property
+    def count_B(self) -> torch.Tensor:
+        """Number of steps of each row."""
+        return self.mask_BS.sum(-1)
+
+
+def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
+    """Cut each response after its boundary tokens; the last valid token closes the last step.
+
+    A response without a boundary is one step, a boundary at the last token makes no empty step, and a row without valid
+    tokens has no step. Boundaries outside the mask are ignored.
+    """
+    mask_BT = mask_BT.bool()
+    end_BT = (boundary_BT.bool() & mask_BT) | last_token_mask(mask_BT)
+    count_B = end_BT.sum(-1)
+    n_steps = max(1, int(count_B.max())) if len(count_B) else 1
+    step_BT = torch.where(mask_BT, end_BT.cumsum(-1) - end_BT.long(), -1)
+    mask_BS = torch.arange(n_steps, device=mask_BT.device)[None, :] < count_B[:, None]
+    # One more column takes what belongs to no step.
+    blank_BS = torch.zeros(len(mask_BT), n_steps + 1, dtype=torch.int64, device=mask_BT.device)
+    position_BT = torch.arange(mask_BT.shape[1], device=mask_BT.device).expand_as(step_BT)
+    end_BS = blank_BS.scatter(1, torch.where(end_BT, step_BT, n_steps), position_BT)
+    length_BS = blank_BS.scatter_add(1, torch.where(mask_BT, step_BT, n_steps), mask_BT.long())
+    return StepSpans(torch.where(mask_BS, end_BS[:, :-1], 0), mask_BS, length_BS[:, :-1], step_BT)
+
+
+def delimiter_boundaries(token_BT: torch.Tensor, delimiter_ids: Sequence[int]) -> torch.Tensor:
+    """Tokens after which a step ends: delimiters, and of delimiters in a row only the last one."""
+    delimiter_BT = torch.isin(token_BT, torch.tensor(list(delimiter_ids), dtype=token_BT.dtype, device=token_BT.device))
+    boundary_BT = delimiter_BT.clone()
+    boundary_BT[:, :-1] &= ~delimiter_BT[:, 1:]
+    return boundary_BT
+
+
+def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
+    """Sum of the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
+    inside_BT = spans.step_BT >= 0
+    n_steps = spans.mask_BS.shape[1]
+    kept_BT = torch.where(inside_BT, value_BT, value_BT.new_zeros(()))
+    total_BS = kept_BT.new_zeros(len(kept_BT), n_steps + 1)
+    return total_BS.scatter_add_(1, torch.where(inside_BT, spans.step_BT, n_steps), kept_BT)[:, :-1]
+
+
+def mean_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
+    """Mean of the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
+    return sum_over_steps(value_BT, spans) / spans.length_BS.clamp_min(1)
+
+
+def place_at_ends(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
+    """Each step's value at its last token, 0 elsewhere, ``(B, T)``."""
+    n_tokens = spans.step_BT.shape[1]
+    placed_BT = value_BS.new_zeros(len(value_BS), n_tokens + 1)
+    column_BS = torch.where(spans.mask_BS, spans.end_BS, n_tokens)
+    return placed_BT.scatter_(1, column_BS, value_BS)[:, :-1]
+
+
+def spread_over_tokens(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
+    """Each step's value at all of its valid tokens, 0 elsewhere, ``(B, T)``."""
+    taken_BT = value_BS.gather(1, spans.step_BT.clamp_min(0))
+    return torch.where(spans.step_BT >= 0, taken_BT, taken_BT.new_zeros(()))
+
+
+def end_mask(spans: StepSpans) -> torch.Tensor:
+    """1.0 at the last token of each step: the source mask of step rewards, ``(B, T)`` float32."""
+    return place_at_ends(spans.mask_BS.float(), spans)

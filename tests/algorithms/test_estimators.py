@@ -1,0 +1,316 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every advantage estimator: against verl's own for outcomes, against loops for process rewards, and its edge cases."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rollout_batches import INF, NAN, batches, orders
+from verl.trainer.ppo import core_algos
+
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
+from prime_ext.algorithms.estimators import ESTIMATORS
+from prime_ext.algorithms.returns import whiten
+
+GROUP_ESTIMATORS = sorted(name for name, entry in ESTIMATORS.items() if entry.uses_groups)
+discounts = st.sampled_from([1.0, 0.9])
+
+
+def without_padding(batch):
+    return batch.permuted(batch.rows)
+
+
+def outcome_source(batch, estimator, **options):
+    last_BT = last_token_mask(batch.mask_BT)
+    # Garbage everywhere but at the last token: the source mask has to keep it out.
+    reward_BT = torch.where(last_BT.bool(), batch.label_B[:, None], NAN)
+    return RewardSource(reward_BT, last_BT, estimator=estimator, **options)
+
+
+def given_fields(batch, estimator, seed=0):
+    """Values (garbage outside the mask) or greedy baselines, where the estimator wants them."""
+    generator = torch.Generator().manual_seed(seed)
+    value_BT = torch.rand(batch.mask_BT.shape, generator=generator, dtype=torch.float64)
+    baseline_B = torch.rand(len(batch.mask_BT), generator=generator, dtype=torch.float64)
+    given = {"value_BT": torch.where(batch.mask_BT.bool(), value_BT, NAN), "baseline_B": baseline_B}
+    return {name: given[name] for name in ESTIMATORS[estimator].needs}
+
+
+def single(source, batch, whitening=None):
+    return combine_sources({"outcome": source}, batch.mask_BT, batch.group_B, whitening)[0]
+
+
+# ---- outcome only: verl's own ------------------------------------------------------------------------------------
+
+
+def verls(name, batch, discount=1.0, trace=1.0, value_BT=None, baseline_B=None):
+    reward_BT = batch.label_B[:, None] * last_token_mask(batch.mask_BT)
+    common = {"token_level_rewards": reward_BT, "response_mask": batch.mask_BT}
+    index = np.array([f"uid-{group}" for group in batch.group_B.tolist()], dtype=object)
+    if name == "gae":
+        value_BT = torch.where(batch.mask_BT.bool(), value_BT, 0.0)
+        result = core_algos.compute_gae_advantage_return(**common, values=value_BT, gamma=discount, lam=trace)
+    elif name == "reinforce_plus_plus":
+        config = SimpleNamespace(gamma=discount)
+        result = core_algos.compute_reinforce_plus_plus_outcome_advantage(**common, config=config)
+    elif name == "remax":
+        result = core_algos.compute_remax_outcome_advantage(**common, reward_baselines=baseline_B)
+    elif name == "dr_grpo":
+        result = core_algos.compute_grpo_outcome_advantage(**common, index=index, norm_adv_by_std_in_grpo=False)
+    else:
+        result = core_algos.get_adv_estimator_fn(name)(**common, index=index)
+    # verl leaves whitened values outside the mask behind (gae); its loss never reads them.
+    return result[0] * batch.mask_BT
+
+
+IN_VERL = ["grpo", "dr_grpo", "opo", "gpg", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "remax", "gae"]
+
+
+@pytest.mark.parametrize("name", IN_VERL)
+@given(batch=batches(), discount=discounts, trace=st.sampled_from([1.0, 0.95]))
+def test_outcome_only_equals_verls_estimator_of_that_name(name, batch, discount, trace):
+    batch = without_padding(batch)
+    if name not in ("gae", "reinforce_plus_plus"):
+        discount = 1.0
+    fields = given_fields(batch, name)
+    source = outcome_source(batch, name, discount=discount, trace=trace, **fields)
+    if ESTIMATORS[name].whitens:
+        # Without spread, verl's (sum + 1e-8) in the mean is blown up by its own 1 / sqrt(0 + 1e-8).
+        values = combine_sources({"outcome": source}, batch.mask_BT, batch.group_B)[1][batch.mask_BT.bool()]
+        assume(len(values) > 1 and float(values.std()) > 0.05)
+    expected_BT = verls(name, batch, discount, trace, **fields)
+    torch.testing.assert_close(single(source, batch), expected_BT, atol=1e-6, rtol=1e-6)
+
+
+@given(batches())
+def test_rloo_equals_both_of_verls_which_differ_for_a_rollout_without_companions(batch):
+    batch = without_padding(batch)
+    zero_BT = single(outcome_source(batch, "rloo"), batch)
+    torch.testing.assert_close(zero_BT, verls("rloo_vectorized", batch), atol=1e-6, rtol=1e-6)
+    keep_BT = single(outcome_source(batch, "rloo", lone="keep"), batch)
+    torch.testing.assert_close(keep_BT, verls("rloo", batch), atol=1e-6, rtol=1e-6)
+
+
+@given(batches())
+def test_grpo_per_source_and_whitened_is_verls_gdpo(batch):
+    batch = without_padding(batch)
+    source = outcome_source(batch, "grpo")
+    values = single(source, batch)[batch.mask_BT.bool()]
+    assume(len(values) > 1 and float(values.std()) > 0.05)
+    torch.testing.assert_close(single(source, batch, True), verls("gdpo", batch), atol=1e-6, rtol=1e-6)
+
+
+# Computed with verl 0.9.1: scores of groups a, b, c and lengths of the responses.
+SCORES, GROUPS, LENGTHS = [1.0, 0.0, 1.0, 0.0, 1.0, 1.0], [0, 0, 0, 1, 1, 2], [4, 2, 5, 3, 1, 4]
+GOLDEN = {
+    "grpo": [0.577349, -1.154699, 0.577349, -0.707106, 0.707106, 0.999999],
+    "dr_grpo": [1 / 3, -2 / 3, 1 / 3, -0.5, 0.5, 1.0],
+    "rloo": [0.5, -1.0, 0.5, -1.0, 1.0, 0.0],
+    "opo": [0.181818, -0.818182, 0.181818, -0.25, 0.75, 1.0],
+    "gpg": [0.5, -1.0, 0.5, -0.75, 0.75, 1.5],
+    "reinforce_plus_plus": [0.581675, -1.628690, 0.581675, -1.628690, 0.581675, 0.581675],
+    "reinforce_plus_plus_baseline": [0.155301, -1.615128, 0.155301, -1.320057, 0.450373, 1.335587],
+}
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_golden_vectors(name):
+    mask_BT = (torch.arange(5)[None, :] < torch.tensor(LENGTHS)[:, None]).float()
+    last_BT = last_token_mask(mask_BT)
+    source = RewardSource(torch.tensor(SCORES)[:, None] * last_BT, last_BT, estimator=name)
+    advantage_BT, _, _ = combine_sources({"outcome": source}, mask_BT, torch.tensor(GROUPS), None)
+    torch.testing.assert_close(advantage_BT, torch.tensor(GOLDEN[name])[:, None] * mask_BT, atol=1e-6, rtol=1e-6)
+
+
+# ---- process rewards: loops --------------------------------------------------------------------------------------
+
+
+def std(values):
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def baseline_and_scale(batch, name, i):
+    """(b, c) of (r - b) * c for row i, written out response by response."""
+    members = batch.members(i)
+    rewards = {j: [float(batch.reward_BT[j, t]) for t in batch.tokens(j)] for j in batch.rows}
+    mean = {j: sum(rewards[j]) / len(rewards[j]) for j in members}
+    if name == "grpo_pooled":
+        pool = [reward for j in members for reward in rewards[j]]
+        return (0.0, 1 / (1 + 1e-6)) if len(pool) == 1 else (sum(pool) / len(pool), 1 / (std(pool) + 1e-6))
+    alone = len(members) == 1
+    average = 0.0 if alone else sum(mean.values()) / len(members)
+    if name == "grpo":
+        return average, 1 / ((1.0 if alone else std(list(mean.values()))) + 1e-6)
+    if name == "opo":
+        length = {j: len(batch.tokens(j)) for j in members}
+        return 0.0 if alone else sum(length[j] * mean[j] for j in members) / sum(length.values()), 1.0
+    if name == "gpg":
+        # Not abs(sum) > 0: a response whose rewards cancel counts as not rewarded.
+        return average, len(batch.rows) / max(1, sum(sum(rewards[j]) != 0 for j in batch.rows))
+    assert name in ("dr_grpo", "reinforce_plus_plus_baseline")
+    return average, 1.0
+
+
+@pytest.mark.parametrize("name", sorted(set(GROUP_ESTIMATORS) - {"rloo"}))
+@given(batch=batches(), discount=discounts)
+def test_process_rewards_are_centred_and_summed_from_each_token_on(name, batch, discount):
+    source = RewardSource(batch.reward_BT, batch.mask_BT, discount=discount, estimator=name)
+    result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
+    expected_BT = torch.zeros_like(result_BT)
+    for i in batch.rows:
+        baseline, scale = baseline_and_scale(batch, name, i)
+        running = 0.0
+        for t in reversed(batch.tokens(i)):
+            running = (float(batch.reward_BT[i, t]) - baseline) * scale + discount * running
+            expected_BT[i, t] = running
+    torch.testing.assert_close(result_BT, expected_BT, atol=1e-7, rtol=1e-6)
+
+
+def gae_by_loops(batch, value_BT, discount, trace):
+    result_BT = torch.zeros_like(batch.reward_BT)
+    for i in batch.rows:
+        next_value = running = 0.0
+        for t in reversed(batch.tokens(i)):
+            delta = float(batch.reward_BT[i, t]) + discount * next_value - float(value_BT[i, t])
+            running = delta + discount * trace * running
+            result_BT[i, t], next_value = running, float(value_BT[i, t])
+    return result_BT
+
+
+@given(batches(), discounts, st.sampled_from([0.0, 0.5, 1.0]))
+def test_gae_equals_the_recursion_over_valid_tokens(batch, discount, trace):
+    value_BT = given_fields(batch, "gae")["value_BT"]
+    source = RewardSource(
+        batch.reward_BT, batch.mask_BT, discount=discount, estimator="gae", trace=trace, value_BT=value_BT
+    )
+    result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
+    torch.testing.assert_close(result_BT, gae_by_loops(batch, value_BT, discount, trace))
+
+
+@given(batches(), discounts)
+def test_gae_with_trace_one_and_the_prm_as_value_are_the_return_minus_the_value(batch, discount):
+    value_BT = given_fields(batch, "gae")["value_BT"]
+
+    def advantage(name):
+        source = RewardSource(batch.reward_BT, batch.mask_BT, discount=discount, estimator=name, value_BT=value_BT)
+        return combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
+
+    torch.testing.assert_close(advantage("prm_value"), advantage("gae"))
+
+
+def test_golden_pooled_grpo_of_two_responses_with_two_and_one_steps():
+    """R = {[.2, .8], [.5]}: with Bessel's correction the normalised rewards are [-1, 1] and [0]."""
+    reward_BT, mask_BT = torch.tensor([[0.2, 0.8], [0.5, NAN]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+    source = RewardSource(reward_BT, mask_BT, estimator="grpo_pooled")
+    result_BT = combine_sources({"process": source}, mask_BT, torch.zeros(2, dtype=torch.int64), False)[0]
+    torch.testing.assert_close(result_BT, torch.tensor([[0.0, 1.0], [0.0, 0.0]]), atol=1e-5, rtol=0)
+
+
+# ---- edges common to all -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@given(batch=batches(), seed=st.integers(0, 1000), discount=discounts)
+def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, discount):
+    def advantage(part, fields, group_B):
+        source = RewardSource(part.reward_BT, part.mask_BT, discount=discount, estimator=name, **fields)
+        return combine_sources({"process": source}, part.mask_BT, group_B, None)[0]
+
+    fields = given_fields(batch, name)
+    reference_BT = advantage(batch, fields, batch.group_B)
+    assert reference_BT.isfinite().all() and not reference_BT[~batch.mask_BT.bool()].any()
+    for rows in (orders(batch, seed), batch.rows):
+        part = batch.permuted(rows)
+        moved = {key: value[rows] for key, value in fields.items()}
+        # Singletons whitened alone may be blown up from rounding errors: hence no relative comparison at zero.
+        torch.testing.assert_close(advantage(part, moved, 77 - part.group_B), reference_BT[rows], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", GROUP_ESTIMATORS)
+@given(batch=batches())
+def test_a_lone_rollout_receives_zero_or_keeps_its_reward_as_asked(name, batch):
+    alone = [i for i in batch.rows if len(batch.members(i)) == 1]
+    zero_BT, keep_BT = (
+        combine_sources({"outcome": outcome_source(batch, name, lone=lone)}, batch.mask_BT, batch.group_B, False)[0]
+        for lone in ("zero", "keep")
+    )
+    scale = len(batch.rows) / max(1, sum(float(batch.label_B[i]) != 0 for i in batch.rows)) if name == "gpg" else 1.0
+    for i in range(len(batch.group_B)):
+        if i in alone:
+            assert not zero_BT[i].any()
+            expected = [float(batch.label_B[i]) * scale] * len(batch.tokens(i))
+            assert keep_BT[i, batch.tokens(i)].tolist() == pytest.approx(expected, rel=1e-5)
+        else:
+            assert torch.equal(zero_BT[i], keep_BT[i])
+
+
+@pytest.mark.parametrize("name", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
+def test_a_group_of_equal_outcomes_receives_zero_and_no_rounding_error_is_blown_up(name, reward):
+    """Seven times 0.1 in float32 does not average to 0.1; divided by 1e-6 the difference would count."""
+    mask_BT = torch.ones(7, 2)
+    last_BT = last_token_mask(mask_BT)
+    source = RewardSource(reward * last_BT, last_BT, estimator=name)
+    advantage_BT = combine_sources({"outcome": source}, mask_BT, torch.zeros(7, dtype=torch.int64), False)[0]
+    assert advantage_BT.abs().max() <= (0.0 if "grpo" in name and name != "dr_grpo" else 1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@given(batch=batches(), garbage=st.sampled_from([NAN, INF, 3.0]))
+def test_with_a_process_coefficient_of_zero_the_outcome_estimate_is_untouched_bit_by_bit(name, batch, garbage):
+    """0 * NaN is NaN, and whitening what the estimator does not whiten would change it: both are avoided."""
+    outcome = outcome_source(batch, name, **given_fields(batch, name))
+    process = RewardSource(torch.full_like(batch.reward_BT, garbage), batch.mask_BT, 0.0, estimator="grpo")
+    alone = combine_sources({"outcome": outcome}, batch.mask_BT, batch.group_B, None)
+    both = combine_sources({"outcome": outcome, "process": process}, batch.mask_BT, batch.group_B, None)
+    assert torch.equal(both[0], alone[0]) and torch.equal(both[1], alone[1]) and set(both[2]) == {"outcome"}
+
+
+@given(batches(), st.sampled_from(GROUP_ESTIMATORS), st.sampled_from(GROUP_ESTIMATORS), st.sampled_from([0.3, 2.0]))
+def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_whitening(batch, one, other, weight):
+    outcome = outcome_source(batch, one)
+    process = RewardSource(batch.reward_BT, batch.mask_BT, weight, estimator=other)
+    result = combine_sources({"outcome": outcome, "process": process}, batch.mask_BT, batch.group_B, None)
+    parts = [
+        combine_sources({"only": source}, batch.mask_BT, batch.group_B, False)[0]
+        for source in (outcome, replace(process, coefficient=1.0))
+    ]
+    total_BT = parts[0] + weight * parts[1]
+    torch.testing.assert_close(result[1], total_BT)
+    whitens = ESTIMATORS[one].whitens or ESTIMATORS[other].whitens
+    torch.testing.assert_close(result[0], whiten(total_BT, batch.mask_BT) if whitens else total_BT)
+
+
+def test_an_unknown_estimator_and_a_missing_field_are_refused():
+    source = RewardSource(torch.ones(2, 2), torch.ones(2, 2), estimator="ppo")
+    with pytest.raises(ValueError, match="unknown advantage estimator 'ppo'; known: dr_grpo, gae, gpg"):
+        combine_sources({"outcome": source}, torch.ones(2, 2), torch.zeros(2, dtype=torch.int64))
+    for name, field in (("gae", "value_BT"), ("prm_value", "value_BT"), ("remax", "baseline_B")):
+        with pytest.raises(ValueError, match=f"'{name}' needs {field}, which was not given"):
+            combine_sources(
+                {"outcome": replace(source, estimator=name)}, torch.ones(2, 2), torch.zeros(2, dtype=torch.int64)
+            )
+    with pytest.raises(ValueError, match="lone must be 'keep', 'zero' or None, got 'drop'"):
+        combine_sources(
+            {"outcome": replace(source, estimator="grpo", lone="drop")},
+            torch.ones(2, 2),
+            torch.zeros(2, dtype=torch.int64),
+        )

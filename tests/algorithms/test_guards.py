@@ -1,0 +1,130 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Normalisations of the process rewards, the running scale relative to the outcome, and the warm-up."""
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rollout_batches import batches, orders
+
+from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
+from prime_ext.algorithms.returns import return_to_go
+from prime_ext.algorithms.warm_up import ProcessWarmUp
+
+
+def valid_values(batch, value_BT):
+    return value_BT[batch.mask_BT.bool()].tolist()
+
+
+@given(batches(), st.sampled_from([1.0, 0.9]))
+def test_return_std_makes_the_returns_of_the_batch_of_spread_one_without_moving_zero(batch, discount):
+    returns = valid_values(batch, return_to_go(batch.reward_BT, batch.mask_BT, discount))
+    assume(len(returns) > 1 and statistics.stdev(returns) > 0.01)
+    scaled_BT, deviation = NORMALIZATIONS["return_std"](batch.reward_BT, batch.mask_BT, discount)
+    assert float(deviation) == pytest.approx(statistics.stdev(returns))
+    scaled = valid_values(batch, scaled_BT)
+    expected = [x / (float(deviation) + 1e-6) for x in valid_values(batch, batch.reward_BT)]
+    assert scaled == pytest.approx(expected)
+    after = valid_values(batch, return_to_go(scaled_BT, batch.mask_BT, discount))
+    assert statistics.stdev(after) == pytest.approx(1.0, abs=1e-3)
+
+
+@given(batches())
+def test_prefix_std_centres_the_rewards_and_divides_by_the_spread_of_the_prefix_values(batch):
+    rewards = valid_values(batch, batch.reward_BT)
+    prefixes = [
+        sum(float(batch.reward_BT[i, s]) for s in batch.tokens(i) if s <= t)
+        for i in batch.rows
+        for t in batch.tokens(i)
+    ]
+    scale = max(statistics.pstdev(prefixes), 1e-6) if len(prefixes) > 1 else 1.0
+    result_BT, reported = NORMALIZATIONS["prefix_std"](batch.reward_BT, batch.mask_BT, 1.0)
+    assert float(reported) == pytest.approx(scale)
+    mean = sum(rewards) / len(rewards)
+    assert valid_values(batch, result_BT) == pytest.approx([(r - mean) / scale for r in rewards], rel=1e-6, abs=1e-7)
+    assert not result_BT[~batch.mask_BT.bool()].any()
+
+
+@pytest.mark.parametrize("name", sorted(NORMALIZATIONS))
+@given(batch=batches(), seed=st.integers(0, 1000))
+def test_statistics_are_those_of_the_global_batch_in_any_order(name, batch, seed):
+    """Taken per rank, as in the original, the result would depend on the number of ranks."""
+    scaled_BT, scale = NORMALIZATIONS[name](batch.reward_BT, batch.mask_BT, 1.0)
+    order = orders(batch, seed)
+    other_BT, other_scale = NORMALIZATIONS[name](batch.reward_BT[order], batch.mask_BT[order], 1.0)
+    assert float(other_scale) == pytest.approx(float(scale))
+    inside_BT = batch.mask_BT[order].bool()
+    torch.testing.assert_close(other_BT[inside_BT], scaled_BT[order][inside_BT], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(NORMALIZATIONS))
+@pytest.mark.parametrize("valid", [0, 1, 4])
+def test_rewards_of_zero_stay_zero_however_few(name, valid):
+    mask_BT = torch.tensor([[float(t < valid) for t in range(4)]])
+    scaled_BT, scale = NORMALIZATIONS[name](torch.zeros(1, 4), mask_BT, 1.0)
+    assert not scaled_BT.any() and scale.isfinite()
+
+
+def test_the_relative_scale_is_the_ratio_of_running_means():
+    scale = OutcomeRelativeScale(share=0.5, decay=0.8)
+    assert scale.update(0.1, 1.0) == pytest.approx(0.5 * 1.0 / 0.1)
+    # 0.8 * 0.1 + 0.2 * 0.2 = 0.12 and 0.8 * 1 + 0.2 * 0.5 = 0.9
+    assert scale.update(0.2, 0.5) == pytest.approx(0.5 * 0.9 / 0.12)
+
+
+def test_steps_without_any_spread_are_passed_over():
+    scale = OutcomeRelativeScale()
+    assert scale.update(0.0, 1.0) == 0.0 and scale.process_std is None
+    before = scale.update(0.1, 1.0)
+    assert scale.update(0.0, 1.0) == scale.update(0.1, 0.0) == before
+
+
+def test_the_relative_scale_is_limited_and_its_state_can_be_restored():
+    assert OutcomeRelativeScale(largest=10.0).update(1e-9, 1.0) == 10.0
+    scale = OutcomeRelativeScale()
+    scale.update(0.1, 1.0)
+    resumed = OutcomeRelativeScale(process_std=scale.process_std, outcome_std=scale.outcome_std)
+    assert resumed.update(0.3, 0.7) == scale.update(0.3, 0.7)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1, max_size=10))
+def test_the_relative_scale_lies_between_the_smallest_and_the_largest_ratio_of_the_means(pairs):
+    scale = OutcomeRelativeScale()
+    factors = [scale.update(*pair) for pair in pairs]
+    low, high = min(o for _, o in pairs) / max(p for p, _ in pairs), max(o for _, o in pairs) / min(p for p, _ in pairs)
+    assert all(math.isfinite(f) and low * 0.999 <= f <= high * 1.001 for f in factors)
+
+
+def test_the_warm_up_ends_after_a_number_of_steps():
+    warm_up = ProcessWarmUp(steps=2)
+    assert [warm_up.factor(step) for step in range(4)] == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_the_warm_up_ends_with_the_skill_of_the_prm_and_does_not_come_back():
+    warm_up = ProcessWarmUp(accuracy=0.7)
+    assert [warm_up.factor(step, a) for step, a in enumerate([0.5, None, 0.69, 0.7, 0.4])] == [0.0, 0.0, 0.0, 1.0, 1.0]
+    assert ProcessWarmUp(accuracy=0.7, finished=True).factor(0, 0.1) == 1.0
+
+
+def test_with_both_conditions_the_first_one_met_ends_the_warm_up():
+    assert [ProcessWarmUp(steps=3, accuracy=0.7).factor(step, 0.9) for step in (0, 5)] == [1.0, 1.0]
+    assert [ProcessWarmUp(steps=3, accuracy=0.7).factor(step, 0.5) for step in (2, 3)] == [0.0, 1.0]
+
+
+def test_without_conditions_there_is_no_warm_up():
+    assert ProcessWarmUp().factor(0) == 1.0

@@ -1,0 +1,157 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Granularity of process rewards, prefix values, lambda-returns and redistribution, against loops and known values."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_batches import batches
+
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
+from prime_ext.algorithms.process_reward import (
+    implicit_values,
+    lambda_rewards,
+    prefix_values,
+    redistribute,
+    step_rewards,
+    td_rewards,
+    whole_response_rewards,
+)
+from prime_ext.algorithms.returns import return_to_go
+from prime_ext.algorithms.steps import step_spans
+
+betas = st.sampled_from([0.05, 1.0, 10.0])
+
+
+def q_of(batch, i):
+    return [float(batch.reward_BT[i, t]) for t in batch.tokens(i)]
+
+
+def on_tokens(batch, values_of_row):
+    """A ``(B, T)`` tensor with the given list of values at the valid tokens of each row."""
+    result_BT = torch.zeros_like(batch.reward_BT)
+    for i in batch.rows:
+        result_BT[i, batch.tokens(i)] = torch.tensor(values_of_row(i), dtype=torch.float64)
+    return result_BT
+
+
+@given(batches(), betas)
+def test_prefix_values_are_running_sums_and_running_means(batch, beta):
+    value_BT, normalized_BT = prefix_values(batch.reward_BT, batch.mask_BT, beta)
+    sums = on_tokens(batch, lambda i: [beta * sum(q_of(batch, i)[: k + 1]) for k in range(len(q_of(batch, i)))])
+    torch.testing.assert_close(value_BT, sums)
+    counts = on_tokens(batch, lambda i: [float(k + 1) for k in range(len(q_of(batch, i)))])
+    torch.testing.assert_close(normalized_BT, sums / counts.clamp_min(1))
+
+
+def test_golden_normalized_prefix_values():
+    _, normalized_BT = prefix_values(torch.tensor([[0.1, -0.2, 0.3]]), torch.ones(1, 3), 10.0)
+    torch.testing.assert_close(normalized_BT, torch.tensor([[1.0, -0.5, 2 / 3]]))
+
+
+@given(batches(), betas)
+def test_td_rewards_are_differences_of_prefix_values_and_sum_to_beta_h_with_the_last_token(batch, beta):
+    """verl's recipe drops the reward of the last token unasked; here it is an option."""
+    value_BT, _ = prefix_values(batch.reward_BT, batch.mask_BT, beta)
+    full_BT = td_rewards(batch.reward_BT, batch.mask_BT, beta, zero_last=False)
+    zeroed_BT = td_rewards(batch.reward_BT, batch.mask_BT, beta)
+    for i in batch.rows:
+        tokens = batch.tokens(i)
+        values = [0.0, *value_BT[i, tokens].tolist()]
+        assert full_BT[i, tokens].tolist() == pytest.approx([b - a for a, b in zip(values, values[1:], strict=False)])
+        assert float(full_BT[i].sum()) == pytest.approx(beta * sum(q_of(batch, i)), abs=1e-9)
+        assert zeroed_BT[i, tokens].tolist() == [*full_BT[i, tokens[:-1]].tolist(), 0.0]
+
+
+@given(batches())
+def test_implicit_values_are_the_rewards_received_so_far(batch):
+    values_BT = implicit_values(batch.reward_BT, batch.mask_BT)
+    expected = on_tokens(batch, lambda i: [sum(q_of(batch, i)[:k]) for k in range(len(q_of(batch, i)))])
+    torch.testing.assert_close(values_BT, expected)
+
+
+@given(batches())
+def test_the_prm_as_value_function_is_the_outcome_minus_what_was_received_so_far(batch):
+    """The third variant of PRIME's ablation of value models: r_o - v(y_<t), with the outcome at every token."""
+    last_BT = last_token_mask(batch.mask_BT)
+    source = RewardSource(
+        batch.label_B[:, None] * last_BT,
+        last_BT,
+        estimator="prm_value",
+        value_BT=implicit_values(batch.reward_BT, batch.mask_BT),
+    )
+    advantage_BT = combine_sources({"outcome": source}, batch.mask_BT, batch.group_B, None)[0]
+    expected = on_tokens(
+        batch, lambda i: [float(batch.label_B[i]) - sum(q_of(batch, i)[:k]) for k in range(len(q_of(batch, i)))]
+    )
+    torch.testing.assert_close(advantage_BT, expected)
+
+
+@given(batches(), st.integers(0, 100))
+def test_every_granularity_gives_a_response_the_same_total(batch, seed):
+    generator = torch.Generator().manual_seed(seed)
+    boundary_BT = torch.rand(batch.mask_BT.shape, generator=generator) < 0.4
+    spans = step_spans(boundary_BT, batch.mask_BT)
+    whole_BT = whole_response_rewards(batch.reward_BT, batch.mask_BT)
+    steps_BT = step_rewards(batch.reward_BT, spans)
+    for i in batch.rows:
+        assert float(whole_BT[i].sum()) == pytest.approx(sum(q_of(batch, i)), abs=1e-9)
+        assert float(steps_BT[i].sum()) == pytest.approx(sum(q_of(batch, i)), abs=1e-9)
+    assert not whole_BT[last_token_mask(batch.mask_BT) == 0].any()
+    one_step = step_rewards(batch.reward_BT, step_spans(torch.zeros_like(boundary_BT), batch.mask_BT))
+    torch.testing.assert_close(one_step, whole_BT.to(one_step.dtype))
+
+
+def test_the_whole_response_of_several_tokens_is_one_sum():
+    """verl's recipe assigned a vector to this slot, an error for every response longer than one token."""
+    rewards_BT = whole_response_rewards(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
+    assert rewards_BT.tolist() == [[0.0, 3.0, 0.0]]
+
+
+@given(batches(), betas, st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
+def test_lambda_rewards_are_the_discounted_sum_of_differences(batch, beta, trace, with_outcome):
+    result_BT = lambda_rewards(batch.reward_BT, batch.mask_BT, beta, trace, batch.label_B if with_outcome else None)
+
+    def expected(i):
+        deltas = [beta * q for q in q_of(batch, i)]
+        if with_outcome:
+            deltas[-1] = float(batch.label_B[i]) - sum(deltas[:-1])
+        return [sum(trace ** (s - t) * deltas[s] for s in range(t, len(deltas))) for t in range(len(deltas))]
+
+    torch.testing.assert_close(result_BT, on_tokens(batch, expected))
+
+
+@given(batches(), st.sampled_from(["uniform", "last"]))
+def test_redistributed_rewards_of_a_response_sum_to_zero(batch, where):
+    shifted_BT = redistribute(batch.reward_BT, batch.mask_BT, where)
+    for i in batch.rows:
+        q, tokens = q_of(batch, i), batch.tokens(i)
+        shift = [sum(q) / len(q)] * len(q) if where == "uniform" else [0.0] * (len(q) - 1) + [sum(q)]
+        assert shifted_BT[i, tokens].tolist() == pytest.approx([a - b for a, b in zip(q, shift, strict=True)])
+        assert float(shifted_BT[i].sum()) == pytest.approx(0.0, abs=1e-9)
+    assert not shifted_BT[~batch.mask_BT.bool()].any()
+
+
+@given(batches())
+def test_redistribution_at_the_last_token_makes_the_return_minus_the_potential(batch):
+    """Shaping with the potential V: the return-to-go is -V_{t-1}, a function of the state alone."""
+    shifted_BT = redistribute(batch.reward_BT, batch.mask_BT, "last")
+    value_BT = implicit_values(batch.reward_BT, batch.mask_BT)
+    torch.testing.assert_close(return_to_go(shifted_BT, batch.mask_BT), -value_BT, atol=1e-9, rtol=1e-6)
+
+
+def test_an_unknown_redistribution_is_refused():
+    with pytest.raises(ValueError, match="must be 'uniform' or 'last', got 'first'"):
+        redistribute(torch.ones(1, 1), torch.ones(1, 1), "first")

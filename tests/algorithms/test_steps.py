@@ -1,0 +1,105 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Steps of responses against loops over their tokens."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_batches import batches
+
+from prime_ext.algorithms.advantage_forms import vine_cuts
+from prime_ext.algorithms.steps import (
+    delimiter_boundaries,
+    end_mask,
+    mean_over_steps,
+    place_at_ends,
+    spread_over_tokens,
+    step_spans,
+    sum_over_steps,
+)
+
+
+def steps_by_loops(tokens, boundary):
+    """Lists of the token positions of each step of one response."""
+    steps = [[]]
+    for t in tokens:
+        steps[-1].append(t)
+        if boundary[t]:
+            steps.append([])
+    return [step for step in steps if step]
+
+
+def random_boundaries(batch, seed):
+    rng = random.Random(seed)
+    return torch.tensor([[rng.random() < 0.4 for _ in row] for row in batch.mask_BT.tolist()])
+
+
+@given(batches(), st.integers(0, 1000))
+def test_spans_cut_after_boundaries_and_the_last_valid_token_closes_the_last_step(batch, seed):
+    boundary_BT = random_boundaries(batch, seed)
+    spans = step_spans(boundary_BT, batch.mask_BT)
+    steps = {i: steps_by_loops(batch.tokens(i), boundary_BT[i]) for i in range(len(batch.group_B))}
+    assert spans.mask_BS.shape[1] == max(1, *map(len, steps.values()), 0)
+    for i, expected in steps.items():
+        n = len(expected)
+        assert spans.mask_BS[i].tolist() == [True] * n + [False] * (spans.mask_BS.shape[1] - n)
+        assert int(spans.count_B[i]) == n
+        assert spans.end_BS[i, :n].tolist() == [step[-1] for step in expected]
+        assert spans.length_BS[i].tolist() == [len(s) for s in expected] + [0] * (spans.mask_BS.shape[1] - n)
+        number = {t: k for k, step in enumerate(expected) for t in step}
+        assert spans.step_BT[i].tolist() == [number.get(t, -1) for t in range(spans.step_BT.shape[1])]
+        first_BS, exists_BS = vine_cuts(spans)
+        assert first_BS[i, :n].tolist() == [step[0] for step in expected] and exists_BS is spans.mask_BS
+
+
+@given(batches(), st.integers(0, 1000))
+def test_values_of_steps_go_back_and_forth(batch, seed):
+    boundary_BT = random_boundaries(batch, seed)
+    spans = step_spans(boundary_BT, batch.mask_BT)
+    total_BS, mean_BS = sum_over_steps(batch.reward_BT, spans), mean_over_steps(batch.reward_BT, spans)
+    placed_BT, spread_BT = place_at_ends(total_BS, spans), spread_over_tokens(total_BS, spans)
+    expected_placed, expected_spread = torch.zeros_like(placed_BT), torch.zeros_like(placed_BT)
+    for i in batch.rows:
+        for k, step in enumerate(steps_by_loops(batch.tokens(i), boundary_BT[i])):
+            total = sum(float(batch.reward_BT[i, t]) for t in step)
+            assert float(total_BS[i, k]) == pytest.approx(total)
+            assert float(mean_BS[i, k]) == pytest.approx(total / len(step))
+            expected_placed[i, step[-1]] = total
+            expected_spread[i, step] = total
+    torch.testing.assert_close(placed_BT, expected_placed)
+    torch.testing.assert_close(spread_BT, expected_spread)
+    assert end_mask(spans).sum() == spans.mask_BS.sum()
+    assert not placed_BT[end_mask(spans) == 0].any()
+
+
+def test_no_boundary_is_one_step_and_a_boundary_at_the_end_makes_no_empty_one():
+    mask_BT = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
+    boundary_BT = torch.tensor([[False] * 4, [False, False, True, True]])
+    spans = step_spans(boundary_BT, mask_BT)
+    assert spans.end_BS.tolist() == [[2], [2]] and spans.length_BS.tolist() == [[3], [3]]
+
+
+def test_a_batch_of_padding_has_no_steps():
+    spans = step_spans(torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3))
+    assert not spans.mask_BS.any() and spans.step_BT.tolist() == [[-1] * 3] * 2
+    assert not sum_over_steps(torch.ones(2, 3), spans).any() and not end_mask(spans).any()
+
+
+def test_of_delimiters_in_a_row_the_last_one_ends_the_step():
+    token_BT = torch.tensor([[5, 7, 8, 5, 7, 5]])
+    assert delimiter_boundaries(token_BT, [7, 8]).tolist() == [[False, False, True, False, True, False]]
+    assert not delimiter_boundaries(token_BT, []).any()
