@@ -25,7 +25,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.settings import GROUP_ESTIMATORS, PrimeSettings, PRMSettings, SettingsError
 
 TRAINER_MODES = ("prime_sync",)
 
@@ -91,11 +91,9 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield "prime.process.coefficient > 0 needs prm.enable=true; set the coefficient to 0 for outcome-only training"
     if prime.process.reliability_gate and not (prm.enable and prime.outcome.coefficient > 0):
         yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
-    if config.actor_rollout_ref.rollout.n < 2:
-        yield (
-            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n}: a leave-one-out baseline needs at "
-            f"least 2 rollouts per prompt"
-        )
+    if prime.process.warm_up_steps and prime.outcome.coefficient == 0:
+        yield "prime.process.warm_up_steps > 0 needs prime.outcome.coefficient > 0: nothing would be learned meanwhile"
+    yield from _check_rollouts_per_prompt(config.actor_rollout_ref.rollout.n, prime)
     if config.actor_rollout_ref.rollout.temperature <= 0:
         yield f"actor_rollout_ref.rollout.temperature={config.actor_rollout_ref.rollout.temperature} must be above 0"
     sampler = config.trainer.v1.sampler.custom_sampler
@@ -109,6 +107,19 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         )
     if prm.enable and config.prm.checkpoint.async_save or config.actor_rollout_ref.actor.checkpoint.async_save:
         yield "checkpoint.async_save=true leaves no moment at which a checkpoint is known to be whole; set it to false"
+
+
+def _check_rollouts_per_prompt(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:
+    if n_rollouts >= 2:
+        return
+    for name, source in (("outcome", prime.outcome), ("process", prime.process)):
+        if source.coefficient > 0 and source.estimator in GROUP_ESTIMATORS:
+            yield (
+                f"actor_rollout_ref.rollout.n={n_rollouts}: prime.{name}.estimator={source.estimator} compares the "
+                f"rollouts of a prompt and needs at least 2"
+            )
+    if prime.filter.enable:
+        yield f"actor_rollout_ref.rollout.n={n_rollouts}: a single rollout is never inside prime.filter; disable it"
 
 
 def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:

@@ -24,8 +24,11 @@ from typing import Any, TypeVar
 
 UPDATE_MODES = ("none", "before", "after", "interleaved")
 REFERENCES = ("frozen", "policy")
-NORMALIZATIONS = ("batch_max", "none")
+NORMALIZATIONS = ("batch_max", "return_std", "prefix_std", "none")
 BASELINES = ("released", "paper")
+# Those of prime_ext.algorithms.estimators that need nothing but the rollouts; the first compare rollouts of a prompt.
+GROUP_ESTIMATORS = ("rloo", "grpo", "grpo_pooled", "dr_grpo", "opo", "gpg", "reinforce_plus_plus_baseline")
+ESTIMATORS = (*GROUP_ESTIMATORS, "reinforce", "reinforce_plus_plus")
 ON_EXHAUSTED = ("error", "partial")
 ON_VERIFIER_FAILURE = ("drop", "zero", "stop")
 
@@ -79,8 +82,11 @@ class OutcomeSettings:
     """Weight in the sum of sources, before whitening."""
     discount: float
     """Discount of the outcome's return."""
+    estimator: str
+    """How rewards become an advantage; one of :data:`ESTIMATORS`."""
 
     def __post_init__(self) -> None:
+        _choice("prime.outcome.estimator", self.estimator, ESTIMATORS)
         _number("prime.outcome.coefficient", self.coefficient, 0.0)
         _number("prime.outcome.discount", self.discount, 0.0, 1.0, open_low=True)
 
@@ -93,16 +99,22 @@ class ProcessSettings:
     """Weight in the sum of sources, before whitening."""
     discount: float
     """Discount of the process return."""
+    estimator: str
+    """How rewards become an advantage; one of :data:`ESTIMATORS`."""
     normalization: str
-    """``batch_max`` or ``none``."""
+    """One of :data:`NORMALIZATIONS`."""
     baseline: str
-    """Form of the leave-one-out baseline: ``released`` or ``paper``."""
+    """Form of the leave-one-out baseline of ``rloo``: ``released`` or ``paper``."""
+    warm_up_steps: int
+    """Training steps in which the PRM learns and its rewards do not count yet."""
     reliability_gate: bool
     """Scale the rewards by how well the PRM orders responses it had not trained on."""
 
     def __post_init__(self) -> None:
         _number("prime.process.coefficient", self.coefficient, 0.0)
         _number("prime.process.discount", self.discount, 0.0, 1.0, open_low=True)
+        _choice("prime.process.estimator", self.estimator, ESTIMATORS)
+        _whole_number("prime.process.warm_up_steps", self.warm_up_steps, 0)
         _choice("prime.process.normalization", self.normalization, NORMALIZATIONS)
         _choice("prime.process.baseline", self.baseline, BASELINES)
         _boolean("prime.process.reliability_gate", self.reliability_gate)
@@ -161,14 +173,16 @@ class PrimeSettings:
 
     outcome: OutcomeSettings
     process: ProcessSettings
-    whitening: bool
+    whitening: bool | None
+    """None: whiten if the definition of an estimator in use does."""
     label_key: str
     verifier: VerifierSettings
     filter: FilterSettings
     poll_interval: float
 
     def __post_init__(self) -> None:
-        _boolean("prime.whitening", self.whitening)
+        if self.whitening is not None:
+            _boolean("prime.whitening", self.whitening)
         if not isinstance(self.label_key, str) or not self.label_key:
             raise SettingsError(f"prime.label_key={self.label_key!r} must name a key of the reward's extra info")
         _number("prime.poll_interval", self.poll_interval, 0.0, open_low=True)

@@ -23,8 +23,8 @@ from prime_ext import transfer
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
+from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
-from prime_ext.algorithms.returns import normalize_by_batch_max
 from prime_ext.settings import PrimeSettings
 
 logger = logging.getLogger(__name__)
@@ -116,16 +116,27 @@ class PrimeStep:
         last_BT = last_token_mask(self.mask_BT)
         sources = {
             "outcome": RewardSource(
-                self.outcome_B[:, None] * last_BT, last_BT, outcome.coefficient, outcome.discount, process.baseline
+                self.outcome_B[:, None] * last_BT,
+                last_BT,
+                outcome.coefficient,
+                outcome.discount,
+                process.baseline,
+                outcome.estimator,
+                lone="zero",
             )
         }
         if process.coefficient > 0 and self.process_reward_BT is not None:
-            reward_BT = self.process_reward_BT
-            if process.normalization == "batch_max":
-                reward_BT, largest = normalize_by_batch_max(reward_BT, self.mask_BT, process.discount)
-                metrics["prime/process/normalizer"] = float(largest)
+            normalize = NORMALIZATIONS[process.normalization]
+            reward_BT, normalizer = normalize(self.process_reward_BT, self.mask_BT, process.discount)
+            metrics["prime/process/normalizer"] = float(normalizer)
             sources["process"] = RewardSource(
-                reward_BT, self.mask_BT, process.coefficient * gate, process.discount, process.baseline
+                reward_BT,
+                self.mask_BT,
+                process.coefficient * gate,
+                process.discount,
+                process.baseline,
+                process.estimator,
+                lone="zero",
             )
         return sources
 

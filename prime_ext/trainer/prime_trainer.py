@@ -32,6 +32,7 @@ from verl.utils.debug import marked_timer
 from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.algorithms.warm_up import ProcessWarmUp
 from prime_ext.compat import check_verl
 from prime_ext.preflight import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
@@ -256,10 +257,13 @@ class PrimeTrainerMixin(_Trainer):
             return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
 
     def _gate_value(self, step: PrimeStep, metrics: dict) -> float:
-        if self.gate is None:
-            return 1.0
-        value = self.gate.update(step.pair_accuracy_before)
-        metrics.update({"prime/gate/value": value, "prime/gate/pair_accuracy_average": self.gate.average})
+        """Factor on the coefficient of the process rewards in this step: the warm-up's times the gate's."""
+        warm_up = self.prime.process.warm_up_steps
+        value = ProcessWarmUp(warm_up).factor(self.global_steps - 1) if warm_up else 1.0
+        if self.gate is not None:
+            gate = self.gate.update(step.pair_accuracy_before)
+            metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
+            value *= gate
         return value
 
     def _prm_step(self, prm: ImplicitPRM, batch: KVBatchMeta, step: PrimeStep, metrics: dict) -> KVBatchMeta:

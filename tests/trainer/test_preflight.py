@@ -109,7 +109,7 @@ ONE_KEY = [
     ("prime.outcome.discount", 0.0, "prime.outcome.discount=0.0 must be a number > 0 and <= 1"),
     ("prime.outcome", None, "prime.outcome=None must be a section with keys"),
     ("prime", None, "prime=None must be a section with keys"),
-    ("prime.process.normalization", "rank_max", "'rank_max' is not one of batch_max, none"),
+    ("prime.process.normalization", "rank_max", "'rank_max' is not one of batch_max, return_std, prefix_std, none"),
     ("prime.process.baseline", "mean", "prime.process.baseline='mean' is not one of released, paper"),
     ("prime.process.typo", 1, "unknown key prime.process.typo; known keys: baseline"),
     ("prime.typo", 1, "unknown key prime.typo"),
@@ -128,7 +128,11 @@ ONE_KEY = [
     ("prm.max_token_len_per_gpu", None, "prm.max_token_len_per_gpu=None must be a whole number"),
     ("prm.accuracy_freq", -1, "prm.accuracy_freq=-1 must be a whole number >= 0"),
     # the rest of the configuration
-    ("actor_rollout_ref.rollout.n", 1, "actor_rollout_ref.rollout.n=1: a leave-one-out baseline needs at least 2"),
+    ("actor_rollout_ref.rollout.n", 1, "rollout.n=1: prime.outcome.estimator=rloo compares the rollouts of a prompt"),
+    ("actor_rollout_ref.rollout.n", 1, "rollout.n=1: a single rollout is never inside prime.filter; disable it"),
+    ("prime.outcome.estimator", "gae", "prime.outcome.estimator='gae' is not one of rloo, grpo, grpo_pooled, dr_grpo"),
+    ("prime.process.estimator", "ppo", "prime.process.estimator='ppo' is not one of rloo"),
+    ("prime.process.warm_up_steps", -1, "prime.process.warm_up_steps=-1 must be a whole number >= 0"),
     ("actor_rollout_ref.rollout.n", "four", "actor_rollout_ref.rollout.n='four' must be a whole number >= 1"),
     ("actor_rollout_ref.rollout.temperature", 0.0, "actor_rollout_ref.rollout.temperature=0.0 must be above 0"),
     ("data.train_batch_size", 0, "data.train_batch_size=0 must be a whole number >= 1"),
@@ -197,6 +201,17 @@ def test_batch_sizes_must_divide_over_ranks_and_micro_batches(problems_of):
 def test_the_cpu_configuration_needs_the_platform_variable(problems_of, monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "cuda")
     assert any("needs the environment variable VERL_PLATFORM=cpu" in problem for problem in problems_of())
+
+
+def test_one_rollout_per_prompt_is_enough_for_estimators_without_groups(problems_of):
+    alone = {"actor_rollout_ref.rollout.n": 1, "prime.filter.enable": False}
+    plain = {"prime.outcome.estimator": "reinforce", "prime.process.estimator": "reinforce_plus_plus"}
+    assert problems_of(changes={**alone, **plain}) == []
+
+
+def test_the_warm_up_needs_an_outcome(problems_of):
+    changes = {"prime.process.warm_up_steps": 5, "prime.outcome.coefficient": 0.0}
+    assert any("prime.process.warm_up_steps > 0 needs" in problem for problem in problems_of(changes=changes))
 
 
 def test_the_gate_needs_an_outcome(problems_of):

@@ -14,6 +14,7 @@
 """The tensors of one step: what is read from the store, and what becomes the advantage."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,8 +22,10 @@ from fake_queue import FakeQueue
 from transfer_queue import KVBatchMeta
 
 from prime_ext import transfer
-from prime_ext.settings import PrimeSettings
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.settings import NORMALIZATIONS, PrimeSettings
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 
 NAN = float("nan")
 # Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a tool's answer).
@@ -38,10 +41,12 @@ PADDING = ("pad-0_0_0", "pad-1_0_0")
 
 def settings(**changes):
     values = {
-        "outcome": {"coefficient": 1.0, "discount": 1.0},
+        "outcome": {"coefficient": 1.0, "discount": 1.0, "estimator": "rloo"},
         "process": {
             "coefficient": 1.0,
             "discount": 1.0,
+            "estimator": "rloo",
+            "warm_up_steps": 0,
             "normalization": "batch_max",
             "baseline": "released",
             "reliability_gate": False,
@@ -153,6 +158,42 @@ def test_outcome_advantages_are_the_difference_from_the_others_when_nothing_else
         "000000000009_2_0": [-0.5],
     }
     assert "prime/process/return_std" not in metrics
+
+
+def test_the_sources_may_use_different_estimators(queue):
+    options = settings(process__coefficient=0.0, outcome__estimator="grpo", whitening=None)
+    rows, _, _ = advantages_by_key(queue, [*ROLLOUTS, *PADDING], options)
+    # accuracies 1, 0, 0 and 1, 0.5: mean 1/3 and 3/4, standard deviation (Bessel) 0.57735 and 0.35355
+    expected = {"7_0": 2 / 3 / 0.57735, "7_1": -1 / 3 / 0.57735, "9_0": 0.25 / 0.35355, "9_2": -0.25 / 0.35355}
+    for name, value in expected.items():
+        (row,) = [row for key, row in rows.items() if key.endswith(f"{name}_0")]
+        assert float(row[0]) == pytest.approx(value, rel=1e-4)
+    step = PrimeStep.load(batch_of(queue), settings(process__estimator="reinforce"), kl_in_reward=False)
+    score(step)
+    sources = step.sources(1.0, {})
+    assert (sources["outcome"].estimator, sources["process"].estimator) == ("rloo", "reinforce")
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_every_normalization_can_be_chosen(queue, normalization):
+    step = PrimeStep.load(batch_of(queue), settings(process__normalization=normalization), kl_in_reward=False)
+    score(step)
+    metrics = {}
+    reward_BT = step.sources(1.0, metrics)["process"].reward_BT
+    assert metrics["prime/process/normalizer"] > 0 and torch.isfinite(reward_BT[step.mask_BT.bool()]).all()
+    if normalization == "none":
+        torch.testing.assert_close(reward_BT, step.process_reward_BT)
+
+
+def test_process_rewards_do_not_count_during_the_warm_up():
+    def factor(step, warm_up, gate=None):
+        prime = settings(process__warm_up_steps=warm_up)
+        trainer = SimpleNamespace(prime=prime, gate=gate, global_steps=step)
+        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pair_accuracy_before=1.0), {})
+
+    assert [factor(step, 2) for step in (1, 2, 3, 4)] == [0.0, 0.0, 1.0, 1.0]
+    assert factor(1, 0) == 1.0
+    assert factor(3, 2, ReliabilityGate(average=0.75)) == pytest.approx(0.6)
 
 
 def test_whitened_advantages_have_mean_zero_and_variance_one_over_valid_tokens(queue):
