@@ -25,7 +25,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.settings import GROUP_ESTIMATORS, PrimeSettings, PRMSettings, SettingsError
+from prime_ext.settings import GROUP_ESTIMATORS, LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
 TRAINER_MODES = ("prime_sync",)
 
@@ -265,6 +265,11 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
                 except UnknownSource as error:
                     yield f"data.{key}: {name}: {error}"
     code = (arguments.get("verifiers") or {}).get("code") or {}
+    if arguments.get("code_reward") == "fraction" and config.prm.enable and config.prm.loss in LOSSES_OF_HARD_LABELS:
+        yield (
+            f"reward.custom_reward_function.reward_kwargs.code_reward=fraction makes labels between 0 and 1, but "
+            f"prm.loss={config.prm.loss} takes 0 and 1 only"
+        )
     if "code" in tasks and not (code.get("sandbox_fusion_url") or code.get("unsafe_no_sandbox")):
         yield from _check_sandbox()
 

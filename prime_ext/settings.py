@@ -22,6 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+# Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch.
+LOSSES = ("ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm")
+LOSSES_THAT_NEED_SCORES = ("bon_rm", "dpo", "kto")
+LOSSES_OF_HARD_LABELS = ("dpo", "kto", "ipvrm")
 UPDATE_MODES = ("none", "before", "after", "interleaved")
 REFERENCES = ("frozen", "policy")
 NORMALIZATIONS = ("batch_max", "return_std", "prefix_std", "none")
@@ -210,6 +214,7 @@ class PRMSettings:
 
     enable: bool
     beta: float
+    loss: str
     update_mode: str
     reference: str
     reference_path: str | None
@@ -225,7 +230,13 @@ class PRMSettings:
     def __post_init__(self) -> None:
         _boolean("prm.enable", self.enable)
         _number("prm.beta", self.beta, 0.0, open_low=True)
+        _choice("prm.loss", self.loss, LOSSES)
         _choice("prm.update_mode", self.update_mode, UPDATE_MODES)
+        if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
+            raise SettingsError(
+                f"prm.loss={self.loss} compares with the PRM's scores before the update, which "
+                f"prm.update_mode=interleaved does not have; set prm.update_mode to after or before"
+            )
         _choice("prm.reference", self.reference, REFERENCES)
         _whole_number("prm.mini_batch_size", self.mini_batch_size, 1, " of prompts")
         _boolean("prm.use_dynamic_bsz", self.use_dynamic_bsz)

@@ -28,9 +28,11 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext import transfer
+from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.worker import (
     LABEL,
+    OFFSET,
     OUTPUT_FIELD,
     PRM_LOG_PROBS,
     REFERENCE_LOG_PROBS,
@@ -104,7 +106,7 @@ class ImplicitPRM:
         groups = actor_group.spawn(prefix_set=names)
         self._worker_group = groups[PRM_GROUP]
         self._worker_group.reset()
-        self._worker_group.set_loss_fn(PRMLoss(beta=self.settings.beta))
+        self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta))
         self._reference_group = groups.get(REFERENCE_GROUP)
         if self._reference_group is not None:
             self._reference_group.reset()
@@ -135,8 +137,31 @@ class ImplicitPRM:
         """Write the PRM's log-probabilities."""
         return self._score(self._worker_group, batch, PRM_LOG_PROBS)
 
-    def put_labels(self, batch: KVBatchMeta, label_B: torch.Tensor) -> KVBatchMeta:
-        """Write the labels, and plan the mini-batches; the returned batch is in the order of the update."""
+    @property
+    def needs_scores(self) -> bool:
+        """Whether the loss needs the PRM's scores before its update."""
+        return PRM_LOSSES[self.settings.loss].needs_scores
+
+    def put_rows(
+        self,
+        batch: KVBatchMeta,
+        label_B: torch.Tensor,
+        group_B: torch.Tensor,
+        valid_B: torch.Tensor,
+        score_B: torch.Tensor | None = None,
+    ) -> KVBatchMeta:
+        """Write what the loss needs of each row, and plan the mini-batches.
+
+        Args:
+            batch: the rows.
+            label_B: outcome in [0, 1].
+            group_B: number of the prompt.
+            valid_B: False for padding.
+            score_B: summed log-ratios before the update, if the loss needs them.
+
+        Returns:
+            the batch in the order of the update.
+        """
         plan = plan_mini_batches(
             keys=batch.keys,
             padding=[transfer.is_padding(tag) for tag in batch.tags],
@@ -144,7 +169,13 @@ class ImplicitPRM:
             mini_batch_size=self.mini_batch_rows,
             data_parallel_size=self._data_parallel_size(),
         )
-        fields = {LABEL: label_B.float(), WEIGHT: plan.weight_B, ROW: torch.arange(len(batch))}
+        rows = PRM_LOSSES[self.settings.loss].prepare(label_B.float(), group_B, valid_B, score_B)
+        fields = {
+            LABEL: rows.target_B,
+            WEIGHT: rows.weight_B * plan.weight_B,
+            OFFSET: rows.offset_B,
+            ROW: torch.arange(len(batch)),
+        }
         batch = transfer.put_rows(batch, fields)
         batch.reorder(plan.order)
         return batch

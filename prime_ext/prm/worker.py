@@ -21,13 +21,15 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.algorithms.prm_loss import cross_entropy
+from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.algorithms.prm_losses.row_fields import RowFields
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
 REFERENCE_LOG_PROBS = "prm_reference_log_probs"
 LABEL = "prm_label"
 WEIGHT = "prm_weight"
+OFFSET = "prm_offset"
 ROW = "prm_row"
 
 # Option of `score`: the field to write to.
@@ -37,14 +39,17 @@ OUTPUT_FIELD = "prm_output_field"
 class PRMLoss:
     """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
 
-    The weights of the rows already contain the size of the mini-batch, so the sum over micro-batches and ranks is the
-    loss of the mini-batch. Engines average gradients over the data-parallel ranks, hence the factor ``dp_size``.
+    The fields of the rows (target, weight, offset) were prepared on the driver from the whole batch. The weights
+    already contain the size of the mini-batch, so the sum over micro-batches and ranks is the loss of the mini-batch.
+    Engines average gradients over the data-parallel ranks, hence the factor ``dp_size``.
 
     Args:
+        name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
         beta: scale of the reward.
     """
 
-    def __init__(self, beta: float):
+    def __init__(self, name: str, beta: float):
+        self.name = name
         self.beta = beta
         self._log_probs_of_row: dict[int, torch.Tensor] | None = None
 
@@ -53,14 +58,15 @@ class PRMLoss:
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Loss of one micro-batch; the second value is empty because verl already reports the summed loss."""
         log_prob_BT = no_padding_2_padding(model_output["log_probs"], data)
-        fields = data.select(REFERENCE_LOG_PROBS, LABEL, WEIGHT, ROW, "response_mask").to_padded_tensor(0)
+        fields = data.select(REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW, "response_mask").to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         if self._log_probs_of_row is not None:
             length_B = data["responses"].offsets().diff()
             for row, log_prob_T, length in zip(fields[ROW], log_prob_BT.detach().float().cpu(), length_B, strict=True):
                 self._log_probs_of_row[int(row)] = log_prob_T[:length]
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
-        loss = cross_entropy(ratio_BT.sum(-1), fields[LABEL].float(), fields[WEIGHT].float(), self.beta)
+        rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
+        loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta)
         return loss * data["dp_size"], {}
 
     def start_recording(self) -> None:

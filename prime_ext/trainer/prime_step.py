@@ -83,6 +83,10 @@ class PrimeStep:
             raise RuntimeError("the PRM was scored before its reference")
         return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.mask_BT)
 
+    def score_sum(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
+        """Summed log-ratio of each response."""
+        return self._log_ratio(log_prob_BT).sum(-1)
+
     def set_scores(self, log_prob_BT: torch.Tensor, beta: float, metrics: dict, when: str) -> None:
         """Take the PRM's log-probabilities as the process rewards of this step."""
         highest = float(log_prob_BT.masked_fill(~self.mask_BT.bool(), 0.0).max())

@@ -272,27 +272,36 @@ class PrimeTrainerMixin(_Trainer):
         with marked_timer("prm_reference", self.timing_raw):
             batch = prm.reference(batch)
         step.reference_log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
-        planned = prm.put_labels(batch, step.label_B) if mode != "none" else batch
-
         frequency = prm.settings.accuracy_freq
         measure = frequency > 0 and self.global_steps % frequency == 0
         if mode == "none":
             step.set_scores(self._prm_score(prm, batch), beta, metrics, when="before")
         elif mode == "before":
-            if measure or self.gate is not None:
-                step.measure_pairs(self._prm_score(prm, batch), metrics, when="before")
-            self._prm_update(prm, planned, metrics)
+            scores_BT = None
+            if measure or self.gate is not None or prm.needs_scores:
+                scores_BT = self._prm_score(prm, batch)
+                step.measure_pairs(scores_BT, metrics, when="before")
+            self._prm_update(prm, self._plan_update(prm, batch, step, scores_BT), metrics)
             step.set_scores(self._prm_score(prm, batch), beta, metrics, when="after")
         elif mode == "after":
-            step.set_scores(self._prm_score(prm, batch), beta, metrics, when="before")
-            self._prm_update(prm, planned, metrics)
+            scores_BT = self._prm_score(prm, batch)
+            step.set_scores(scores_BT, beta, metrics, when="before")
+            self._prm_update(prm, self._plan_update(prm, batch, step, scores_BT), metrics)
         else:
+            planned = self._plan_update(prm, batch, step, None)
             with marked_timer("prm_update", self.timing_raw):
                 self._log_update(prm.update_and_score(planned), metrics)
             step.set_scores(self._fetch_scores(batch), beta, metrics, when="before")
         if measure and mode in ("after", "interleaved"):
             step.measure_pairs(self._prm_score(prm, batch), metrics, when="after")
         return batch
+
+    @staticmethod
+    def _plan_update(
+        prm: ImplicitPRM, batch: KVBatchMeta, step: PrimeStep, scores_BT: torch.Tensor | None
+    ) -> KVBatchMeta:
+        score_B = None if scores_BT is None else step.score_sum(scores_BT)
+        return prm.put_rows(batch, step.label_B, step.group_B, step.valid_B, score_B)
 
     def _prm_score(self, prm: ImplicitPRM, batch: KVBatchMeta) -> torch.Tensor:
         with marked_timer("prm_score", self.timing_raw):

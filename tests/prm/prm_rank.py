@@ -34,6 +34,7 @@ from prime_ext.prm.implicit_prm import ImplicitPRM  # noqa: E402
 from prime_ext.prm.plan import plan_mini_batches  # noqa: E402
 from prime_ext.prm.worker import (  # noqa: E402
     LABEL,
+    OFFSET,
     OUTPUT_FIELD,
     PRM_LOG_PROBS,
     REFERENCE_LOG_PROBS,
@@ -111,7 +112,7 @@ class Prm:
         self.prm = ImplicitPRM(config, settings)
         self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only))
         self.worker.reset()
-        self.worker.set_loss_fn(PRMLoss(settings.beta))
+        self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta))
 
     def batch(self, rollouts, order, fields, **options):
         """This rank's share of the rows, in the order of the plan."""
@@ -153,6 +154,7 @@ class Prm:
             REFERENCE_LOG_PROBS: reference,
             LABEL: [torch.tensor(r["label"]) for r in rollouts],
             WEIGHT: list(plan.weight_B),
+            OFFSET: list(torch.zeros(len(rollouts))),
         }
         return self.batch(rollouts, plan.order, fields, **self.prm._update_options())
 

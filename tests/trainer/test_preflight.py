@@ -26,7 +26,17 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf, open_dict
 from tokenizers import Tokenizer, models
 
+from prime_ext.algorithms import estimators, normalization
+from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.preflight import check_config, check_files
+from prime_ext.settings import (
+    ESTIMATORS,
+    GROUP_ESTIMATORS,
+    LOSSES,
+    LOSSES_OF_HARD_LABELS,
+    LOSSES_THAT_NEED_SCORES,
+    NORMALIZATIONS,
+)
 from prime_ext.train import preflight
 from prime_ext.verifiers.sandbox import find_protection
 
@@ -120,6 +130,8 @@ ONE_KEY = [
     ("prime.verifier.warn_rate", 2.0, "prime.verifier.warn_rate=2.0 must be a number >= 0 and <= 1"),
     ("prm.typo", 1, "unknown key prm.typo"),
     ("prm.beta", 0.0, "prm.beta=0.0 must be a number > 0"),
+    ("prm.loss", "bce", "prm.loss='bce' is not one of ce, bon_acc, bon_rm, dpo, nca, kto, ipvrm"),
+    ("prm.loss", "dpo", "prm.loss=dpo compares with the PRM's scores before the update"),
     ("prm.update_mode", "reverse", "'reverse' is not one of none, before, after, interleaved"),
     ("prm.reference", "freeze", "prm.reference='freeze' is not one of frozen, policy"),
     ("prm.mini_batch_size", 2.5, "prm.mini_batch_size=2.5 must be a whole number of prompts >= 1"),
@@ -365,3 +377,23 @@ def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
     (problem,) = problems_of(changes=code)
     assert problem.startswith("code rewards need a sandbox, and this machine has none: no system call filter")
     assert problems_of() == []
+
+
+def test_fractions_as_labels_need_a_loss_that_takes_them(problems_of):
+    changes = {REWARD_ARGUMENTS: {"code_reward": "fraction"}, "prm.update_mode": "after"}
+    assert problems_of(changes={**changes, "prm.loss": "nca"}) == []
+    (problem,) = problems_of(changes={**changes, "prm.loss": "kto"})
+    assert "code_reward=fraction makes labels between 0 and 1, but prm.loss=kto takes 0 and 1 only" in problem
+
+
+def test_what_the_settings_say_of_the_losses_is_what_the_losses_say():
+    assert tuple(PRM_LOSSES) == LOSSES
+    assert {name for name, loss in PRM_LOSSES.items() if loss.needs_scores} == set(LOSSES_THAT_NEED_SCORES)
+    assert {name for name, loss in PRM_LOSSES.items() if not loss.allows_soft_labels} == set(LOSSES_OF_HARD_LABELS)
+
+
+def test_what_the_settings_say_of_the_estimators_is_what_the_estimators_say():
+    usable = {name: entry for name, entry in estimators.ESTIMATORS.items() if not entry.needs}
+    assert set(usable) == set(ESTIMATORS)
+    assert {name for name, entry in usable.items() if entry.uses_groups} == set(GROUP_ESTIMATORS)
+    assert tuple(normalization.NORMALIZATIONS) == NORMALIZATIONS
