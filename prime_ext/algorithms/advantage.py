@@ -30,7 +30,13 @@ def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B:
     Raises:
         ValueError: see :func:`prime_ext.algorithms.estimators.estimator_of`.
     """
-    advantage_BT = estimator_of(source).advantage(source, response_mask_BT, group_B)
+    estimator = estimator_of(source)
+    column = source.as_column(response_mask_BT) if estimator.one_column and source.discount == 1.0 else None
+    if column is None:
+        advantage_BT = estimator.advantage(source, response_mask_BT, group_B)
+    else:
+        advantage_B1 = estimator.advantage(column, column.mask_BT, group_B)
+        advantage_BT = advantage_B1 * response_mask_BT.to(advantage_B1.dtype)
     return advantage_BT if source.coefficient == 1.0 else source.coefficient * advantage_BT
 
 

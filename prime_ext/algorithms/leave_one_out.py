@@ -57,7 +57,7 @@ def leave_one_out(
     others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
     if form == "released":
         scale_B = size_B.to(reward_BT.dtype) / others_B
-        centred_BT = reward_BT * scale_B[:, None] - (group_sum_B / others_B)[:, None]
+        centred_BT = (reward_BT * scale_B[:, None]).sub_((group_sum_B / others_B)[:, None])
     else:
         centred_BT = reward_BT - ((group_sum_B - mean_B) / others_B)[:, None]
     return torch.where(keep_BT & (size_B > 1)[:, None], centred_BT, centred_BT.new_zeros(()))

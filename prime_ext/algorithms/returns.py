@@ -16,11 +16,15 @@
 import torch
 
 
+def last_token(mask_BT: torch.Tensor) -> torch.Tensor:
+    """Position of the last valid token of each row, ``(B,)`` int64; the last position of all for rows without any."""
+    return mask_BT.shape[1] - 1 - mask_BT.bool().flip(-1).view(torch.uint8).argmax(-1)
+
+
 def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
     """1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
-    positions_T = torch.arange(1, mask_BT.shape[1] + 1, device=mask_BT.device)
-    last_B = (mask_BT.bool() * positions_T).amax(-1)
-    return (positions_T[None, :] == last_B[:, None]).to(mask_BT.dtype)
+    last_B1 = last_token(mask_BT)[:, None]
+    return torch.zeros_like(mask_BT).scatter_(1, last_B1, mask_BT.gather(1, last_B1))
 
 
 # Tokens that one matrix product of a discounted sum spans.
@@ -54,19 +58,21 @@ def has_holes(mask_BT: torch.Tensor) -> bool:
     return bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any())
 
 
-def close_holes(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The values at the valid tokens, moved together at the left; 0 behind them."""
+def closed_positions(mask_BT: torch.Tensor) -> torch.Tensor:
+    """Where each valid token goes if the valid tokens of a row move together at the left; T for invalid ones."""
     mask_BT = mask_BT.bool()
-    target_BT = torch.where(mask_BT, mask_BT.cumsum(-1) - 1, mask_BT.shape[1])
-    packed_BT = value_BT.new_zeros(len(value_BT), value_BT.shape[1] + 1).scatter_(1, target_BT, value_BT)
+    return mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
+
+
+def close_holes(value_BT: torch.Tensor, position_BT: torch.Tensor) -> torch.Tensor:
+    """The values at the valid tokens, moved to :func:`closed_positions`; 0 behind them."""
+    packed_BT = value_BT.new_zeros(len(value_BT), value_BT.shape[1] + 1).scatter_(1, position_BT, value_BT)
     return packed_BT[:, :-1].contiguous()
 
 
-def reopen_holes(packed_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def reopen_holes(packed_BT: torch.Tensor, position_BT: torch.Tensor) -> torch.Tensor:
     """The inverse of :func:`close_holes`; 0 at invalid tokens."""
-    mask_BT = mask_BT.bool()
-    source_BT = (mask_BT.cumsum(-1) - 1).clamp_min(0)
-    return torch.where(mask_BT, packed_BT.gather(1, source_BT), packed_BT.new_zeros(()))
+    return torch.nn.functional.pad(packed_BT, (0, 1)).gather(1, position_BT)
 
 
 def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0) -> torch.Tensor:
@@ -76,12 +82,18 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
     middle of a response) is stepped over without discounting.
     """
     # A selection, not a product with the mask: outside of it there may be anything, NaN included.
-    reward_BT = torch.where(mask_BT.bool(), reward_BT, reward_BT.new_zeros(()))
+    kept_BT = torch.where(mask_BT.bool(), reward_BT, reward_BT.new_zeros(()))
+    return return_to_go_of_kept(kept_BT, mask_BT, discount)
+
+
+def return_to_go_of_kept(kept_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float) -> torch.Tensor:
+    """:func:`return_to_go` of rewards that are known to be 0 outside the mask."""
     if discount == 1.0:
-        return reward_BT.flip(-1).cumsum(-1).flip(-1) * mask_BT.to(reward_BT.dtype)
+        return kept_BT.flip(-1).cumsum(-1).flip(-1).mul_(mask_BT.to(kept_BT.dtype))
     if has_holes(mask_BT):
-        return reopen_holes(_reverse_discounted_sum(close_holes(reward_BT, mask_BT), discount), mask_BT)
-    return _reverse_discounted_sum(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
+        position_BT = closed_positions(mask_BT)
+        return reopen_holes(_reverse_discounted_sum(close_holes(kept_BT, position_BT), discount), position_BT)
+    return _reverse_discounted_sum(kept_BT, discount) * mask_BT.to(kept_BT.dtype)
 
 
 def normalize_by_batch_max(
@@ -105,11 +117,13 @@ def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor, epsilon: float = 1e-8)
     The variance is the unbiased one, as in the code of PRIME and of verl. With fewer than two valid tokens only the
     mean is removed.
     """
-    mask_BT = mask_BT.bool()
-    valid_N = value_BT[mask_BT]
-    if valid_N.numel() == 0:
+    count = int(mask_BT.bool().sum())
+    if count == 0:
         return torch.zeros_like(value_BT)
-    centred_BT = value_BT - valid_N.mean()
-    if valid_N.numel() > 1:
-        centred_BT = centred_BT * torch.rsqrt(valid_N.var(unbiased=True) + epsilon)
-    return torch.where(mask_BT, centred_BT, centred_BT.new_zeros(()))
+    kept_BT = torch.where(mask_BT.bool(), value_BT, value_BT.new_zeros(()))
+    mean = kept_BT.sum() / count
+    centred_BT = kept_BT.sub_(mean).mul_(mask_BT.to(kept_BT.dtype))
+    if count > 1:
+        variance = (centred_BT * centred_BT).sum() / (count - 1)
+        centred_BT.mul_(torch.rsqrt(variance + epsilon))
+    return centred_BT

@@ -13,9 +13,11 @@
 # limitations under the License.
 """One source of reward: what it pays, where, and how it is turned into an advantage."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from prime_ext.algorithms.returns import last_token
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,21 @@ class RewardSource:
         """The rewards, 0 outside the source mask whatever stands there."""
         # A selection, not a product with the mask: outside of it there may be NaN.
         return torch.where(self.mask_BT.bool(), self.reward_BT, self.reward_BT.new_zeros(()))
+
+    def as_column(self, response_mask_BT: torch.Tensor) -> "RewardSource | None":
+        """The same source on responses of one token, if it pays once per response, at the last valid token; else None.
+
+        Undiscounted, such a reward is the same at every token of the response, and one column is enough to work on.
+        """
+        keep_BT = self.mask_BT.bool()
+        count_B = keep_BT.sum(-1)
+        if bool((count_B > 1).any()):
+            return None
+        last_B1 = last_token(response_mask_BT)[:, None]
+        keep_B1 = keep_BT.gather(1, last_B1)
+        if bool((keep_B1[:, 0] != (count_B > 0)).any()):
+            return None
+        return replace(self, reward_BT=self.reward_BT.gather(1, last_B1), mask_BT=keep_B1)
 
     def keeps_lone(self, default: str) -> bool:
         """Whether a rollout alone in its group keeps its reward."""

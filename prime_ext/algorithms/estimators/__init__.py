@@ -41,12 +41,14 @@ class Estimator:
         whitens: the method's own definition whitens over the tokens of the batch. Sources are summed before that.
         needs: optional fields of :class:`RewardSource` without which it cannot work.
         uses_groups: whether other rollouts of the same prompt matter.
+        one_column: an undiscounted reward at the end of the response can be treated as that of a response of one token.
     """
 
     advantage: Advantage
     whitens: bool = False
     needs: tuple[str, ...] = ()
     uses_groups: bool = True
+    one_column: bool = True
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -54,14 +56,14 @@ ESTIMATORS: dict[str, Estimator] = {
     "grpo": Estimator(grpo),
     "grpo_pooled": Estimator(grpo_pooled),
     "dr_grpo": Estimator(dr_grpo),
-    "opo": Estimator(opo),
+    "opo": Estimator(opo, one_column=False),
     "gpg": Estimator(gpg),
     "reinforce_plus_plus_baseline": Estimator(dr_grpo, whitens=True),
     "reinforce_plus_plus": Estimator(reinforce, whitens=True, uses_groups=False),
     "reinforce": Estimator(reinforce, uses_groups=False),
     "remax": Estimator(remax, needs=("baseline_B",), uses_groups=False),
-    "gae": Estimator(gae, whitens=True, needs=("value_BT",), uses_groups=False),
-    "prm_value": Estimator(prm_value, needs=("value_BT",), uses_groups=False),
+    "gae": Estimator(gae, whitens=True, needs=("value_BT",), uses_groups=False, one_column=False),
+    "prm_value": Estimator(prm_value, needs=("value_BT",), uses_groups=False, one_column=False),
 }
 
 

@@ -22,37 +22,46 @@ A source that pays at every token has its baseline accumulated too: the advantag
 contains (remaining length) x (baseline), as it does in PRIME.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.leave_one_out import leave_one_out
-from prime_ext.algorithms.returns import return_to_go
+from prime_ext.algorithms.returns import return_to_go_of_kept
 from prime_ext.algorithms.reward_source import RewardSource
 
 
-def _centred_return(
-    source: RewardSource,
-    response_mask_BT: torch.Tensor,
-    baseline_B: torch.Tensor,
-    scale_B: torch.Tensor,
-    takes_part_B: torch.Tensor,
-) -> torch.Tensor:
-    """Return-to-go of (r - baseline) * scale at the tokens of the source, 0 for rows that do not take part."""
-    keep_BT = source.mask_BT.bool() & takes_part_B[:, None]
-    centred_BT = (source.reward_BT - baseline_B[:, None]) * scale_B[:, None]
-    centred_BT = torch.where(keep_BT, centred_BT, centred_BT.new_zeros(()))
-    return return_to_go(centred_BT, response_mask_BT, source.discount)
+@dataclass(frozen=True)
+class _Summary:
+    """The rewards of a source, 0 where it pays nothing, m_j of each response, and the groups of those that it pays."""
 
+    kept_BT: torch.Tensor
+    mean_B: torch.Tensor
+    groups: PromptGroups
 
-def _means_and_groups(source: RewardSource, group_B: torch.Tensor) -> tuple[torch.Tensor, PromptGroups]:
-    """m_j of each response, and the groups of the responses that have a reward at all."""
-    keep_BT = source.mask_BT.bool()
-    mean_B = source.kept_reward().sum(-1) / keep_BT.sum(-1).clamp_min(1)
-    return mean_B, PromptGroups.of(group_B, keep_BT.any(-1))
+    @classmethod
+    def of(cls, source: RewardSource, group_B: torch.Tensor) -> "_Summary":
+        kept_BT, count_B = source.kept_reward(), source.mask_BT.bool().sum(-1)
+        return cls(kept_BT, kept_BT.sum(-1) / count_B.clamp_min(1), PromptGroups.of(group_B, count_B > 0))
 
+    def group_mean(self) -> torch.Tensor:
+        """Mean of m_j over the group, 0 for a rollout alone in it."""
+        return torch.where(self.groups.size_B == 1, 0.0, self.groups.mean(self.mean_B))
 
-def _takes_part(source: RewardSource, groups: PromptGroups, default: str) -> torch.Tensor:
-    return groups.valid_B if source.keeps_lone(default) else groups.size_B > 1
+    def centred_return(
+        self,
+        source: RewardSource,
+        response_mask_BT: torch.Tensor,
+        baseline_B: torch.Tensor,
+        scale_B: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return-to-go of (r - baseline) * scale at the tokens of the source; takes the rewards over."""
+        part_B = self.groups.valid_B if source.keeps_lone("keep") else self.groups.size_B > 1
+        scale_B = part_B.to(self.mean_B.dtype) if scale_B is None else torch.where(part_B, scale_B, 0.0)
+        centred_BT = self.kept_BT.sub_(baseline_B[:, None]).mul_(scale_B[:, None])
+        centred_BT.mul_(source.mask_BT.to(centred_BT.dtype))
+        return return_to_go_of_kept(centred_BT, response_mask_BT, source.discount)
 
 
 def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -65,7 +74,7 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
     if source.keeps_lone("zero"):
         alone_B = PromptGroups.of(group_B, source.mask_BT.bool().any(-1)).size_B == 1
         centred_BT = torch.where(alone_B[:, None], source.kept_reward(), centred_BT)
-    return return_to_go(centred_BT, response_mask_BT, source.discount)
+    return return_to_go_of_kept(centred_BT, response_mask_BT, source.discount)
 
 
 def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -75,12 +84,10 @@ def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
     deviation 1; a group whose m_j are all equal receives 0. For process rewards the division is by the spread of
     per-token means, which can be far below that of single tokens: see :func:`grpo_pooled`.
     """
-    mean_B, groups = _means_and_groups(source, group_B)
-    alone_B = groups.size_B == 1
-    baseline_B = torch.where(alone_B, mean_B.new_zeros(()), groups.mean(mean_B))
-    std_B = torch.where(alone_B, mean_B.new_ones(()), groups.std(mean_B))
-    part_B = _takes_part(source, groups, "keep") & (std_B > 0)
-    return _centred_return(source, response_mask_BT, baseline_B, 1.0 / (std_B + 1e-6), part_B)
+    summary = _Summary.of(source, group_B)
+    std_B = torch.where(summary.groups.size_B == 1, 1.0, summary.groups.std(summary.mean_B))
+    scale_B = torch.where(std_B > 0, 1.0 / (std_B + 1e-6), 0.0)
+    return summary.centred_return(source, response_mask_BT, summary.group_mean(), scale_B)
 
 
 def grpo_pooled(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -91,21 +98,21 @@ def grpo_pooled(source: RewardSource, response_mask_BT: torch.Tensor, group_B: t
     has the mean 0 and the standard deviation 1, a pool of equal entries gives 0. The number of steps is unbounded:
     a long response with positive rewards gains from its length.
     """
-    keep_BT, reward_BT = source.mask_BT.bool(), source.kept_reward()
-    groups = PromptGroups.of(group_B, keep_BT.any(-1))
-    count_B = groups.sum(keep_BT.sum(-1).to(reward_BT.dtype))
-    mean_B = groups.sum(reward_BT.sum(-1)) / count_B.clamp_min(1)
-    deviation_BT = torch.where(keep_BT, reward_BT - mean_B[:, None], reward_BT.new_zeros(()))
-    std_B = (groups.sum((deviation_BT**2).sum(-1)) / (count_B - 1).clamp_min(1)).sqrt()
-    single_B = count_B == 1
-    mean_B = torch.where(single_B, mean_B.new_zeros(()), mean_B)
-    std_B = torch.where(single_B, std_B.new_ones(()), std_B)
+    keep_BT, summary = source.mask_BT.bool(), _Summary.of(source, group_B)
+    groups, kept_BT = summary.groups, summary.kept_BT
+    count_B = groups.sum(keep_BT.sum(-1).to(kept_BT.dtype))
     # Equal rewards must not leave the rounding error of their mean behind, to be divided by 1e-6.
-    low_B = torch.where(keep_BT, reward_BT, torch.inf).amin(-1)
-    high_B = torch.where(keep_BT, reward_BT, -torch.inf).amax(-1)
-    equal_B = groups.constant(low_B) & groups.constant(high_B) & (low_B == high_B) & ~single_B
-    part_B = _takes_part(source, groups, "keep") & ~equal_B
-    return _centred_return(source, response_mask_BT, mean_B, 1.0 / (std_B + 1e-6), part_B)
+    first_B1 = kept_BT.gather(1, keep_BT.view(torch.uint8).argmax(-1, keepdim=True))
+    differs_B = ((kept_BT != first_B1) & keep_BT).any(-1)
+    equal_B = groups.constant(first_B1[:, 0]) & (groups.sum(differs_B.long()) == 0) & (count_B > 1)
+
+    mean_B = groups.sum(kept_BT.sum(-1)) / count_B.clamp_min(1)
+    baseline_B = torch.where(count_B == 1, 0.0, mean_B)
+    square_B = ((kept_BT - mean_B[:, None]).square_() * source.mask_BT.to(kept_BT.dtype)).sum(-1)
+    std_B = (groups.sum(square_B) / (count_B - 1).clamp_min(1)).sqrt()
+    std_B = torch.where(count_B == 1, 1.0, std_B)
+    scale_B = torch.where(equal_B, 0.0, 1.0 / (std_B + 1e-6))
+    return summary.centred_return(source, response_mask_BT, baseline_B, scale_B)
 
 
 def dr_grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -115,22 +122,17 @@ def dr_grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch
     ``seq-mean-token-sum-norm``. The same advantage, whitened over the batch, is REINFORCE++'s baseline form (arXiv
     2501.03262), registered as ``reinforce_plus_plus_baseline``.
     """
-    mean_B, groups = _means_and_groups(source, group_B)
-    baseline_B = torch.where(groups.size_B == 1, mean_B.new_zeros(()), groups.mean(mean_B))
-    return _centred_return(
-        source, response_mask_BT, baseline_B, torch.ones_like(mean_B), _takes_part(source, groups, "keep")
-    )
+    summary = _Summary.of(source, group_B)
+    return summary.centred_return(source, response_mask_BT, summary.group_mean())
 
 
 def opo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """r_t - sum_j L_j m_j / sum_j L_j with L_j the response lengths, summed from t on (OPO, arXiv 2505.23585)."""
-    mean_B, groups = _means_and_groups(source, group_B)
-    length_B = response_mask_BT.bool().sum(-1).to(mean_B.dtype)
-    baseline_B = groups.sum(length_B * mean_B) / groups.sum(length_B).clamp_min(1)
-    baseline_B = torch.where(groups.size_B == 1, mean_B.new_zeros(()), baseline_B)
-    return _centred_return(
-        source, response_mask_BT, baseline_B, torch.ones_like(mean_B), _takes_part(source, groups, "keep")
-    )
+    summary = _Summary.of(source, group_B)
+    groups = summary.groups
+    length_B = response_mask_BT.bool().sum(-1).to(summary.mean_B.dtype)
+    baseline_B = groups.sum(length_B * summary.mean_B) / groups.sum(length_B).clamp_min(1)
+    return summary.centred_return(source, response_mask_BT, torch.where(groups.size_B == 1, 0.0, baseline_B))
 
 
 def gpg(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -138,6 +140,9 @@ def gpg(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
 
     alpha = (responses in the batch) / max(1, responses whose reward is not 0), as verl computes it.
     """
-    _, groups = _means_and_groups(source, group_B)
-    rewarded = torch.count_nonzero(source.kept_reward().sum(-1)).clamp_min(1)
-    return groups.valid_B.sum() / rewarded * dr_grpo(source, response_mask_BT, group_B)
+    summary = _Summary.of(source, group_B)
+    rewarded = torch.count_nonzero(summary.kept_BT.sum(-1)).clamp_min(1)
+    alpha = summary.groups.valid_B.sum() / rewarded
+    return summary.centred_return(
+        source, response_mask_BT, summary.group_mean(), alpha.to(summary.mean_B.dtype).expand_as(summary.mean_B)
+    )

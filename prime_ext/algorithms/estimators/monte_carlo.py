@@ -15,7 +15,7 @@
 
 import torch
 
-from prime_ext.algorithms.returns import return_to_go
+from prime_ext.algorithms.returns import return_to_go_of_kept
 from prime_ext.algorithms.reward_source import RewardSource
 
 
@@ -25,7 +25,7 @@ def reinforce(source: RewardSource, response_mask_BT: torch.Tensor, group_B: tor
     The same return, whitened over the batch, is REINFORCE++ (arXiv 2501.03262), registered as
     ``reinforce_plus_plus``.
     """
-    return return_to_go(source.kept_reward(), response_mask_BT, source.discount)
+    return return_to_go_of_kept(source.kept_reward(), response_mask_BT, source.discount)
 
 
 def remax(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -35,5 +35,5 @@ def remax(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.T
     """
     assert source.baseline_B is not None  # checked by the registry
     return_BT = reinforce(source, response_mask_BT, group_B)
-    baseline_B1 = source.baseline_B.to(return_BT.dtype)[:, None]
-    return torch.where(response_mask_BT.bool(), return_BT - baseline_B1, return_BT.new_zeros(()))
+    baseline_B1 = torch.where(response_mask_BT.bool().any(-1), source.baseline_B.to(return_BT.dtype), 0.0)[:, None]
+    return return_BT.addcmul_(baseline_B1, response_mask_BT.to(return_BT.dtype), value=-1.0)

@@ -15,7 +15,7 @@
 
 import torch
 
-from prime_ext.algorithms.returns import close_holes, has_holes, reopen_holes, return_to_go
+from prime_ext.algorithms.returns import close_holes, closed_positions, has_holes, reopen_holes, return_to_go_of_kept
 from prime_ext.algorithms.reward_source import RewardSource
 
 
@@ -27,17 +27,24 @@ def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
     A_t + V_t.
     """
     assert source.value_BT is not None  # checked by the registry
-    reward_BT = source.kept_reward()
-    mask_BT = response_mask_BT.bool()
+    reward_BT, mask_BT = source.kept_reward(), response_mask_BT.bool()
     value_BT = torch.where(mask_BT, source.value_BT.to(reward_BT.dtype), reward_BT.new_zeros(()))
-    holes = has_holes(mask_BT)
-    if holes:
-        value_BT = close_holes(value_BT, mask_BT)
-    delta_BT = -value_BT
-    delta_BT[:, :-1] += source.discount * value_BT[:, 1:]
-    if holes:
-        delta_BT = reopen_holes(delta_BT, mask_BT)
-    return return_to_go(reward_BT + delta_BT, mask_BT, source.discount * source.trace)
+    if not has_holes(mask_BT):
+        return _gae_without_holes(reward_BT, value_BT, mask_BT, source)
+    position_BT = closed_positions(mask_BT)
+    reward_BT, value_BT = close_holes(reward_BT, position_BT), close_holes(value_BT, position_BT)
+    token_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    packed_mask_BT = token_T[None, :] < mask_BT.sum(-1, keepdim=True)
+    return reopen_holes(_gae_without_holes(reward_BT, value_BT, packed_mask_BT, source), position_BT)
+
+
+def _gae_without_holes(
+    reward_BT: torch.Tensor, value_BT: torch.Tensor, mask_BT: torch.Tensor, source: RewardSource
+) -> torch.Tensor:
+    """The recursion for rewards and values that are 0 outside the mask and valid tokens side by side."""
+    delta_BT = reward_BT - value_BT
+    delta_BT[:, :-1].add_(value_BT[:, 1:], alpha=source.discount)
+    return return_to_go_of_kept(delta_BT, mask_BT, source.discount * source.trace)
 
 
 def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -48,7 +55,7 @@ def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: tor
     the paper's ablation, weaker there than process rewards as returns.
     """
     assert source.value_BT is not None  # checked by the registry
-    return_BT = return_to_go(source.kept_reward(), response_mask_BT, source.discount)
+    return_BT = return_to_go_of_kept(source.kept_reward(), response_mask_BT, source.discount)
     return torch.where(
         response_mask_BT.bool(), return_BT - source.value_BT.to(return_BT.dtype), return_BT.new_zeros(())
     )

@@ -1,0 +1,113 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Log-probabilities of given tokens from hidden states, without the logits of all tokens in memory at once."""
+
+import torch
+import torch.nn.functional as F
+
+
+def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Logits of a chunk in float32 (float64 stays), divided by the temperature."""
+    logits_NV = hidden_NH @ weight_VH.T
+    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    return logits_NV if temperature == 1.0 else logits_NV.div_(temperature)
+
+
+class _ChunkedLogProbs(torch.autograd.Function):
+    """Keeps two numbers per token for the backward pass, which computes the logits of each chunk again."""
+
+    @staticmethod
+    def forward(ctx, hidden_NH, weight_VH, target_N, chunk, temperature):
+        log_probs, highest, log_sums = [], [], []
+        for hidden_CH, target_C in zip(hidden_NH.split(chunk), target_N.split(chunk), strict=True):
+            logits_CV = _logits(hidden_CH, weight_VH, temperature)
+            # The highest logit and the rest of log Z are kept apart: in their sum large logits would drown the rest.
+            highest.append(logits_CV.amax(-1))
+            logits_CV.sub_(highest[-1][:, None])
+            target_logit_C = logits_CV.gather(1, target_C[:, None])[:, 0]
+            log_sums.append(logits_CV.exp_().sum(-1).log_())
+            log_probs.append(target_logit_C - log_sums[-1])
+            del logits_CV
+        ctx.save_for_backward(hidden_NH, weight_VH, target_N, torch.cat(highest), torch.cat(log_sums))
+        ctx.chunk, ctx.temperature = chunk, temperature
+        return torch.cat(log_probs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_N):
+        hidden_NH, weight_VH, target_N, highest_N, log_sum_N = ctx.saved_tensors
+        need_hidden, need_weight = ctx.needs_input_grad[:2]
+        grad_hidden_NH = torch.empty_like(hidden_NH) if need_hidden else None
+        # Summed over chunks in float32, whatever the dtype of the weights.
+        grad_weight_VH = torch.zeros_like(weight_VH, dtype=log_sum_N.dtype) if need_weight else None
+        for start in range(0, len(target_N), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            # d log p(target) / d logits = onehot(target) - p, in place of the logits.
+            slope_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature)
+            slope_CV.sub_(highest_N[part, None]).sub_(log_sum_N[part, None]).exp_().neg_()
+            slope_CV.scatter_add_(1, target_N[part, None], slope_CV.new_ones(len(slope_CV), 1))
+            slope_CV.mul_(grad_N[part, None] / ctx.temperature)
+            if grad_hidden_NH is not None:
+                grad_hidden_NH[part] = slope_CV.to(weight_VH.dtype) @ weight_VH
+            if grad_weight_VH is not None:
+                grad_weight_VH.addmm_(slope_CV.T, hidden_NH[part].to(slope_CV.dtype))
+            del slope_CV
+        if grad_weight_VH is not None:
+            grad_weight_VH = grad_weight_VH.to(weight_VH.dtype)
+        return grad_hidden_NH, grad_weight_VH, None, None, None
+
+
+def chunked_log_probs(
+    hidden_NH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    target_N: torch.Tensor,
+    chunk: int = 256,
+    temperature: float = 1.0,
+) -> torch.Tensor:
+    """log softmax(hidden @ weight^T / temperature) at the target of each token, ``(N,)`` float32 (or float64).
+
+    At most ``chunk`` rows of logits exist at any time, in the forward and in the backward pass; the backward pass
+    computes them again. Value and gradients are those of the plain computation. Cannot be differentiated twice;
+    call it outside of autocast, which would not cover the backward pass.
+
+    Args:
+        hidden_NH: last hidden states of the tokens, any floating dtype; the product is made in that dtype and the
+            softmax in float32.
+        weight_VH: output embedding.
+        target_N: token ids, ``0 <= id < V``.
+        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes, and half as many again in 16 bit.
+        temperature: positive divisor of the logits.
+
+    Raises:
+        ValueError: shapes do not fit, or chunk or temperature is not positive.
+    """
+    if hidden_NH.dim() != 2 or weight_VH.dim() != 2 or hidden_NH.shape[1] != weight_VH.shape[1]:
+        raise ValueError(
+            f"hidden {tuple(hidden_NH.shape)} and weight {tuple(weight_VH.shape)} must be (N, H) and (V, H)"
+        )
+    if target_N.shape != hidden_NH.shape[:1]:
+        raise ValueError(f"target {tuple(target_N.shape)} must have one id per row of hidden {tuple(hidden_NH.shape)}")
+    if chunk < 1 or not temperature > 0:
+        raise ValueError(f"chunk and temperature must be positive, got {chunk} and {temperature}")
+    if len(target_N) == 0:
+        return plain_log_probs(hidden_NH, weight_VH, target_N, temperature)
+    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature)
+
+
+def plain_log_probs(
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """The same with the logits of all tokens at once: the definition."""
+    log_prob_NV = F.log_softmax(_logits(hidden_NH, weight_VH, temperature), dim=-1)
+    return log_prob_NV.gather(1, target_N[:, None])[:, 0]

@@ -1,0 +1,110 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Chunked log-probabilities against log_softmax of all logits."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_ext.algorithms.chunked_log_probs import chunked_log_probs, plain_log_probs
+
+
+def inputs(seed, n, vocabulary, width, dtype=torch.float64, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden_NH = scale * torch.randn(n, width, generator=generator, dtype=torch.float64)
+    weight_VH = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
+    target_N = torch.randint(vocabulary, (n,), generator=generator)
+    return hidden_NH.to(dtype).requires_grad_(), weight_VH.to(dtype).requires_grad_(), target_N
+
+
+def reference(hidden_NH, weight_VH, target_N, temperature):
+    log_prob_NV = torch.log_softmax(hidden_NH @ weight_VH.T / temperature, -1)
+    return log_prob_NV[torch.arange(len(target_N)), target_N]
+
+
+def gradients(function, hidden_NH, weight_VH, target_N, *options):
+    hidden_NH, weight_VH = hidden_NH.detach().requires_grad_(), weight_VH.detach().requires_grad_()
+    log_prob_N = function(hidden_NH, weight_VH, target_N, *options)
+    upstream_N = torch.linspace(-1, 2, len(target_N), dtype=log_prob_N.dtype)
+    (log_prob_N * upstream_N).sum().backward()
+    return log_prob_N.detach(), hidden_NH.grad, weight_VH.grad
+
+
+@given(
+    st.integers(0, 1000), st.integers(0, 9), st.integers(2, 20), st.integers(1, 10), st.sampled_from([0.5, 1.0, 1.7])
+)
+def test_value_and_gradients_equal_the_definition_for_any_chunk(seed, n, vocabulary, chunk, temperature):
+    given_inputs = inputs(seed, n, vocabulary, 4)
+    expected = gradients(reference, *given_inputs, temperature)
+    for function, options in ((chunked_log_probs, (chunk, temperature)), (plain_log_probs, (temperature,))):
+        for got, wanted in zip(gradients(function, *given_inputs, *options), expected, strict=True):
+            torch.testing.assert_close(got, wanted, atol=1e-10, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_in_float32_they_agree_to_one_in_a_million_of_their_size(scale):
+    """At scale 10 log-probabilities reach -100: seven digits of that are the limit of float32."""
+    given_inputs = inputs(0, 64, 1000, 16, torch.float32, scale)
+    expected = gradients(reference, *given_inputs, 1.0)
+    for got, wanted in zip(gradients(chunked_log_probs, *given_inputs, 10, 1.0), expected, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-6 * float(wanted.abs().max().clamp_min(1)), rtol=1e-6)
+
+
+def test_the_gradient_survives_the_numerical_check_of_autograd():
+    hidden_NH, weight_VH, target_N = inputs(1, 5, 7, 3)
+    assert torch.autograd.gradcheck(lambda h, w: chunked_log_probs(h, w, target_N, 2, 0.8), (hidden_NH, weight_VH))
+
+
+def test_low_precision_weights_give_float32_log_probabilities_and_gradients_in_their_own_precision():
+    hidden_NH, weight_VH, target_N = inputs(2, 6, 50, 8, torch.bfloat16)
+    log_prob_N, grad_hidden, grad_weight = gradients(chunked_log_probs, hidden_NH, weight_VH, target_N, 4)
+    assert log_prob_N.dtype == torch.float32
+    assert grad_hidden.dtype == grad_weight.dtype == torch.bfloat16
+    expected = gradients(plain_log_probs, hidden_NH, weight_VH, target_N)
+    torch.testing.assert_close(log_prob_N, expected[0])
+    torch.testing.assert_close(grad_hidden, expected[1], atol=0.05, rtol=0.05)
+    torch.testing.assert_close(grad_weight, expected[2], atol=0.05, rtol=0.05)
+
+
+def test_certain_and_impossible_tokens_have_finite_gradients():
+    hidden_NH = torch.tensor([[1e4], [1e4]], requires_grad=True)
+    log_prob_N = chunked_log_probs(hidden_NH, torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), 1)
+    log_prob_N.sum().backward()
+    assert log_prob_N.tolist() == [0.0, -2e4] and hidden_NH.grad.isfinite().all()
+
+
+def test_a_frozen_output_embedding_receives_no_gradient():
+    hidden_NH, weight_VH, target_N = inputs(3, 4, 6, 2)
+    chunked_log_probs(hidden_NH, weight_VH.detach(), target_N, 2).sum().backward()
+    assert hidden_NH.grad is not None and weight_VH.grad is None
+
+
+def test_no_more_than_a_chunk_of_logits_is_kept_for_the_backward_pass():
+    hidden_NH, weight_VH, target_N = inputs(4, 40, 30, 2)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        chunked_log_probs(hidden_NH, weight_VH, target_N, 8)
+    assert sum(kept) == hidden_NH.numel() + weight_VH.numel() + 3 * len(target_N)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    hidden_NH, weight_VH, target_N = inputs(5, 4, 6, 2)
+    with pytest.raises(ValueError, match=r"must be \(N, H\) and \(V, H\)"):
+        chunked_log_probs(hidden_NH, weight_VH.T, target_N)
+    with pytest.raises(ValueError, match="one id per row"):
+        chunked_log_probs(hidden_NH, weight_VH, target_N[:2])
+    for chunk, temperature in ((0, 1.0), (1, 0.0)):
+        with pytest.raises(ValueError, match="must be positive"):
+            chunked_log_probs(hidden_NH, weight_VH, target_N, chunk, temperature)

@@ -1,0 +1,189 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Time of the advantage computation on one core, beside verl's loops over rows and tokens.
+
+    python tests/benchmarks/advantage.py
+
+Two sources (outcome and token-level process rewards) through every estimator, summed and whitened, for 1,024 responses
+of at most 3,072 tokens in groups of 4; then single functions in turn with verl's, outcome only. Prints milliseconds and
+ratios, and writes advantage.json beside this file. The target is 100 ms per estimator.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import verl  # noqa: E402
+from verl.trainer.ppo import core_algos  # noqa: E402
+
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask  # noqa: E402
+from prime_ext.algorithms.estimators import ESTIMATORS  # noqa: E402
+from prime_ext.algorithms.leave_one_out import leave_one_out  # noqa: E402
+
+TARGET_MS = 100.0
+
+
+class Batch:
+    """Random rewards on responses of random lengths; with ``holes`` a fifth of the tokens is a tool's answer."""
+
+    def __init__(self, rows: int, tokens: int, group_size: int, holes: bool = False):
+        generator = torch.Generator().manual_seed(0)
+        length_B = torch.randint(tokens // 3, tokens + 1, (rows,), generator=generator)
+        self.mask_BT = (torch.arange(tokens)[None, :] < length_B[:, None]).float()
+        if holes:
+            kept_BT = torch.rand(rows, tokens, generator=generator) > 0.2
+            self.mask_BT *= torch.maximum(kept_BT, last_token_mask(self.mask_BT).bool())
+        self.reward_BT = torch.randn(rows, tokens, generator=generator)
+        self.value_BT = torch.randn(rows, tokens, generator=generator)
+        self.outcome_B = torch.randint(2, (rows,), generator=generator).float()
+        self.baseline_B = torch.rand(rows, generator=generator)
+        self.group_B = torch.arange(rows).div(group_size, rounding_mode="floor")[
+            torch.randperm(rows, generator=generator)
+        ]
+        self.uid_B = np.array([f"uid-{group}" for group in self.group_B.tolist()], dtype=object)
+        self.last_BT = last_token_mask(self.mask_BT)
+        self.outcome_BT = self.outcome_B[:, None] * self.last_BT
+
+    def source(self, kind: str, estimator: str, discount: float) -> RewardSource:
+        reward_BT, mask_BT = (self.outcome_BT, self.last_BT) if kind == "outcome" else (self.reward_BT, self.mask_BT)
+        return RewardSource(
+            reward_BT,
+            mask_BT,
+            discount=discount,
+            estimator=estimator,
+            trace=0.95 if estimator == "gae" else 1.0,
+            value_BT=self.value_BT,
+            baseline_B=self.baseline_B,
+        )
+
+    def combined(self, estimator: str, discount: float) -> torch.Tensor:
+        sources = {kind: self.source(kind, estimator, discount) for kind in ("outcome", "process")}
+        return combine_sources(sources, self.mask_BT, self.group_B)[0]
+
+    def outcome_only(self, estimator: str, discount: float) -> torch.Tensor:
+        source = self.source("outcome", estimator, discount)
+        return combine_sources({"outcome": source}, self.mask_BT, self.group_B, None)[0]
+
+    def verls(self, name: str, discount: float) -> torch.Tensor:
+        common = {"token_level_rewards": self.outcome_BT, "response_mask": self.mask_BT}
+        if name == "gae":
+            result = core_algos.compute_gae_advantage_return(**common, values=self.value_BT, gamma=discount, lam=0.95)
+            return result[0] * self.mask_BT
+        function = core_algos.get_adv_estimator_fn(name)
+        if name == "reinforce_plus_plus":
+            return function(**common, config=SimpleNamespace(gamma=discount))[0]
+        return function(**common, index=self.uid_B)[0]
+
+
+def milliseconds(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+    """Median and best time of each function, called in turn so that a change of load hits all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return {
+        name: {"median": round(statistics.median(values), 2), "best": round(min(values), 2)}
+        for name, values in times.items()
+    }
+
+
+def all_estimators(rows: int, tokens: int, group_size: int, repeats: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Both sources through every estimator: discount 1, discount 0.99, and 0.99 with holes in the responses."""
+    plain, holes = Batch(rows, tokens, group_size), Batch(rows, tokens, group_size, holes=True)
+    cases = {"discount_1": (plain, 1.0), "discount_0.99": (plain, 0.99), "discount_0.99_holes": (holes, 0.99)}
+    result = {}
+    for case, (batch, discount) in cases.items():
+        functions = {name: lambda b=batch, n=name, d=discount: b.combined(n, d) for name in sorted(ESTIMATORS)}
+        result[case] = milliseconds(functions, repeats)
+        for name, value in result[case].items():
+            note = "" if value["median"] <= TARGET_MS else "  above the target"
+            print(f"{case:20s} {name:30s} median {value['median']:7.1f} ms, best {value['best']:7.1f} ms{note}")
+    return result
+
+
+def beside_verl(rows: int, tokens: int, group_size: int, repeats: int) -> dict[str, dict[str, object]]:
+    """Outcome only, ours and verl's in turn; the results must agree first."""
+    batch, result = Batch(rows, tokens, group_size), {}
+    for name, discount in (("rloo", 1.0), ("grpo", 1.0), ("opo", 1.0), ("reinforce_plus_plus", 0.99), ("gae", 0.99)):
+        torch.testing.assert_close(
+            batch.outcome_only(name, discount), batch.verls(name, discount), atol=1e-3, rtol=1e-3
+        )
+        times = milliseconds(
+            {
+                "ours": lambda n=name, d=discount: batch.outcome_only(n, d),
+                "verl": lambda n=name, d=discount: batch.verls(n, d),
+            },
+            repeats,
+        )
+        ratio = times["verl"]["median"] / times["ours"]["median"]
+        result[name] = {"ours_ms": times["ours"], "verl_ms": times["verl"], "verl_over_ours": round(ratio, 3)}
+        print(
+            f"outcome only, {name:20s} ours {times['ours']['median']:7.1f} ms, "
+            f"verl {times['verl']['median']:7.1f} ms, verl / ours {ratio:.2f}"
+        )
+    return result
+
+
+def many_rows(repeats: int) -> dict[str, dict[str, float]]:
+    """Time of the leave-one-out baseline by the number of responses: it has to grow linearly."""
+    result = {}
+    for rows in (1024, 4096, 16384):
+        batch = Batch(rows, 8, 8)
+        functions = {"loo": lambda b=batch: leave_one_out(b.reward_BT, b.mask_BT, b.group_B)}
+        result[str(rows)] = milliseconds(functions, repeats)["loo"]
+        print(f"leave-one-out, {rows:6d} responses of 8 tokens: {result[str(rows)]['median']:.2f} ms")
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1024)
+    parser.add_argument("--tokens", type=int, default=3072)
+    parser.add_argument("--group-size", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    shape = (arguments.rows, arguments.tokens, arguments.group_size, arguments.repeats)
+    report = {
+        "settings": {key: value for key, value in vars(arguments).items() if key != "output"} | {"threads": 1},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "verl": verl.__version__},
+        "target_ms": TARGET_MS,
+        "outcome_and_process_ms": all_estimators(*shape),
+        "outcome_only_beside_verl": beside_verl(*shape),
+        "leave_one_out_ms_by_rows": many_rows(arguments.repeats),
+    }
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"written to {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()
