@@ -25,7 +25,9 @@ LENGTHS = [0, 1, 63, 64, 65, 128, 200, 4096, 4200]
 def batch(n_tokens, holes, dtype=torch.float64):
     """Four rows of which one is padding, one fills all tokens, and garbage stands outside the mask."""
     generator = torch.Generator().manual_seed(n_tokens)
-    mask_BT = torch.arange(n_tokens)[None, :] < torch.tensor([n_tokens, n_tokens // 2, 0, n_tokens - n_tokens // 5])[:, None]
+    mask_BT = (
+        torch.arange(n_tokens)[None, :] < torch.tensor([n_tokens, n_tokens // 2, 0, n_tokens - n_tokens // 5])[:, None]
+    )
     if holes:
         mask_BT &= torch.rand(4, n_tokens, generator=generator) < 0.7
     reward_BT = torch.randn(4, n_tokens, generator=generator, dtype=torch.float64)
