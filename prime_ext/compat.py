@@ -86,6 +86,13 @@ VERL_NAMES = (
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngine._build_fsdp_module", "CPU mode: engines"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithLMHead", "CPU mode: engines"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithValueHead", "CPU mode: engines"),
+    VerlName(
+        "verl.models.transformers.monkey_patch",
+        "apply_monkey_patch",
+        "fused kernels for each model on its own",
+        "patch_forward_with_backends(model, use_fused_kernels=use_fused_kernels, fused_kernels_backend",
+    ),
+    VerlName("verl.models.transformers.dense_common", "CausalLMOutputForPPO", "chunked log-probabilities"),
     VerlName("transfer_queue", "kv_batch_get", "reading rollouts"),
     VerlName("transfer_queue", "kv_batch_put", "writing scores and advantages"),
 )

@@ -25,6 +25,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from prime_ext.cost import BACKENDS, CPU_BACKENDS
 from prime_ext.settings import GROUP_ESTIMATORS, LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
 TRAINER_MODES = ("prime_sync",)
@@ -53,6 +54,7 @@ def check_config(config: DictConfig) -> list[str]:
     return [
         *_check_trainer(config, prime, prm),
         *_check_batches(config, prm),
+        *_check_fused_kernels(config, prm),
         *(_check_cpu(config, prm) if config.trainer.device == "cpu" else []),
     ]
 
@@ -151,6 +153,18 @@ def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
             yield (
                 f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
                 f"micro-batch of {micro[key]}; change the micro-batch size or set use_dynamic_bsz=true"
+            )
+
+
+def _check_fused_kernels(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
+    sections = {"actor_rollout_ref.model": config.actor_rollout_ref.model, "prm.model": config.prm.model}
+    for key, model in sections.items():
+        backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
+        if model.get("use_fused_kernels") and backend not in allowed and (prm.enable or key != "prm.model"):
+            yield (
+                f"{key}.fused_kernel_options.impl_backend={backend} is not one of {', '.join(allowed)} "
+                f"(trainer.device={config.trainer.device})"
             )
 
 
