@@ -126,7 +126,7 @@ def install(module: ModuleType) -> None:
         bind(model, fused_forward)
 
     patch_forward_with_backends.of_prime_ext = True  # type: ignore[attr-defined]
-    module.patch_forward_with_backends = patch_forward_with_backends
+    module.patch_forward_with_backends = patch_forward_with_backends  # type: ignore[attr-defined]
 
 
 def install_when_imported() -> None:
