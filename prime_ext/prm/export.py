@@ -26,6 +26,7 @@ import shutil
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -95,7 +96,7 @@ def build_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedMod
     return model.to(dtype or floating.dtype)
 
 
-def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def _load(model: Any, weights: dict[str, torch.Tensor]) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     # Tied weights are written once.
     tied = {name for name in missing if name.endswith("lm_head.weight")}
