@@ -13,9 +13,9 @@
 # limitations under the License.
 """Passes of a step over the rollouts' tokens, and their FLOPs.
 
-A forward pass costs 2 FLOPs per token and weight, a backward pass 4 (2 for the gradient of the activations, 2 for that of
-the weights), and recomputing activations another forward pass. Attention adds 2 FLOPs per pair of tokens, channel and
-layer to a forward pass, causal masking taken into account.
+A forward pass costs 2 FLOPs per token and weight, a backward pass 4 (2 for the gradient of the activations, 2 for that
+of the weights), and recomputing activations another forward pass. Attention adds 2 FLOPs per pair of tokens, channel
+and layer to a forward pass, causal masking taken into account.
 """
 
 from dataclasses import dataclass

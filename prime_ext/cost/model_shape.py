@@ -117,7 +117,9 @@ def _blocks(model: Any) -> list[Any]:
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
-def adapter_weights(key: str, shape: ModelShape, rank: int, target_modules: Any, trust_remote_code: bool = False) -> int:
+def adapter_weights(
+    key: str, shape: ModelShape, rank: int, target_modules: Any, trust_remote_code: bool = False
+) -> int:
     """Weights of a LoRA adapter: rank x (inputs + outputs) of every adapted layer.
 
     Args:

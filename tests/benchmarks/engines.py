@@ -49,7 +49,6 @@ from verl.workers.config import (  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from prime_ext.cost import CHUNKED, fused_forward  # noqa: E402
-from prime_ext.cost.fused_guard import FusedGuard  # noqa: E402
 from prime_ext.prm.worker import (  # noqa: E402
     LABEL,
     OFFSET,
@@ -61,10 +60,6 @@ from prime_ext.prm.worker import (  # noqa: E402
     ImplicitPRMWorker,
     PRMLoss,
 )
-
-
-class GuardedWorker(FusedGuard, ImplicitPRMWorker):
-    """The PRM's worker with the comparison of fused and plain log-probabilities."""
 
 
 def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, tie: bool = True, **more) -> Path:
@@ -105,7 +100,7 @@ def build_worker(
     remove_padding: bool = False,
     micro_batch_size: int = 4,
     learning_rate: float = 1e-6,
-) -> GuardedWorker:
+) -> ImplicitPRMWorker:
     """A worker for ``role`` prm, policy or reference; ``fused`` names the backend of fused kernels."""
     cpu = get_device_name() == "cpu"
     precision = {name: "fp32" for name in ("param_dtype", "reduce_dtype", "buffer_dtype")} if cpu else None
@@ -129,7 +124,7 @@ def build_worker(
         use_fused_kernels=fused is not None,
         fused_kernel_options={"impl_backend": fused},
     )
-    worker = GuardedWorker(
+    worker = ImplicitPRMWorker(
         TrainingWorkerConfig(
             model_type="language_model",
             model_config=model,
@@ -200,20 +195,20 @@ class Rollouts:
         return self.update_data({"old_log_probs": old_log_probs, "advantages": advantages}, mini_batch)
 
 
-def score(worker: GuardedWorker, rollouts: Rollouts, without_adapter: bool = False) -> torch.Tensor:
+def score(worker: ImplicitPRMWorker, rollouts: Rollouts, without_adapter: bool = False) -> torch.Tensor:
     """Log-probabilities of the response tokens, nested."""
     options = {"no_lora_adapter": True} if without_adapter else {}
     return worker.score(rollouts.data(compute_loss=False, **{OUTPUT_FIELD: PRM_LOG_PROBS}, **options))[PRM_LOG_PROBS]
 
 
-def module_of(worker: GuardedWorker) -> torch.nn.Module:
+def module_of(worker: ImplicitPRMWorker) -> torch.nn.Module:
     """The causal language model, below the adapter if there is one."""
     module = worker.engine.module
     return module.get_base_model() if hasattr(module, "get_base_model") else module
 
 
 @contextmanager
-def fused_by(worker: GuardedWorker, backend: str) -> Iterator[None]:
+def fused_by(worker: ImplicitPRMWorker, backend: str) -> Iterator[None]:
     """Let a worker that was built without fused kernels use them: ``chunked``."""
     assert backend == CHUNKED
     if "_prime_ext_fused" not in vars(worker):
@@ -236,7 +231,7 @@ class PassCounter:
     def __init__(self) -> None:
         self.tokens: Counter[str] = Counter()
 
-    def watch(self, worker: GuardedWorker) -> None:
+    def watch(self, worker: ImplicitPRMWorker) -> None:
         decoder = module_of(worker).model
 
         def size(hidden: torch.Tensor) -> int:
