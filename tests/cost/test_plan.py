@@ -193,8 +193,8 @@ def test_a_warning_names_the_part_that_does_not_fit_and_the_largest_lever(planne
 
 
 def test_a_rollout_engine_without_room_for_a_sequence(planned):
-    plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.00001})
-    assert any("gpu_memory_utilization=1e-05 leaves" in warning for warning in plan.warnings)
+    plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001})
+    assert any("gpu_memory_utilization=1e-06 leaves" in warning for warning in plan.warnings)
 
 
 def test_megatron_is_beyond_the_plan(planned):
@@ -251,7 +251,7 @@ def test_the_command_prints_a_table(models, capsys):
     arguments = ["--plan", "--config-name", "prime_trainer_cpu", path, "--device-memory", "24"]
     assert doctor.main(arguments) == 0
     out = capsys.readouterr().out
-    for text in ("GiB per device", "PRM reference", "share of the PRM", "8.0 N", "fits:"):
+    for text in ("GiB per device", "PRM reference", "share of the PRM", "6.0 N", "fits:"):
         assert text in out
     assert doctor.main([*arguments[:-1], "0.5"]) == 1
     assert "warning: the part" in capsys.readouterr().out
