@@ -68,7 +68,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """Bytes on one device; ``idle`` and ``host`` say where the first three are between passes."""
+    """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes."""
 
     name: str
     weights: float
@@ -89,9 +89,9 @@ def engine_memory(engine: Engine) -> EngineMemory:
     optimizer = ADAM_STATES * gradients
     gathered, activations, logits = gathered_bytes(engine), activation_bytes(engine), logit_bytes(engine)
     held = 0.0 if engine.stays_on_host else weights + gradients + optimizer
-    # verl frees gradients with the parameters.
+    # verl frees the gradients when the optimiser has stepped.
     on_host = weights if engine.stays_on_host or engine.param_offload else 0.0
-    idle = 0.0 if engine.stays_on_host or engine.param_offload else weights + gradients
+    idle = 0.0 if engine.stays_on_host or engine.param_offload else weights
     if engine.optimizer_offload:
         on_host += optimizer
     elif not engine.stays_on_host:

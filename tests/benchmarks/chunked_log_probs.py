@@ -23,7 +23,6 @@ logits is subtracted. Errors are those against float64. Prints and writes chunke
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -43,13 +42,10 @@ BACKENDS = {"plain": None, "verl_torch": "torch", "chunked": "chunked"}
 ENGINE_WIDTH, ENGINE_LAYERS = 64, 2
 
 
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def measure_function(kind: str, tokens: int, vocabulary: int, width: int) -> dict[str, Any]:
     """Forward and backward pass of the function alone."""
     import torch
+    from machine import peak_mib
     from verl.utils.experimental.torch_functional import FusedLinearForPPO
 
     from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy, plain_log_probs
@@ -78,9 +74,9 @@ def measure_function(kind: str, tokens: int, vocabulary: int, width: int) -> dic
 
 def measure_update(kind: str, model: str, tokens: int, vocabulary: int) -> dict[str, Any]:
     """One update of the PRM on one micro-batch of ``tokens`` tokens."""
-    import psutil
     import torch
     from engines import PRM_LOG_PROBS, Rollouts, build_worker, nested
+    from machine import forget_peak, peak_mib, resident_mib
 
     torch.set_num_threads(1)
     worker = build_worker(Path(model), fused=BACKENDS[kind], micro_batch_size=4, checkpointing=True)
@@ -89,7 +85,8 @@ def measure_update(kind: str, model: str, tokens: int, vocabulary: int) -> dict[
     for length in (4, tokens // 4 - 4):
         rollouts = Rollouts(4, 4, length, vocabulary)
         reference = nested([torch.full((len(mask),), -12.0) for mask in rollouts.masks])
-        held = psutil.Process().memory_info().rss / MIB
+        held = resident_mib()
+        forget_peak()
         start = time.process_time()
         log_probs = worker.update_and_score(rollouts.prm_data(reference, 4))[PRM_LOG_PROBS].values()
         seconds = time.process_time() - start

@@ -11,8 +11,13 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a benchmark says about where it ran: enough to judge the numbers, nothing that names the machine."""
+"""What a benchmark says about where it ran, and how it measures memory on Linux.
 
+Enough to judge the numbers, nothing that names the machine.
+"""
+
+import ctypes
+import gc
 import os
 import platform
 
@@ -40,3 +45,22 @@ def describe(device: str = "cpu") -> dict[str, object]:
             "verl": verl.__version__,
         },
     }
+
+
+def resident_mib() -> float:
+    """Resident memory of this process, after everything freed has gone back to the system."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return psutil.Process().memory_info().rss / 2**20
+
+
+def forget_peak() -> None:
+    """Start the peak of this process anew."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def peak_mib() -> float:
+    """Largest resident memory since the start or :func:`forget_peak`; getrusage would count the parent's as well."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

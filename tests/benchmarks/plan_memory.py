@@ -15,17 +15,15 @@
 
     python tests/benchmarks/plan_memory.py
 
-Builds the PRM's worker on the CPU, trains it once on one micro-batch, and compares what the process holds afterwards
-(weights and optimiser states) and its peak with what the plan says. Each model is a process of its own, what it held
-before the model is subtracted. Prints and writes plan_memory.json beside this file.
+Builds the PRM's worker on the CPU, trains it twice on one micro-batch, and compares what the process holds afterwards
+(weights and optimiser states) and the peak of the second time with what the plan says. Each model is a process of its
+own; what that held after training a model of a few weights is subtracted. Prints and writes plan_memory.json beside
+this file.
 """
 
 import argparse
-import ctypes
-import gc
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -51,15 +49,6 @@ def build_models(folder: Path) -> dict[str, Path]:
     }
 
 
-def resident_mib() -> float:
-    import psutil
-
-    gc.collect()
-    # Freed memory goes back to the system, so that it does not count as held.
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    return psutil.Process().memory_info().rss / MIB
-
-
 def planned_mib(path: str, tokens: int, backend: str | None) -> dict[str, float]:
     from prime_ext.cost.memory import Engine, engine_memory
     from prime_ext.cost.model_shape import read_shape
@@ -77,20 +66,28 @@ def planned_mib(path: str, tokens: int, backend: str | None) -> dict[str, float]
 def measure(path: str, response: int, backend: str | None) -> dict[str, Any]:
     """Resident memory above that before the model: held after an update, and the peak."""
     import torch
-    from engines import Rollouts, build_worker, nested
+    from engines import Rollouts, build_worker, nested, save_llama
+    from machine import forget_peak, peak_mib, resident_mib
     from transformers import AutoConfig
 
     torch.set_num_threads(1)
-    vocabulary = AutoConfig.from_pretrained(path).vocab_size
-    base = resident_mib()
-    worker = build_worker(Path(path), fused=backend, micro_batch_size=ROWS)
-    built = resident_mib() - base
-    rollouts = Rollouts(ROWS, PROMPT, response, vocabulary)
-    reference = nested([torch.zeros(len(mask)) for mask in rollouts.masks])
-    for _ in range(2):
+
+    def train(folder: str) -> tuple[object, float]:
+        rollouts = Rollouts(ROWS, PROMPT, response, AutoConfig.from_pretrained(folder).vocab_size)
+        worker = build_worker(Path(folder), fused=backend, micro_batch_size=ROWS)
+        reference = nested([torch.zeros(len(mask)) for mask in rollouts.masks])
+        # The first update builds the optimiser's states.
         worker.update_and_score(rollouts.prm_data(reference, ROWS))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - base
-    return {"built": built, "held": resident_mib() - base, "peak": peak}
+        forget_peak()
+        worker.update_and_score(rollouts.prm_data(reference, ROWS))
+        return worker, peak_mib()
+
+    # Everything that is imported or cached at the first use belongs to the process, not to the model.
+    with tempfile.TemporaryDirectory() as folder:
+        small, _ = train(str(save_llama(Path(folder), 16, 16, 1)))
+    base = resident_mib()
+    worker, peak = train(path)
+    return {"held": resident_mib() - base, "peak": peak - base}
 
 
 def main() -> None:

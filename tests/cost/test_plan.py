@@ -123,7 +123,8 @@ def test_weights_gradients_and_states_of_a_trained_model(planned, models):
     weights = read_shape("model", str(models["untied"])).weights
     prm = part(planned(), "PRM")
     assert (prm.weights, prm.gradients, prm.optimizer) == (4 * weights, 4 * weights, 8 * weights)
-    assert prm.idle == 16 * weights and prm.host == 0
+    # Gradients live from the backward pass to the optimiser's step.
+    assert prm.idle == 12 * weights and prm.host == 0
 
 
 def test_fsdp_shards_what_is_held_and_not_what_is_gathered(planned):
