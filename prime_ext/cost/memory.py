@@ -129,10 +129,12 @@ def activation_bytes(engine: Engine) -> float:
 
 
 def logit_bytes(engine: Engine) -> float:
-    """Logits that exist at once."""
+    """Logits that exist at once, and what computing them piece by piece needs."""
     vocabulary, tokens = engine.shape.vocabulary, engine.tokens
     if engine.backend is None:
         each = 4 * PLAIN_COPIES_FLOAT32 if engine.compute_bytes == 4 else PLAIN_BYTES_16_BIT
         return float(tokens * vocabulary * each)
     chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
-    return float(min(tokens, chunk) * vocabulary * 4 * copies)
+    # The gradient of the output layer is summed over the chunks before it joins the others.
+    summed = vocabulary * engine.shape.width * 4 if engine.trained > engine.adapter else 0
+    return float(min(tokens, chunk) * vocabulary * 4 * copies + summed)

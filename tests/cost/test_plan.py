@@ -172,7 +172,10 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
     plain = part(planned(), "PRM")
     assert plain.logits == tokens * VOCABULARY * 8
     fused = part(planned({"prm.model.use_fused_kernels": True}), "PRM")
-    assert fused.logits == 256 * VOCABULARY * 4 * 2
+    # Two copies of a chunk, and the sum of the output layer's gradient, which an adapter does not have.
+    assert fused.logits == 256 * VOCABULARY * 4 * 2 + VOCABULARY * WIDTH * 4
+    adapter = {"prm.model.use_fused_kernels": True, "prm.model.lora_rank": 4, "prm.reference": "base"}
+    assert part(planned(adapter), "PRM").logits == 256 * VOCABULARY * 4 * 2
     rows = {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 2}
     assert part(planned(rows), "PRM").logits == 2 * 1024 * VOCABULARY * 8
 
