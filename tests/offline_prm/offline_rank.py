@@ -36,7 +36,7 @@ RUNS = {
     "kto, matched": {"prm.loss": "kto", "prm.kto.mismatched": "false"},
     "nca": {"prm.loss": "nca"},
     "ipvrm": {"prm.loss": "ipvrm", "prm.ipvrm.margin": "null", "prm.ipvrm.time_weight": "late"},
-    "step_ce": {"prm.loss": "step_ce"},
+    "step_ce": {"prm.loss": "step_ce", "optim.lr": 2e-3},
     "step_mse": {"prm.loss": "step_mse", "prm.steps.score": "step"},
 }
 
@@ -51,7 +51,6 @@ def main(model, responses, steps, work_dir):
         trainer = OfflineTrainer(config, settings, *load(settings))
         found = []
         for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2], [7, 8, 9]):
-            # The schedule warms up; what is compared is a step at the full rate.
             found.append(trainer.train_step(groups))
         results[name] = {"metrics": found, "weights": trainer.weights()}
         if name == "ce":

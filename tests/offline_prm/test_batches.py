@@ -40,14 +40,15 @@ def test_epochs_differ():
     assert epoch_batches(40, 4, 1, 0) != epoch_batches(40, 4, 1, 1)
 
 
-@given(st.integers(1, 9), st.sampled_from([1, 2, 4]))
-def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
+@given(st.integers(1, 9), st.sampled_from([1, 2, 4]), st.integers(1, 3))
+def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks, multiple):
     rows = [TokenRow(torch.arange(3), torch.arange(2 + row)) for row in range(n)]
     fields = {WEIGHT: list(torch.ones(n)), "by_token": [torch.full((2 + row,), float(row)) for row in range(n)]}
     found = []
     for rank in range(ranks):
-        batch = build_batch(rows, fields, rank, ranks)
-        assert batch.size % ranks == 0 and batch.size - n < ranks and len(batch.rows) == batch.size // ranks
+        batch = build_batch(rows, fields, rank, ranks, multiple)
+        assert batch.size % (ranks * multiple) == 0 and batch.size - n < ranks * multiple
+        assert len(batch.rows) == batch.size // ranks
         assert batch.weight_B.tolist() == pytest.approx([1 / n] * n)
         for place, row in enumerate(batch.tensors[ROW].tolist()):
             mask = batch.tensors["response_mask"].unbind()[place]

@@ -86,6 +86,8 @@ def assert_same_run(found, expected):
         assert step["train/loss"] == pytest.approx(other["train/loss"], abs=2e-5)
         assert step["train/grad_norm"] == pytest.approx(other["train/grad_norm"], rel=1e-3, abs=1e-6)
         assert step["train/responses"] == other["train/responses"]
+    # Before the first update all scores are zero up to rounding, and their order means nothing.
+    for step, other in zip(found["metrics"][1:], expected["metrics"][1:], strict=True):
         assert step.get("train/pair_accuracy") == other.get("train/pair_accuracy")
     assert found["weights"].keys() == expected["weights"].keys()
     for name, weight in found["weights"].items():

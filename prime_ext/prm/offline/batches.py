@@ -98,18 +98,21 @@ def build_batch(
     fields: dict[str, list[torch.Tensor]],
     data_parallel_rank: int,
     data_parallel_size: int,
+    multiple: int = 1,
     **options,
 ) -> Batch:
-    """Rows padded to a multiple of the ranks, balanced over them by length.
+    """Rows padded to equal shares of the ranks, balanced over them by length.
 
     Args:
         sequences: all rows, the same on every rank.
         fields: more values of each row, a scalar or one value per response token.
         data_parallel_rank, data_parallel_size: whose share.
+        multiple: what the size of a share must be a multiple of; the micro-batch, where its size is fixed.
         options: of verl's worker.
     """
     n_rows = len(sequences)
-    size = -(-n_rows // data_parallel_size) * data_parallel_size
+    unit = data_parallel_size * multiple
+    size = -(-n_rows // unit) * unit
     first = sequences[0]
     # Padding is the first row's prompt with one token that the mask leaves out.
     padding = TokenRow(first.prompt[:1], first.response[:1])

@@ -30,7 +30,15 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.kto import mismatched_partners
-from prime_ext.prm.offline.batches import TokenRow, build_batch, encode, epoch_batches, steps_per_epoch, usable_groups
+from prime_ext.prm.offline.batches import (
+    Batch,
+    TokenRow,
+    build_batch,
+    encode,
+    epoch_batches,
+    steps_per_epoch,
+    usable_groups,
+)
 from prime_ext.prm.offline.checkpoints import Checkpoints
 from prime_ext.prm.offline.data import BadData, Example, LabelledData
 from prime_ext.prm.offline.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, OfflineLoss
@@ -157,7 +165,7 @@ class OfflineTrainer:
             return {"train/responses": 0.0, "train/seconds": time.perf_counter() - started}
         examples, sequences = [examples[row] for row in kept], [sequences[row] for row in kept]
         fields[REFERENCE_LOG_PROBS] = self.score(self.reference, sequences)
-        batch = build_batch(sequences, fields, self.dp_rank, self.dp_size, **_UPDATE_OPTIONS)
+        batch = self._batch(sequences, fields, _UPDATE_OPTIONS)
         if WEIGHT in batch.tensors.keys():
             batch.tensors[WEIGHT] = batch.tensors[WEIGHT] / len(sequences)
         tu.assign_non_tensor(batch.tensors, global_batch_size=batch.size, mini_batch_size=batch.size)
@@ -253,9 +261,16 @@ class OfflineTrainer:
 
     # ---- scoring, and what ranks tell each other -----------------------------------------------------------------
 
+    def _batch(
+        self, sequences: Sequence[TokenRow], fields: dict[str, list[torch.Tensor]], options: dict[str, Any]
+    ) -> Batch:
+        batching = self.settings.batching
+        multiple = 1 if batching.use_dynamic_bsz else batching.micro_batch_size_per_gpu or 1
+        return build_batch(sequences, fields, self.dp_rank, self.dp_size, multiple, **options)
+
     def score(self, worker: ImplicitPRMWorker, sequences: Sequence[TokenRow]) -> list[torch.Tensor]:
         """Log-probabilities of the response tokens of every row, on every rank."""
-        batch = build_batch(sequences, {}, self.dp_rank, self.dp_size, **_SCORE_OPTIONS)
+        batch = self._batch(sequences, {}, _SCORE_OPTIONS)
         output = worker.score(batch.tensors)
         own = {} if output is None else dict(zip(batch.rows, output["out"].unbind(), strict=True))
         everything = self._gather({row: values.clone() for row, values in own.items() if row < len(sequences)})
