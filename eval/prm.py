@@ -32,6 +32,7 @@ response with that number (from 0; candidates are counted through).
 """
 
 import argparse
+import importlib.util
 import json
 import random
 import sys
@@ -246,6 +247,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         labels = [None] * len(responses)
     if arguments.plot is not None and not 0 <= arguments.plot < len(responses):
         raise BadData(f"--plot {arguments.plot} is none of {len(responses)} responses (from 0)")
+    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise BadData("--plot needs matplotlib: pip install matplotlib")
     raw = scored(arguments, responses)
     if arguments.task == "processbench":
         results, lines, report = processbench_results(arguments, items, raw)

@@ -158,3 +158,21 @@ def final_weights(output):
     from safetensors.torch import load_file
 
     return load_file(Path(output) / "hf" / "model.safetensors")
+
+
+def write_example(folder):
+    """Model and data of docs/offline_prm.md: ``python tests/offline_prm/tiny_prm.py FOLDER``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tiny_model(folder / "model", max_positions=4096)
+    write_jsonl(folder / "responses.jsonl", response_rows(60))
+    write_jsonl(folder / "steps.jsonl", step_rows(200))
+    candidates = response_rows(24, seed=5, responses=16)
+    for row in candidates:
+        # What a candidate votes for: wrong ones have one of three answers.
+        row["answers"] = [str(sum(map(int, text.split())) % 3) for text in row["completions"]]
+        row["correctness"] = [int(value) for value in row["correctness"]]
+    write_jsonl(folder / "candidates.jsonl", candidates)
+
+
+if __name__ == "__main__":
+    write_example(Path(sys.argv[1]))
