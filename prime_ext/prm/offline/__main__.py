@@ -127,6 +127,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     """Train, validate, save."""
     import torch.distributed as dist
     from omegaconf import OmegaConf
+    from verl.utils.distributed import initialize_global_process_group
 
     from prime_ext.prm.offline.checkpoints import Checkpoints
     from prime_ext.prm.offline.export import FILE, model_name, versions, write_model
@@ -142,6 +143,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         Path(settings.trainer.output_dir) / "checkpoints", identity, settings.trainer.keep_checkpoints
     )
     checkpoints.check()
+    # Also chooses the accelerator of this rank, which the worker leaves to Ray.
+    initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
     for name, counts in trainer.dropped.items():
         for what, count in counts.items():
