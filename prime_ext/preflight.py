@@ -25,6 +25,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from prime_ext.prm.checks import check_prm
 from prime_ext.settings import GROUP_ESTIMATORS, LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
 TRAINER_MODES = ("prime_sync",)
@@ -53,6 +54,7 @@ def check_config(config: DictConfig) -> list[str]:
     return [
         *_check_trainer(config, prime, prm),
         *_check_batches(config, prm),
+        *check_prm(config, prm),
         *(_check_cpu(config, prm) if config.trainer.device == "cpu" else []),
     ]
 
