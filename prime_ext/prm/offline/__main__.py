@@ -80,6 +80,10 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     for key, path in (("model.path", config.model.path), ("prm.reference_path", settings.prm.reference_path)):
         if str(path).startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
             raise SettingsError(f"{key}={path} does not exist")
+    if config.model.lora_rank:
+        raise SettingsError(
+            f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it to 0"
+        )
     return config, settings
 
 

@@ -115,7 +115,8 @@ class OfflineTrainer:
                 engine_config=engine,
                 optimizer_config=optimizer,
                 checkpoint_config=omega_conf_to_dataclass(self.config.checkpoint),
-            )
+            ),
+            role="reference" if forward_only else "prm",
         )
         worker.reset()
         return worker
