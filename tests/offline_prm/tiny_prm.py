@@ -172,6 +172,9 @@ def write_example(folder):
         row["answers"] = [str(sum(map(int, text.split())) % 3) for text in row["completions"]]
         row["correctness"] = [int(value) for value in row["correctness"]]
     write_jsonl(folder / "candidates.jsonl", candidates)
+    # In the format of ProcessBench: two splits of the same kind.
+    for seed, split in ((7, "gsm8k"), (8, "math")):
+        write_jsonl(folder / f"{split}.jsonl", step_rows(100, seed))
 
 
 if __name__ == "__main__":
