@@ -18,9 +18,9 @@ ends, and none is empty. What stands before the first marker belongs to the firs
 line with the answer, say) to the last. A text without structure is one step, the empty text has none.
 
 Steps can be counted and rewarded, so a response must not be able to make them from nothing. Markers count at the start
-of a line only, in the order 1, 2, 3, ..., outside of fenced code, and with something written after them: ``[1] [1]`` is
-one step, and the answer ``option 1. #### 1`` none of its own. Time is linear in the length of the text; a custom pattern
-has a time limit instead.
+of a line only, in the order 1, 2, 3, ..., outside of fenced code, and with something written after them: ``[1] [1]``
+is one step, and the answer ``option 1. #### 1`` none of its own. Time is linear in the length of the text; a pattern
+of the user has a time limit instead.
 """
 
 import re

@@ -37,6 +37,35 @@ VARIANTS = {
         "prime.process.estimator=dr_grpo",
         "prime.whitening=null",
     ],
+    "ppo on the outcome, steps": [
+        "algorithm.adv_estimator=gae",
+        "prime.outcome.estimator=gae",
+        "prime.outcome.trace=0.95",
+        "prime.process.granularity=step",
+        "prime.process.credit=min_form",
+        "prime.process.redistribution=uniform",
+        "prime.process.normalization=outcome_relative",
+        "prime.process.estimator=rloo_per_token",
+        "prime.steps.splitter=delimiters",
+        "prime.steps.delimiters=[;,=]",
+        "critic.optim.lr=1e-3",
+    ],
+    "remax, lambda": [
+        "prime.outcome.estimator=remax",
+        "prime.process.granularity=prefix_value",
+        "prime.process.reward_lambda=0.9",
+        "prime.process.discount=0",
+        "prime.process.estimator=dr_grpo",
+        "prime.process.normalization=prefix_std",
+        "prime.process.reliability_gate=true",
+        "prime.process.gate_start=1.0",
+        "prime.process.gate_decay=0.9",
+    ],
+}
+# What must be among the metrics of every step.
+LOGGED = {
+    "ppo on the outcome, steps": ["critic/vf_loss", "prime/steps/mean", "prime/process/relative_factor"],
+    "remax, lambda": ["prime/remax/greedy_reward", "prime/remax/missing", "timing_s/greedy_baseline"],
 }
 
 
@@ -48,6 +77,7 @@ def test_two_steps(tmp_path, variant):
     metrics = harness.metrics(tmp_path / "run")
     assert sorted(metrics) == [1, 2]
     for step in metrics.values():
+        assert all(math.isfinite(step[name]) for name in LOGGED.get(variant, []))
         assert math.isfinite(step["prm/loss"]) and step["prm/grad_norm"] > 0 and step["actor/grad_norm"] > 0
     warm_up = "prime.process.warm_up_steps=1" in VARIANTS[variant]
     assert ("prime/process/return_std" not in metrics[1]) == warm_up and "prime/process/return_std" in metrics[2]

@@ -56,11 +56,9 @@ def test_every_step_but_a_lone_one_has_something_written_in_it(text, splitter):
 
 
 def test_numbered_steps_with_a_preamble_and_an_answer():
-    text = (
-        "Let's think step by step.\n1. Take 3.5 from 4. That is 0.5.\n2. Double it.\n\nThe answer is option 1. #### 1"
-    )
+    text = "Let's think.\n1. Take 3.5 from 4. That is 0.5.\n2. Double it.\n\nThe answer is option 1. #### 1"
     assert steps(text) == [
-        "Let's think step by step.\n1. Take 3.5 from 4. That is 0.5.\n",
+        "Let's think.\n1. Take 3.5 from 4. That is 0.5.\n",
         "2. Double it.\n\nThe answer is option 1. #### 1",
     ]
 
