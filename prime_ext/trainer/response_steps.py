@@ -49,6 +49,8 @@ class ResponseSteps:
         boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         for row, mask_T in enumerate(mask_BT.bool()):
             position_N = mask_T.nonzero()[:, 0]
+            if len(position_N) == 0:
+                continue
             ends = self._step_ends(token_BT[row, position_N].tolist())
             boundary_BT[row, position_N[ends]] = True
         return boundary_BT
