@@ -37,6 +37,14 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
     if process.warm_up_steps and outcome.coefficient == 0:
         yield "prime.process.warm_up_steps > 0 needs prime.outcome.coefficient > 0: nothing would be learned meanwhile"
+    remove, n_rollouts = prime.selection.remove, config.actor_rollout_ref.rollout.n
+    if remove and not prm.enable:
+        yield f"prime.selection.remove={remove} reads the PRM and needs prm.enable=true"
+    if remove and remove >= n_rollouts - 1:
+        yield (
+            f"prime.selection.remove={remove} leaves fewer than 2 of actor_rollout_ref.rollout.n={n_rollouts} rollouts "
+            f"to compare; lower it"
+        )
     sampler = config.trainer.v1.sampler.custom_sampler
     if prime.needs_greedy and sampler.path and sampler.name:
         yield "prime.outcome.estimator=remax needs the trainer's own sampler; unset trainer.v1.sampler.custom_sampler"

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """The settings of how rewards become advantages: ``prime.outcome``, ``prime.process``, ``prime.steps``,
-``prime.segments``.
+``prime.segments``, ``prime.selection``.
 
 What the tables of algorithms hold is repeated here, because nothing in this file imports torch; a test compares them.
 """
@@ -223,3 +223,23 @@ class SegmentSettings:
         choice("prime.segments.cuts", self.cuts, SEGMENT_CUTS)
         number("prime.segments.threshold", self.threshold, 0.0, 1.0, open_low=True)
         whole_number("prime.segments.every", self.every, 1)
+
+
+@dataclass(frozen=True)
+class SelectionSettings:
+    """Which rollouts of a prompt the policy is not trained on (``prime.selection``, PROF)."""
+
+    remove: int
+    """Rollouts to drop per prompt; 0 keeps all."""
+    length_penalty: float
+    """Taken from the consistency of responses with too few or too many steps."""
+    fewest_steps: int
+    """Steps below which the penalty applies."""
+    most_steps: int
+    """Steps above which the penalty applies."""
+
+    def __post_init__(self) -> None:
+        whole_number("prime.selection.remove", self.remove, 0)
+        number("prime.selection.length_penalty", self.length_penalty, 0.0)
+        whole_number("prime.selection.fewest_steps", self.fewest_steps, 0)
+        whole_number("prime.selection.most_steps", self.most_steps, self.fewest_steps)

@@ -26,6 +26,7 @@ from prime_ext.reward_settings import (
     OutcomeSettings,
     ProcessSettings,
     SegmentSettings,
+    SelectionSettings,
     StepSettings,
 )
 from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
@@ -95,6 +96,7 @@ class PrimeSettings:
     process: ProcessSettings
     steps: StepSettings
     segments: SegmentSettings
+    selection: SelectionSettings
     whitening: bool | None
     """None: whiten if the definition of an estimator in use does."""
     label_key: str
@@ -156,7 +158,7 @@ class PrimeSettings:
     def needs_steps(self) -> bool:
         """Whether responses are cut into steps."""
         segments = self.outcome.estimator == "segment" and self.segments.cuts == "steps"
-        return segments or self.process.granularity == "step"
+        return segments or self.process.granularity == "step" or self.selection.remove > 0
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PrimeSettings":
@@ -168,6 +170,7 @@ class PrimeSettings:
             "process": build(ProcessSettings, values.get("process", {}), "prime.process"),
             "steps": build(StepSettings, values.get("steps", {}), "prime.steps"),
             "segments": build(SegmentSettings, values.get("segments", {}), "prime.segments"),
+            "selection": build(SelectionSettings, values.get("selection", {}), "prime.selection"),
             "verifier": build(VerifierSettings, values.get("verifier", {}), "prime.verifier"),
             "filter": build(FilterSettings, values.get("filter", {}), "prime.filter"),
         }

@@ -27,7 +27,8 @@ from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
-from prime_ext.algorithms.steps import StepSpans, step_spans
+from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
+from prime_ext.algorithms.steps import StepSpans, step_spans, sum_over_steps
 from prime_ext.settings import PrimeSettings
 from prime_ext.trainer.response_steps import ResponseSteps
 from prime_ext.trainer.reward_sources import build_sources, critic_return
@@ -169,6 +170,23 @@ class PrimeStep:
         metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(total_B, label_B)
         if when == "before":
             self.pair_accuracy_before = accuracy
+
+    def drop_inconsistent(self, metrics: dict) -> None:
+        """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""
+        spans, selection = self.spans(), self.settings.selection
+        if spans is None or self.process_reward_BT is None:
+            raise RuntimeError("prime.selection needs the PRM's scores and the steps, which were not set")
+        score_BS = sum_over_steps(self.process_reward_BT, spans)
+        bounds = (selection.fewest_steps, selection.most_steps)
+        consistency_B = process_consistency(score_BS, spans.mask_BS, self.label_B, selection.length_penalty, bounds)
+        keep_B = select_consistent(consistency_B, self.label_B, self.group_B, self.valid_B, selection.remove)
+        dropped_B = self.valid_B & ~keep_B
+        metrics["prime/selection/dropped_correct"] = int((dropped_B & (self.label_B > 0.5)).sum())
+        metrics["prime/selection/dropped_wrong"] = int((dropped_B & (self.label_B <= 0.5)).sum())
+        metrics["prime/selection/consistency"] = float(consistency_B[self.valid_B].mean())
+        self.mask_BT = self.mask_BT * keep_B[:, None]
+        self.process_reward_BT = self.process_reward_BT * self.mask_BT
+        self.valid_B = keep_B
 
     def advantages(
         self, gate: float, metrics: dict, scale: OutcomeRelativeScale | None = None

@@ -281,6 +281,11 @@ class PrimeTrainerMixin(_Trainer):
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
             batch = self._prm_step(self.prm, batch, step, metrics)
+        if self.prime.selection.remove:
+            step.drop_inconsistent(metrics)
+            # As in verl's padding, a row with empty masks is not trained on.
+            mask_BT = step.mask_BT.long()
+            batch = transfer.put_tokens(batch, {"response_mask": mask_BT, "loss_mask": mask_BT})
         with marked_timer("prime_advantage", self.timing_raw):
             advantage_BT, return_BT = step.advantages(self._gate_value(step, metrics), metrics, self.scale)
             return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})

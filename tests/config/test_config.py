@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 
 import prime_ext.config
 from prime_ext.preflight import TRAINER_MODES
-from prime_ext.reward_settings import OutcomeSettings, ProcessSettings, SegmentSettings, StepSettings
+from prime_ext.reward_settings import OutcomeSettings, ProcessSettings, SegmentSettings, SelectionSettings, StepSettings
 from prime_ext.settings import FilterSettings, PrimeSettings, PRMSettings
 
 FOLDER = Path(prime_ext.config.__file__).parent
@@ -137,7 +137,7 @@ def test_keys_and_settings_are_the_same(composed):
     _, ours = composed
     assert set(ours["prime"]) == names_of(PrimeSettings)
     sections = {"outcome": OutcomeSettings, "process": ProcessSettings, "filter": FilterSettings}
-    sections |= {"steps": StepSettings, "segments": SegmentSettings}
+    sections |= {"steps": StepSettings, "segments": SegmentSettings, "selection": SelectionSettings}
     for section, cls in sections.items():
         assert is_dataclass(cls) and set(ours["prime"][section]) == names_of(cls)
     assert set(ours["prm"]) - set(VERL_SECTIONS) == names_of(PRMSettings)

@@ -50,7 +50,7 @@ VARIANTS = {
         "prime.steps.delimiters=[;,=]",
         "critic.optim.lr=1e-3",
     ],
-    "remax, lambda": [
+    "remax, lambda, selection": [
         "prime.outcome.estimator=remax",
         "prime.process.granularity=prefix_value",
         "prime.process.reward_lambda=0.9",
@@ -60,12 +60,18 @@ VARIANTS = {
         "prime.process.reliability_gate=true",
         "prime.process.gate_start=1.0",
         "prime.process.gate_decay=0.9",
+        "prime.selection.remove=1",
     ],
 }
 # What must be among the metrics of every step.
 LOGGED = {
     "ppo on the outcome, steps": ["critic/vf_loss", "prime/steps/mean", "prime/process/relative_factor"],
-    "remax, lambda": ["prime/remax/greedy_reward", "prime/remax/missing", "timing_s/greedy_baseline"],
+    "remax, lambda, selection": [
+        "prime/remax/greedy_reward",
+        "prime/remax/missing",
+        "prime/selection/consistency",
+        "timing_s/greedy_baseline",
+    ],
 }
 
 

@@ -57,6 +57,7 @@ def settings(**changes):
         },
         "steps": {"splitter": "auto", "pattern": None, "delimiters": None},
         "segments": {"cuts": "steps", "threshold": 0.9, "every": 5},
+        "selection": {"remove": 0, "length_penalty": 0.0, "fewest_steps": 2, "most_steps": 30},
         "filter": {
             "enable": True,
             "lower": 0.2,

@@ -347,6 +347,31 @@ def test_the_relative_scale_remembers_and_a_shut_gate_still_teaches_it(queue):
     assert metrics["prime/process/relative_factor"] < scale.outcome_std / first
 
 
+# ---- selection ---------------------------------------------------------------------------------------------------
+
+
+def test_dropped_rollouts_take_part_in_nothing(queue):
+    options = settings(selection__remove=1, process__coefficient=0.0, whitening=False)
+    step, metrics = loaded(queue, options), {}
+    # The first prompt has one correct and two wrong rollouts: a wrong one goes, the one with the higher score.
+    rewards_B = step.process_reward_BT.sum(-1)
+    step.drop_inconsistent(metrics)
+    gone = 1 if rewards_B[1] > rewards_B[2] else 2
+    stays = 3 - gone
+    assert not step.mask_BT[gone].any() and step.mask_BT[stays].any() and step.mask_BT[0].any()
+    assert metrics["prime/selection/dropped_wrong"] + metrics["prime/selection/dropped_correct"] == 2
+    advantage_BT, _ = step.advantages(1.0, metrics)
+    assert not advantage_BT[gone].any()
+    # Of the two that stay each is the other's baseline.
+    assert float(advantage_BT[0, 0]) == pytest.approx(1.0) and float(advantage_BT[stays, 0]) == pytest.approx(-1.0)
+    assert step.valid_B.tolist()[-2:] == [False, False]
+
+
+def test_selection_without_scores_is_an_error(queue):
+    with pytest.raises(RuntimeError, match="prime.selection needs the PRM's scores"):
+        loaded(queue, settings(selection__remove=1), scored=False).drop_inconsistent({})
+
+
 # ---- defects of earlier implementations --------------------------------------------------------------------------
 
 
