@@ -26,6 +26,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.preflight_rewards import check_critic, check_rewards
+from prime_ext.prm.checks import check_prm
 from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
 TRAINER_MODES = ("prime_sync",)
@@ -54,6 +55,7 @@ def check_config(config: DictConfig) -> list[str]:
     return [
         *_check_trainer(config, prime, prm),
         *_check_batches(config, prime, prm),
+        *check_prm(config, prm),
         *(_check_cpu(config, prime, prm) if config.trainer.device == "cpu" else []),
     ]
 
