@@ -51,6 +51,7 @@ VARIANTS = {
         "prime.steps.splitter=delimiters",
         "prime.steps.delimiters=[;,=]",
         "critic.optim.lr=1e-3",
+        "trainer.save_freq=2",
     ],
     "remax, lambda, selection": [
         "prime.outcome.estimator=remax",
@@ -135,3 +136,7 @@ def test_two_steps(tmp_path, variant):
     if variant == "double forward, refreshed reference":
         checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2" / "prm"
         assert (checkpoint / "reference" / "model_world_size_1_rank_0.pt").is_file()
+    if variant == "ppo on the outcome, steps":
+        assert (
+            tmp_path / "run" / "checkpoints" / "global_step_2" / "critic" / "model_world_size_1_rank_0.pt"
+        ).is_file()

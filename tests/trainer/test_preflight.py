@@ -491,6 +491,10 @@ def test_combinations_are_accepted_or_refused_in_one_line(problems_of, changes, 
         assert said in problem and "\n" not in problem
 
 
+def test_a_critic_on_accelerators_needs_nothing_but_the_two_keys(problems_of):
+    assert problems_of("prime_trainer", changes={"trainer.n_gpus_per_node": 8, **GAE}) == []
+
+
 REFERENCES = [
     ({"prm.reference": "kl", "actor_rollout_ref.actor.use_kl_loss": True}, None),
     ({"prm.reference": "kl", "algorithm.use_kl_in_reward": True}, None),
