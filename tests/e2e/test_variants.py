@@ -49,7 +49,7 @@ VARIANTS = {
         "prime.process.normalization=outcome_relative",
         "prime.process.estimator=rloo_per_token",
         "prime.steps.splitter=delimiters",
-        "prime.steps.delimiters=[;,=]",
+        'prime.steps.delimiters=[";","="]',
         "critic.optim.lr=1e-3",
         "trainer.save_freq=2",
     ],
