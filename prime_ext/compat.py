@@ -92,6 +92,24 @@ VERL_NAMES = (
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngine._build_fsdp_module", "CPU mode: engines"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithLMHead", "CPU mode: engines"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithValueHead", "CPU mode: engines"),
+    VerlName(
+        "verl.trainer.ppo.v1",
+        "agent_loop_tq",
+        "greedy responses (prime.outcome.estimator=remax)",
+        'do_sample = prompt.pop("__do_sample__", True)',
+    ),
+    VerlName(
+        "verl.workers.utils.losses",
+        "value_loss",
+        "the critic's target (estimator gae)",
+        'data.select("values", "returns", "response_mask")',
+    ),
+    VerlName(
+        "verl.workers.engine.fsdp.transformer_impl",
+        "FSDPEngine.forward_backward_batch",
+        "leaving rollouts out of the update (prime.selection)",
+        'batch_num_tokens = data["loss_mask"].sum()',
+    ),
     VerlName("transfer_queue", "kv_batch_get", "reading rollouts"),
     VerlName("transfer_queue", "kv_batch_put", "writing scores and advantages"),
 )

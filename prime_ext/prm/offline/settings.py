@@ -18,16 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from prime_ext.prm.offline.data import AFTER_ERROR
-from prime_ext.settings import (
-    LOSSES,
-    LOSSES_OF_HARD_LABELS,
-    SettingsError,
-    _boolean,
-    _build,
-    _choice,
-    _number,
-    _whole_number,
-)
+from prime_ext.settings import LOSSES, LOSSES_OF_HARD_LABELS
+from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
 
 STEP_LOSSES = ("step_ce", "step_mse")
 STEP_SCORES = ("prefix", "prefix_mean", "step")
@@ -66,17 +58,17 @@ class DataSettings:
     def __post_init__(self) -> None:
         if not self.train_paths:
             raise SettingsError("data.train_files is missing; give a parquet or JSON Lines file, or a list of them")
-        _number("data.val_fraction", self.val_fraction, 0.0, 1.0)
+        number("data.val_fraction", self.val_fraction, 0.0, 1.0)
         if self.val_paths and self.val_fraction:
             raise SettingsError(f"data.val_fraction={self.val_fraction} must be 0 when data.val_files is given")
         if self.val_fraction == 1:
             raise SettingsError("data.val_fraction=1 leaves nothing to train on")
-        _whole_number("data.split_seed", self.split_seed, 0)
-        _whole_number("data.max_length", self.max_length, 2, " of tokens")
-        _choice("data.overlong", self.overlong, OVERLONG)
-        _boolean("data.append_eos", self.append_eos)
-        _whole_number("data.prompts_per_step", self.prompts_per_step, 1, " of prompts")
-        _whole_number("data.seed", self.seed, 0)
+        whole_number("data.split_seed", self.split_seed, 0)
+        whole_number("data.max_length", self.max_length, 2, " of tokens")
+        choice("data.overlong", self.overlong, OVERLONG)
+        boolean("data.append_eos", self.append_eos)
+        whole_number("data.prompts_per_step", self.prompts_per_step, 1, " of prompts")
+        whole_number("data.seed", self.seed, 0)
 
     @property
     def train_paths(self) -> list[str]:
@@ -106,10 +98,10 @@ class IPVRMSettings:
 
     def __post_init__(self) -> None:
         if self.margin is not None:
-            _number("prm.ipvrm.margin", self.margin, 0.0)
-        _boolean("prm.ipvrm.adaptive_boundary", self.adaptive_boundary)
-        _boolean("prm.ipvrm.dynamic_weight", self.dynamic_weight)
-        _choice("prm.ipvrm.time_weight", self.time_weight, TIME_WEIGHTS)
+            number("prm.ipvrm.margin", self.margin, 0.0)
+        boolean("prm.ipvrm.adaptive_boundary", self.adaptive_boundary)
+        boolean("prm.ipvrm.dynamic_weight", self.dynamic_weight)
+        choice("prm.ipvrm.time_weight", self.time_weight, TIME_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -122,9 +114,9 @@ class KTOSettings:
     undesirable_weight: float
 
     def __post_init__(self) -> None:
-        _boolean("prm.kto.mismatched", self.mismatched)
-        _number("prm.kto.desirable_weight", self.desirable_weight, 0.0)
-        _number("prm.kto.undesirable_weight", self.undesirable_weight, 0.0)
+        boolean("prm.kto.mismatched", self.mismatched)
+        number("prm.kto.desirable_weight", self.desirable_weight, 0.0)
+        number("prm.kto.undesirable_weight", self.undesirable_weight, 0.0)
 
 
 @dataclass(frozen=True)
@@ -138,8 +130,8 @@ class StepSettings:
     separator: str
 
     def __post_init__(self) -> None:
-        _choice("prm.steps.score", self.score, STEP_SCORES)
-        _choice("prm.steps.after_error", self.after_error, AFTER_ERROR)
+        choice("prm.steps.score", self.score, STEP_SCORES)
+        choice("prm.steps.after_error", self.after_error, AFTER_ERROR)
         for key in ("prefix", "separator"):
             if not isinstance(getattr(self, key), str):
                 raise SettingsError(f"prm.steps.{key}={getattr(self, key)!r} must be a text")
@@ -159,9 +151,9 @@ class LossSettings:
     steps: StepSettings
 
     def __post_init__(self) -> None:
-        _choice("prm.loss", self.loss, (*LOSSES, *STEP_LOSSES))
+        choice("prm.loss", self.loss, (*LOSSES, *STEP_LOSSES))
         if self.beta is not None:
-            _number("prm.beta", self.beta, 0.0, open_low=True)
+            number("prm.beta", self.beta, 0.0, open_low=True)
         if not isinstance(self.reference_path, str) or not self.reference_path:
             raise SettingsError(f"prm.reference_path={self.reference_path!r} must be a model path")
 
@@ -213,9 +205,9 @@ class BatchSettings:
     micro_batch_size_per_gpu: int | None
 
     def __post_init__(self) -> None:
-        _boolean("batching.use_dynamic_bsz", self.use_dynamic_bsz)
+        boolean("batching.use_dynamic_bsz", self.use_dynamic_bsz)
         key = "max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu"
-        _whole_number(
+        whole_number(
             f"batching.{key}", getattr(self, key), 1, f" (use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
         )
 
@@ -240,13 +232,13 @@ class RunSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.output_dir, str) or not self.output_dir:
             raise SettingsError(f"trainer.output_dir={self.output_dir!r} must be a folder")
-        _whole_number("trainer.epochs", self.epochs, 1)
-        _whole_number("trainer.save_freq", self.save_freq, 0, " of steps")
-        _whole_number("trainer.keep_checkpoints", self.keep_checkpoints, 1)
-        _whole_number("trainer.val_freq", self.val_freq, 0, " of steps")
-        _whole_number("trainer.seed", self.seed, 0)
-        _choice("trainer.device", self.device, DEVICES)
-        _choice("trainer.export_dtype", self.export_dtype, DTYPES)
+        whole_number("trainer.epochs", self.epochs, 1)
+        whole_number("trainer.save_freq", self.save_freq, 0, " of steps")
+        whole_number("trainer.keep_checkpoints", self.keep_checkpoints, 1)
+        whole_number("trainer.val_freq", self.val_freq, 0, " of steps")
+        whole_number("trainer.seed", self.seed, 0)
+        choice("trainer.device", self.device, DEVICES)
+        choice("trainer.export_dtype", self.export_dtype, DTYPES)
         if not isinstance(self.logger, list) or not all(isinstance(name, str) for name in self.logger):
             raise SettingsError(f"trainer.logger={self.logger!r} must be a list of verl's loggers")
 
@@ -276,13 +268,13 @@ class OfflineSettings:
         if not isinstance(prm, Mapping):
             raise SettingsError(f"prm={prm!r} must be a section with keys")
         parts = {
-            "ipvrm": _build(IPVRMSettings, prm.get("ipvrm", {}), "prm.ipvrm"),
-            "kto": _build(KTOSettings, prm.get("kto", {}), "prm.kto"),
-            "steps": _build(StepSettings, prm.get("steps", {}), "prm.steps"),
+            "ipvrm": build(IPVRMSettings, prm.get("ipvrm", {}), "prm.ipvrm"),
+            "kto": build(KTOSettings, prm.get("kto", {}), "prm.kto"),
+            "steps": build(StepSettings, prm.get("steps", {}), "prm.steps"),
         }
         return cls(
-            data=_build(DataSettings, values.get("data", {}), "data"),
-            prm=_build(LossSettings, {**prm, **parts}, "prm"),
-            batching=_build(BatchSettings, values.get("batching", {}), "batching"),
-            trainer=_build(RunSettings, values.get("trainer", {}), "trainer"),
+            data=build(DataSettings, values.get("data", {}), "data"),
+            prm=build(LossSettings, {**prm, **parts}, "prm"),
+            batching=build(BatchSettings, values.get("batching", {}), "batching"),
+            trainer=build(RunSettings, values.get("trainer", {}), "trainer"),
         )
