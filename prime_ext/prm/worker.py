@@ -102,6 +102,8 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
     def __init__(self, config: TrainingWorkerConfig, role: str = "prm"):
         super().__init__(config)
         self._role = role
+        # What the comparison of fused and plain log-probabilities found, until the next metrics of an update.
+        self._guard_metrics: dict[str, float] = {}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def reset(self) -> None:
@@ -144,7 +146,7 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         ones have already moved. The metrics of the update are fetched with :meth:`update_metrics`.
         """
         row_B = data[ROW].tolist()
-        difference = self._guard(data)
+        self._guard(data)
         self.loss_fn.start_recording()
         try:
             output = self.train_mini_batch(data)
@@ -152,16 +154,16 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
             recorded = self.loss_fn.stop_recording()
         if output is None:
             return None
-        self._update_metrics = {**tu.get(output, "metrics"), **difference}
+        self._update_metrics = {**tu.get(output, "metrics"), **self._guard_metrics}
+        self._guard_metrics = {}
         log_probs = torch.nested.as_nested_tensor([recorded[row] for row in row_B], layout=torch.jagged)
         return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
 
-    def _guard(self, data: TensorDict) -> dict[str, float]:
+    def _guard(self, data: TensorDict) -> None:
         """Compare fused and plain log-probabilities once; these passes are none of the training's."""
         counted = self._passes.forward
-        difference = self.guard_fused_log_probs(data, f"the PRM ({self._role})")
+        self._guard_metrics |= self.guard_fused_log_probs(data, f"the PRM ({self._role})")
         self._passes.forward = counted
-        return difference
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:

@@ -51,6 +51,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
         verifier: what to do with rollouts that the verifier could not judge.
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
+        on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
         kwargs: verl's own arguments.
     """
 
@@ -64,6 +65,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         partial: bool,
         verifier: VerifierSettings,
         requeue: Callable[[list[str]], None],
+        on_batch: Callable[[list[str]], None] | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -73,6 +75,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         self.max_examined = max_examined
         self.partial = partial
         self.requeue = requeue
+        self.on_batch = on_batch
         self._submitted: list[str] = []
         self._verdicts: dict[str, str] = {}
         self._accuracy: dict[str, list[float]] = {}
@@ -116,6 +119,8 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         if len(kept) < batch_size:
             self._report_exhaustion(batch_size, kept, examined)
         batch = self._take(partition_id, kept)
+        if self.on_batch is not None:
+            self.on_batch(kept)
         metrics = self._metrics(examined, len(kept), refills)
         self._finish_step(partition_id, examined)
         return batch, metrics

@@ -60,6 +60,7 @@ class Batch:
         self.reward_BT = torch.randn(rows, tokens, generator=generator)
         self.value_BT = torch.randn(rows, tokens, generator=generator)
         self.outcome_B = torch.randint(2, (rows,), generator=generator).float()
+        self.cut_BT = torch.rand(rows, tokens, generator=generator) < 0.02
         self.baseline_B = torch.rand(rows, generator=generator)
         self.group_B = torch.arange(rows).div(group_size, rounding_mode="floor")[
             torch.randperm(rows, generator=generator)
@@ -77,6 +78,7 @@ class Batch:
             estimator=estimator,
             trace=0.95 if estimator == "gae" else 1.0,
             value_BT=self.value_BT,
+            cut_BT=self.cut_BT,
             baseline_B=self.baseline_B,
         )
 
