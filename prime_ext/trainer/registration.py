@@ -13,9 +13,14 @@
 # limitations under the License.
 """The trainers that ``trainer.v1.trainer_mode`` can name."""
 
+import ray
+from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 
 
@@ -24,3 +29,23 @@ class PrimeTrainerSync(PrimeTrainerMixin, PPOTrainerSync):
     """PRIME on verl's synchronous trainer: rollouts and training take turns on the same devices."""
 
     base_mode = "sync"
+
+
+@register_trainer("prime_colocate_async")
+class PrimeTrainerColocateAsync(PrimeTrainerMixin, PPOTrainerColocateAsync):
+    """PRIME on the same devices in turns; unfinished rollouts are interrupted, and continued by the next policy."""
+
+    base_mode = "colocate_async"
+
+
+@register_trainer("prime_separate_async")
+class PrimeTrainerSeparateAsync(PrimeTrainerMixin, PPOTrainerSeparateAsync):
+    """PRIME with rollout servers on devices of their own, which generate while policy and PRM are trained."""
+
+    base_mode = "separate_async"
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(SnapshotActorWorker)
