@@ -54,15 +54,14 @@ def pack_frames(bucket: Iterable[PackedTensor]) -> list[Any]:
 
 
 def unpack_frames(frames: list[Any]) -> list[tuple[str, torch.Tensor]]:
-    """The named tensors of :func:`pack_frames`; they share the memory of the frames."""
+    """The named tensors of :func:`pack_frames`; copies, because frames are read-only."""
     header = json.loads(bytes(frames[0]))
     if len(header) != len(frames) - 1:
         raise RuntimeError(f"a bucket of weights names {len(header)} tensors and holds {len(frames) - 1}")
     tensors = []
     for (name, dtype, shape), frame in zip(header, frames[1:], strict=True):
-        data = (
-            torch.frombuffer(bytearray(frame), dtype=torch.uint8) if len(frame) else torch.empty(0, dtype=torch.uint8)
-        )
+        # torch.frombuffer refuses an empty buffer.
+        data = torch.frombuffer(bytearray(frame), dtype=torch.uint8) if len(frame) else torch.zeros(0).byte()
         tensors.append((name, data.view(getattr(torch, dtype)).reshape(shape)))
     return tensors
 

@@ -114,7 +114,8 @@ class TransformersServerAdapter(BaseRollout):
         """
         if wire_format != "named_tensors":
             raise ValueError(
-                f"rollout.name={ROLLOUT_NAME} cannot receive {wire_format!r}; use checkpoint_engine.backend=naive or tcp."
+                f"rollout.name={ROLLOUT_NAME} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive "
+                "or tcp."
             )
         if peft_config is not None:
             raise ValueError(

@@ -140,7 +140,7 @@ class PromptFilterReplayBufferAsync(ReplayBufferAsync):
         self._sync_metadata_from_transfer_queue()
         in_system = self._prompts("train")
         finished = self.finished_keys["train"] | self.failure_keys["train"]
-        metrics = {
+        metrics: dict[str, float] = {
             "prime/filter/kept": self._kept_in_step,
             "prime/filter/waiting": sum(self.judge.keeps(uid) for uid in finished),
             "prime/filter/in_flight": len(in_system) - len(finished),
