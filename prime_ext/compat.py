@@ -82,6 +82,7 @@ VERL_NAMES = (
         "snapshots of the policy",
         "ray.remote(DetachActorWorker)",
     ),
+    VerlName(_SEPARATE, "PPOTrainerSeparateAsync._setup", "logging without hybrid replicas", "flush=True"),
     VerlName(
         "verl.experimental.separation.engine_workers",
         "DetachActorWorker.save_model_to_cpu",

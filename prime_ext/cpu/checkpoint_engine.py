@@ -83,11 +83,9 @@ class TCPCheckpointEngine(CheckpointEngine):
         self.bucket_size = bucket_size
         self.is_master = is_master
         self.timeout = timeout
-        self._context: zmq.Context | None = None
         self._socket: Any = None
         self._n_receivers = 0
         self._receiver: int | None = None
-        self._address = ""
 
     def prepare(self) -> Endpoint | None:
         """Actor rank 0 opens its port; the others have nothing to tell."""
@@ -127,11 +125,8 @@ class TCPCheckpointEngine(CheckpointEngine):
     def finalize(self) -> None:
         """Close the connection."""
         if self._socket is not None:
-            self._socket.close(linger=int(self.timeout * 1000))
+            self._socket.close()
             self._socket = None
-        if self._context is not None:
-            self._context.term()
-            self._context = None
 
     @torch.no_grad()
     async def send_weights(
@@ -160,8 +155,9 @@ class TCPCheckpointEngine(CheckpointEngine):
 
     def _open(self, kind: int) -> None:
         self.finalize()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(kind)
+        self._socket = zmq.Context.instance().socket(kind)
+        # verl closes connections after every side has answered; after an error nothing may keep a process from ending.
+        self._socket.setsockopt(zmq.LINGER, 0)
 
     def _receive(self, problem: str) -> list[bytes]:
         if not self._socket.poll(self.timeout * 1000):
