@@ -26,6 +26,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.preflight_async import COLOCATE_ASYNC, SEPARATE_ASYNC, check_async, prompts_per_update, rollout_ranks
+from prime_ext.prm.checks import check_prm
 from prime_ext.settings import GROUP_ESTIMATORS, LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
 TRAINER_MODES = ("prime_sync", COLOCATE_ASYNC, SEPARATE_ASYNC)
@@ -56,6 +57,7 @@ def check_config(config: DictConfig) -> list[str]:
         *_check_trainer(config, prime, prm),
         *check_async(config),
         *_check_batches(config, prm),
+        *check_prm(config, prm),
         *(_check_cpu(config, prm) if config.trainer.device == "cpu" else []),
     ]
 

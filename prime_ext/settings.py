@@ -26,8 +26,15 @@ from typing import Any, TypeVar
 LOSSES = ("ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm")
 LOSSES_THAT_NEED_SCORES = ("bon_rm", "dpo", "kto")
 LOSSES_OF_HARD_LABELS = ("dpo", "kto", "ipvrm")
-UPDATE_MODES = ("none", "before", "after", "interleaved")
-REFERENCES = ("frozen", "policy")
+# What prm.loss_options may hold: the options of each loss and their types.
+LOSS_OPTIONS: dict[str, dict[str, type]] = {
+    "kto": {"desirable_weight": float, "undesirable_weight": float},
+    "ipvrm": {"margin": float, "adaptive_boundary": bool, "dynamic_weight": bool, "time_weight": str},
+}
+TIME_WEIGHTS = ("uniform", "early", "late")
+UPDATE_MODES = ("none", "before", "after", "interleaved", "reverse")
+REFERENCES = ("frozen", "policy", "kl", "base", "none")
+REFRESH_SOURCES = ("policy", "prm")
 NORMALIZATIONS = ("batch_max", "return_std", "prefix_std", "none")
 BASELINES = ("released", "paper")
 # Those of prime_ext.algorithms.estimators that need nothing but the rollouts; the first compare rollouts of a prompt.
@@ -215,9 +222,19 @@ class PRMSettings:
     enable: bool
     beta: float
     loss: str
+    loss_options: Mapping[str, Any]
+    """Options of the loss, see :data:`LOSS_OPTIONS`."""
     update_mode: str
+    update_freq: int
+    """Training steps between two updates of the PRM; between them it only scores."""
+    epochs: int
+    """Passes over the rollouts of a step in an update."""
     reference: str
     reference_path: str | None
+    reference_refresh_freq: int
+    """Training steps after which the frozen reference takes over newer weights; 0: never."""
+    reference_refresh_source: str
+    """Whose weights: one of :data:`REFRESH_SOURCES`."""
     mini_batch_size: int
     """Prompts per optimiser step; times ``rollout.n`` rollouts."""
     use_dynamic_bsz: bool
@@ -235,9 +252,19 @@ class PRMSettings:
         if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
             raise SettingsError(
                 f"prm.loss={self.loss} compares with the PRM's scores before the update, which "
-                f"prm.update_mode=interleaved does not have; set prm.update_mode to after or before"
+                f"prm.update_mode=interleaved does not have; set prm.update_mode to after, reverse or before"
             )
+        self._check_loss_options()
+        _whole_number("prm.update_freq", self.update_freq, 1)
+        _whole_number("prm.epochs", self.epochs, 1)
         _choice("prm.reference", self.reference, REFERENCES)
+        _whole_number("prm.reference_refresh_freq", self.reference_refresh_freq, 0)
+        _choice("prm.reference_refresh_source", self.reference_refresh_source, REFRESH_SOURCES)
+        if self.reference_refresh_freq and self.reference != "frozen":
+            raise SettingsError(
+                f"prm.reference_refresh_freq={self.reference_refresh_freq} refreshes the weights of a frozen "
+                f"reference, and prm.reference={self.reference} has none; set it to 0, or prm.reference to frozen"
+            )
         _whole_number("prm.mini_batch_size", self.mini_batch_size, 1, " of prompts")
         _boolean("prm.use_dynamic_bsz", self.use_dynamic_bsz)
         sizes = ("max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu",)
@@ -245,6 +272,27 @@ class PRMSettings:
             note = f" (prm.use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
             _whole_number(f"prm.{key}", getattr(self, key), 1, note)
         _whole_number("prm.accuracy_freq", self.accuracy_freq, 0)
+
+    def _check_loss_options(self) -> None:
+        if not isinstance(self.loss_options, Mapping):
+            raise SettingsError(f"prm.loss_options={self.loss_options!r} must be a section with keys")
+        allowed = LOSS_OPTIONS.get(self.loss, {})
+        for name, value in self.loss_options.items():
+            key = f"prm.loss_options.{name}"
+            if name not in allowed:
+                known = f"it has {', '.join(allowed)}" if allowed else "it has none"
+                raise SettingsError(f"{key} is not an option of prm.loss={self.loss}; {known}")
+            if allowed[name] is bool:
+                _boolean(key, value)
+            elif allowed[name] is str:
+                _choice(key, value, TIME_WEIGHTS)
+            else:
+                _number(key, value, 0.0)
+
+    @property
+    def temperature_of_policy(self) -> bool:
+        """Whether the reference was taken at the temperature of the rollouts, so that the PRM has to be too."""
+        return self.reference in ("policy", "kl")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":

@@ -22,6 +22,7 @@ import ray
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
+from verl import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
@@ -29,6 +30,7 @@ from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext import transfer
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.prm.engines import register_engine
 from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.worker import (
     LABEL,
@@ -49,6 +51,9 @@ logger = logging.getLogger(__name__)
 PRM_GROUP = "prm"
 REFERENCE_GROUP = "refprm"
 
+# Inside the PRM's folder of a checkpoint, when the reference changes.
+REFERENCE_FOLDER = "reference"
+
 
 class ImplicitPRM:
     """Owns the PRM and its reference inside the actor's worker processes.
@@ -63,20 +68,22 @@ class ImplicitPRM:
         self.settings = settings
         rollout = config.actor_rollout_ref.rollout
         self.mini_batch_rows = settings.mini_batch_size * rollout.n
-        # Both sides of the log-ratio need the same temperature; old log-probs are taken at the rollout's.
-        self.temperature = rollout.temperature if settings.reference == "policy" else 1.0
+        # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
+        self.temperature = rollout.temperature if settings.temperature_of_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None
+        self._reference_step = 0
 
     # ---- life cycle --------------------------------------------------------------------------------------------
 
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
         """Classes to add to the actor's worker processes, by group name."""
         worker = ray.remote(ImplicitPRMWorker)
-        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, config=self._worker_config(forward_only=False))}
+        config = self._worker_config(forward_only=False)
+        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm")}
         if self.settings.reference == "frozen":
-            reference_config = self._worker_config(forward_only=True)
-            classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=reference_config)
+            config = self._worker_config(forward_only=True)
+            classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
         return classes
 
     def _worker_config(self, forward_only: bool) -> TrainingWorkerConfig:
@@ -84,7 +91,7 @@ class ImplicitPRM:
         with open_dict(section):
             model = OmegaConf.create(OmegaConf.to_container(section.model, resolve=True))
             if forward_only:
-                model.path = section.reference_path
+                model.update(path=section.reference_path, lora_rank=0, lora_adapter_path=None)
         engine = omega_conf_to_dataclass(section.engine)
         engine.forward_only = forward_only
         engine.use_dynamic_bsz = self.settings.use_dynamic_bsz
@@ -97,8 +104,15 @@ class ImplicitPRM:
             model_config=omega_conf_to_dataclass(model),
             engine_config=engine,
             optimizer_config=omega_conf_to_dataclass(section.optim),
-            checkpoint_config=omega_conf_to_dataclass(section.checkpoint),
+            checkpoint_config=omega_conf_to_dataclass(self._checkpoint_section(forward_only)),
         )
+
+    def _checkpoint_section(self, forward_only: bool) -> DictConfig:
+        """The reference has weights only; they are saved when they change."""
+        section = self.config.prm.checkpoint
+        if not forward_only:
+            return section
+        return OmegaConf.merge(section, {"save_contents": ["model"], "load_contents": ["model"]})
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the actor's worker group and build the engines."""
@@ -106,10 +120,12 @@ class ImplicitPRM:
         groups = actor_group.spawn(prefix_set=names)
         self._worker_group = groups[PRM_GROUP]
         self._worker_group.reset()
-        self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta))
+        self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta, self._loss_options[1]))
         self._reference_group = groups.get(REFERENCE_GROUP)
         if self._reference_group is not None:
             self._reference_group.reset()
+        if self.settings.reference_refresh_freq and self.settings.reference_refresh_source == "policy":
+            actor_group.execute_with_func_generator(_register_policy)
         logger.info(
             "implicit PRM ready: update_mode=%s reference=%s", self.settings.update_mode, self.settings.reference
         )
@@ -117,21 +133,51 @@ class ImplicitPRM:
     def save(self, folder: str, remote_folder: str | None, global_step: int) -> None:
         """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says."""
         self._worker_group.save_checkpoint(folder, remote_folder, global_step)
+        if self.settings.reference_refresh_freq:
+            remote = None if remote_folder is None else os.path.join(remote_folder, REFERENCE_FOLDER)
+            self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), remote, global_step)
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when the folder is missing."""
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"the checkpoint has no PRM at {folder}; it was saved with prm.enable=false")
         self._worker_group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
+        if self.settings.reference_refresh_freq:
+            reference = os.path.join(folder, REFERENCE_FOLDER)
+            if not os.path.isdir(reference):
+                raise FileNotFoundError(
+                    f"the checkpoint has no reference of the PRM at {reference}; it was saved with "
+                    f"prm.reference_refresh_freq=0"
+                )
+            self._reference_group.load_checkpoint(local_path=reference, del_local_after_load=delete_after_load)
 
     # ---- one step ----------------------------------------------------------------------------------------------
 
+    def refresh_reference(self, step: int) -> bool:
+        """Give the frozen reference newer weights if training step ``step`` (from 1) begins a new period.
+
+        It takes over the weights as they are before the updates of that step, however often the step asks. Returns
+        whether it did.
+        """
+        frequency = self.settings.reference_refresh_freq
+        if not frequency or step == 1 or (step - 1) % frequency or step == self._reference_step:
+            return False
+        self._reference_step = step
+        self._reference_group.take_over_weights(self.settings.reference_refresh_source)
+        return True
+
     def reference(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Write the reference's log-probabilities; with ``reference=policy`` they are the old log-probabilities."""
-        if self._reference_group is None:
-            old = transfer.fetch_padded(batch, ["old_log_probs"])["old_log_probs"]
-            return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: old})
-        return self._score(self._reference_group, batch, REFERENCE_LOG_PROBS)
+        """Write the reference's log-probabilities, from a pass of its own only if ``prm.reference`` needs one."""
+        kind = self.settings.reference
+        if kind == "frozen":
+            return self._score(self._reference_group, batch, REFERENCE_LOG_PROBS)
+        if kind == "base":
+            return self._score(self._worker_group, batch, REFERENCE_LOG_PROBS, no_lora_adapter=True)
+        if kind == "none":
+            mask = transfer.fetch_padded(batch, ["response_mask"])["response_mask"]
+            return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: torch.zeros_like(mask, dtype=torch.float32)})
+        name = {"policy": "old_log_probs", "kl": "ref_log_prob"}[kind]
+        return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: transfer.fetch_padded(batch, [name])[name]})
 
     def score(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Write the PRM's log-probabilities."""
@@ -169,7 +215,8 @@ class ImplicitPRM:
             mini_batch_size=self.mini_batch_rows,
             data_parallel_size=self._data_parallel_size(),
         )
-        rows = PRM_LOSSES[self.settings.loss].prepare(label_B.float(), group_B, valid_B, score_B)
+        prepare = PRM_LOSSES[self.settings.loss].prepare
+        rows = prepare(label_B.float(), group_B, valid_B, score_B, **self._loss_options[0])
         fields = {
             LABEL: rows.target_B,
             WEIGHT: rows.weight_B * plan.weight_B,
@@ -191,12 +238,35 @@ class ImplicitPRM:
         metrics = [m for m in self._worker_group.update_metrics() if m is not None]
         return self._reduce(metrics[0])
 
-    def _score(self, group: Any, batch: KVBatchMeta, name: str) -> KVBatchMeta:
+    def take_pass_counts(self) -> dict[str, int]:
+        """Tokens that went through the models since the last call, over all ranks.
+
+        Returns:
+            ``forward`` and ``backward`` of the PRM, and ``reference`` for the forward passes of a model of its own.
+            With sequence or tensor parallelism every rank of a group counts its own share or copy.
+        """
+        counts = {"forward": 0, "backward": 0, "reference": 0}
+        for rank in self._worker_group.take_pass_counts():
+            counts["forward"] += rank["forward"]
+            counts["backward"] += rank["backward"]
+        if self._reference_group is not None:
+            counts["reference"] = sum(rank["forward"] for rank in self._reference_group.take_pass_counts())
+        return counts
+
+    @property
+    def _loss_options(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options of the two parts of the loss: what is prepared on the driver, and what runs on the workers."""
+        options = dict(self.settings.loss_options)
+        on_workers = {name: options.pop(name) for name in ("time_weight",) if name in options}
+        return options, on_workers
+
+    def _score(self, group: Any, batch: KVBatchMeta, name: str, **extra: Any) -> KVBatchMeta:
         options = {
             OUTPUT_FIELD: name,
             "calculate_entropy": False,
             "compute_loss": False,
             "temperature": self.temperature,
+            **extra,
         }
         transfer.wait_for(group.score(transfer.with_options(batch, **options)))
         return transfer.with_field(batch, name)
@@ -205,7 +275,7 @@ class ImplicitPRM:
         return {
             "global_batch_size": self.mini_batch_rows,
             "mini_batch_size": self.mini_batch_rows,
-            "epochs": 1,
+            "epochs": self.settings.epochs,
             "seed": 0,
             "dataloader_kwargs": {"shuffle": False},
             "temperature": self.temperature,
@@ -221,3 +291,9 @@ class ImplicitPRM:
         if mesh not in group._dispatch_info:
             group._dispatch_info[mesh] = group._query_dispatch_info(mesh)
         return max(group._dispatch_info[mesh]) + 1
+
+
+def _register_policy(worker: Any) -> DataProto:
+    """Runs in the actor's worker: make the policy's engine known to the PRM's workers of the same process."""
+    register_engine("policy", worker.actor.engine)
+    return DataProto()

@@ -13,16 +13,22 @@
 # limitations under the License.
 """The implicit PRM as a verl worker: a language model on any engine of verl's registry, and its loss."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
+from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
+from prime_ext.prm.engines import copy_weights, engine_of, register_engine
+from prime_ext.prm.pass_counter import PassCounter
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
@@ -46,11 +52,13 @@ class PRMLoss:
     Args:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
         beta: scale of the reward.
+        options: options of the function ``loss`` of that entry.
     """
 
-    def __init__(self, name: str, beta: float):
+    def __init__(self, name: str, beta: float, options: Mapping[str, Any] | None = None):
         self.name = name
         self.beta = beta
+        self.options = dict(options or {})
         self._log_probs_of_row: dict[int, torch.Tensor] | None = None
 
     def __call__(
@@ -63,10 +71,11 @@ class PRMLoss:
         if self._log_probs_of_row is not None:
             length_B = data["responses"].offsets().diff()
             for row, log_prob_T, length in zip(fields[ROW], log_prob_BT.detach().float().cpu(), length_B, strict=True):
-                self._log_probs_of_row[int(row)] = log_prob_T[:length]
+                # Of several epochs the first: later ones have trained on these rollouts.
+                self._log_probs_of_row.setdefault(int(row), log_prob_T[:length])
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
         rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
-        loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta)
+        loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **self.options)
         return loss * data["dp_size"], {}
 
     def start_recording(self) -> None:
@@ -82,7 +91,36 @@ class PRMLoss:
 
 
 class ImplicitPRMWorker(TrainingWorker):
-    """verl's training worker with two methods that return response log-probabilities to the store of rollouts."""
+    """verl's training worker whose response log-probabilities go to the store of rollouts.
+
+    Args:
+        config: of the model, its engine, optimiser and checkpoints.
+        role: ``prm`` or ``reference``, under which other workers of this process find the engine.
+    """
+
+    def __init__(self, config: TrainingWorkerConfig, role: str = "prm"):
+        super().__init__(config)
+        self._role = role
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def reset(self) -> None:
+        """Build the engine, and count the passes through its model from then on."""
+        # A new adapter begins with random numbers: the same ones whatever was built before and on any number of ranks.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.engine_config.seed)
+            self.engine.initialize()
+        register_engine(self._role, self.engine)
+        self._passes = PassCounter(self.engine.module)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def take_pass_counts(self) -> dict[str, int]:
+        """Tokens that went through the model on this rank since the last call: ``forward`` and ``backward``."""
+        return self._passes.take()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def take_over_weights(self, role: str) -> None:
+        """Replace this model's weights by those of another engine of the process."""
+        copy_weights(engine_of(role), self.engine)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
     def score(self, data: TensorDict) -> TensorDict:

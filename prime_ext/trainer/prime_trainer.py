@@ -36,10 +36,10 @@ from prime_ext.algorithms.warm_up import ProcessWarmUp
 from prime_ext.compat import check_verl
 from prime_ext.preflight import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
 from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.trainer import checkpoint
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.prm_phase import PRMPhase
 from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
@@ -189,8 +189,9 @@ class PrimeTrainerMixin(_Trainer):
             )
         if self.prm is not None and self.config.prm.optim.total_training_steps <= 0:
             with open_dict(self.config):
-                steps = self.total_training_steps * self.parameter_sync_step
-                self.config.prm.optim.total_training_steps = steps
+                # The schedule moves once per update of the PRM.
+                steps = self.total_training_steps // self.prm.settings.update_freq * self.parameter_sync_step
+                self.config.prm.optim.total_training_steps = max(1, steps)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         multiple = super()._get_required_batch_multiple(dp_size)
@@ -284,8 +285,9 @@ class PrimeTrainerMixin(_Trainer):
         batch = super()._compute_advantage(batch, metrics)
         step = PrimeStep.load(batch, self.prime, kl_in_reward=self.config.algorithm.use_kl_in_reward)
         if self.prm is not None:
+            gated = self.gate is not None
             finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
-            batch = self._prm_step(self.prm, batch, step, metrics)
+            batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated).run(batch)
             if self._buffers_prompts:
                 metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
         with marked_timer("prime_advantage", self.timing_raw):
@@ -301,64 +303,6 @@ class PrimeTrainerMixin(_Trainer):
             metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
             value *= gate
         return value
-
-    def _prm_step(self, prm: ImplicitPRM, batch: KVBatchMeta, step: PrimeStep, metrics: dict) -> KVBatchMeta:
-        """Reference, update and score of the PRM, in the order of ``prm.update_mode``."""
-        mode, beta = prm.settings.update_mode, prm.settings.beta
-        with marked_timer("prm_reference", self.timing_raw):
-            batch = prm.reference(batch)
-        step.reference_log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
-        frequency = prm.settings.accuracy_freq
-        measure = frequency > 0 and self.global_steps % frequency == 0
-        if mode == "none":
-            step.set_scores(self._prm_score(prm, batch), beta, metrics, when="before")
-        elif mode == "before":
-            scores_BT = None
-            if measure or self.gate is not None or prm.needs_scores:
-                scores_BT = self._prm_score(prm, batch)
-                step.measure_pairs(scores_BT, metrics, when="before")
-            self._prm_update(prm, self._plan_update(prm, batch, step, scores_BT), metrics)
-            step.set_scores(self._prm_score(prm, batch), beta, metrics, when="after")
-        elif mode == "after":
-            scores_BT = self._prm_score(prm, batch)
-            step.set_scores(scores_BT, beta, metrics, when="before")
-            self._prm_update(prm, self._plan_update(prm, batch, step, scores_BT), metrics)
-        else:
-            planned = self._plan_update(prm, batch, step, None)
-            with marked_timer("prm_update", self.timing_raw):
-                self._log_update(prm.update_and_score(planned), metrics)
-            step.set_scores(self._fetch_scores(batch), beta, metrics, when="before")
-        if measure and mode in ("after", "interleaved"):
-            step.measure_pairs(self._prm_score(prm, batch), metrics, when="after")
-        return batch
-
-    @staticmethod
-    def _plan_update(
-        prm: ImplicitPRM, batch: KVBatchMeta, step: PrimeStep, scores_BT: torch.Tensor | None
-    ) -> KVBatchMeta:
-        score_B = None if scores_BT is None else step.score_sum(scores_BT)
-        return prm.put_rows(batch, step.label_B, step.group_B, step.valid_B, score_B)
-
-    def _prm_score(self, prm: ImplicitPRM, batch: KVBatchMeta) -> torch.Tensor:
-        with marked_timer("prm_score", self.timing_raw):
-            prm.score(batch)
-        return self._fetch_scores(batch)
-
-    @staticmethod
-    def _fetch_scores(batch: KVBatchMeta) -> torch.Tensor:
-        return transfer.fetch_padded(batch, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
-
-    def _prm_update(self, prm: ImplicitPRM, planned: KVBatchMeta, metrics: dict) -> None:
-        with marked_timer("prm_update", self.timing_raw):
-            self._log_update(prm.update(planned), metrics)
-
-    @staticmethod
-    def _log_update(update: dict[str, float], metrics: dict) -> None:
-        if not math.isfinite(update["loss"]):
-            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", update["loss"])
-        renamed = {"mfu": "perf/mfu/prm"}
-        for name, value in update.items():
-            metrics[renamed.get(name, name if name.startswith("perf/") else f"prm/{name}")] = value
 
 
 def _uids(prompts: TensorDict) -> list[str]:

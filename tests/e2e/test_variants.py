@@ -31,12 +31,47 @@ VARIANTS = {
     ],
     "ipvrm, policy reference": [
         "prm.loss=ipvrm",
+        "+prm.loss_options.margin=3.0",
+        "+prm.loss_options.time_weight=late",
         "prm.beta=10",
         "prm.reference=policy",
         "prime.outcome.estimator=reinforce_plus_plus_baseline",
         "prime.process.estimator=dr_grpo",
         "prime.whitening=null",
     ],
+    "reverse in two epochs every second step, reference of the KL penalty": [
+        "prm.loss=kto",
+        "prm.update_mode=reverse",
+        "prm.update_freq=2",
+        "prm.epochs=2",
+        "prm.reference=kl",
+        "actor_rollout_ref.actor.use_kl_loss=true",
+    ],
+    "LoRA on its own base": [
+        "prm.model.lora_rank=4",
+        "prm.model.target_modules=all-linear",
+        "prm.reference=base",
+    ],
+    "double forward, refreshed reference": [
+        "prm.update_mode=before",
+        "prm.reference_refresh_freq=1",
+        "trainer.save_freq=2",
+    ],
+    "no reference, the policy waits for a step": [
+        "prm.reference=none",
+        "prm.update_mode=none",
+        "trainer.critic_warmup=2",
+    ],
+}
+
+# Forward and backward passes of the PRM and forward passes of a reference model, over the tokens of steps 1 and 2.
+PASSES = {
+    "dpo, grpo": [(2, 1, 1), (2, 1, 1)],
+    "ipvrm, policy reference": [(1, 1, 0), (1, 1, 0)],
+    "reverse in two epochs every second step, reference of the KL penalty": [(1, 0, 0), (3, 2, 0)],
+    "LoRA on its own base": [(2, 1, 0), (2, 1, 0)],
+    "double forward, refreshed reference": [(2, 1, 1), (2, 1, 1)],
+    "no reference, the policy waits for a step": [(1, 0, 0), (1, 0, 0)],
 }
 
 
@@ -47,7 +82,18 @@ def test_two_steps(tmp_path, variant):
     harness.run(tmp_path, tmp_path / "run", [*overrides, *VARIANTS[variant]])
     metrics = harness.metrics(tmp_path / "run")
     assert sorted(metrics) == [1, 2]
-    for step in metrics.values():
-        assert math.isfinite(step["prm/loss"]) and step["prm/grad_norm"] > 0 and step["actor/grad_norm"] > 0
+    for step, passes in zip((1, 2), PASSES[variant], strict=True):
+        logged = metrics[step]
+        waits = step == 1 and "trainer.critic_warmup=2" in VARIANTS[variant]
+        assert ("actor/grad_norm" in logged) != waits
+        counted = tuple(logged[f"prm/passes/{name}"] for name in ("forward", "backward", "reference"))
+        assert counted == pytest.approx(passes, abs=1e-12)
+        if passes[1]:
+            assert math.isfinite(logged["prm/loss"]) and logged["prm/grad_norm"] > 0
+        else:
+            assert "prm/loss" not in logged
     warm_up = "prime.process.warm_up_steps=1" in VARIANTS[variant]
     assert ("prime/process/return_std" not in metrics[1]) == warm_up and "prime/process/return_std" in metrics[2]
+    if variant == "double forward, refreshed reference":
+        checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2" / "prm"
+        assert (checkpoint / "reference" / "model_world_size_1_rank_0.pt").is_file()

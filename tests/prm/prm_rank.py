@@ -112,7 +112,7 @@ class Prm:
         self.prm = ImplicitPRM(config, settings)
         self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only))
         self.worker.reset()
-        self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta))
+        self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta, self.prm._loss_options[1]))
 
     def batch(self, rollouts, order, fields, **options):
         """This rank's share of the rows, in the order of the plan."""

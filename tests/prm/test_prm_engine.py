@@ -14,92 +14,26 @@
 """The implicit PRM on verl's FSDP2 engine, on one and on two gloo ranks, against a plain loop over transformers."""
 
 import math
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from launch import run_ranks, write_model
+from transformers import LlamaForCausalLM
 
-RANK_PROGRAM = Path(__file__).parent / "prm_rank.py"
 BETA = 0.5
 VARIANTS = ["micro-batches of 2", "micro-batches of 1", "micro-batches of 4", "dynamic batches", "remove padding"]
 
 
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory):
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=40,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
-    model = LlamaForCausalLM(config)
-    for parameter in model.parameters():
-        parameter.data.mul_(2.5)  # away from the uniform distribution of a fresh model
     path = tmp_path_factory.mktemp("model")
-    model.save_pretrained(path)
-    vocabulary = {"<pad>": 0, "<eos>": 1, **{str(number): number for number in range(2, 40)}}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
+    write_model(path)
     return path
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def run_ranks(model_path, work_dir, n_ranks):
-    root = str(Path(__file__).resolve().parents[2])
-    environment = os.environ | {
-        "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_PLUGINS": "none",
-        "WORLD_SIZE": str(n_ranks),
-        "LOCAL_WORLD_SIZE": str(n_ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-    }
-    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with open(log, "w") as stream:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(RANK_PROGRAM), str(model_path), str(work_dir)],
-                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    try:
-        codes = [process.wait(timeout=300) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
-    return torch.load(work_dir / "results.pt", weights_only=False)
 
 
 @pytest.fixture(scope="module")
 def results_by_ranks(model_path, tmp_path_factory):
-    return {n: run_ranks(model_path, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+    return {n: run_ranks("prm_rank.py", model_path, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
 
 
 @pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])

@@ -125,15 +125,27 @@ def test_the_gate_remembers_as_many_steps_in_every_mode(make):
     assert once == ReliabilityGate(average=once.average)
 
 
-def test_the_prms_schedule_counts_its_updates(make, monkeypatch):
-    trainer = make(**SEPARATE)
+@pytest.mark.parametrize("update_freq, updates", [(1, 5 * 4), (2, 2 * 4)])
+def test_the_prms_schedule_counts_its_updates(make, monkeypatch, update_freq, updates):
+    trainer = make(**SEPARATE, **{"prm.update_freq": update_freq})
 
     def verls_part(self):
         self.train_dataset, self.total_training_steps = [None] * 100, 5
 
     monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._init_dataloader", verls_part)
     trainer._init_dataloader()
-    assert trainer.config.prm.optim.total_training_steps == 5 * 4
+    assert trainer.config.prm.optim.total_training_steps == updates
+
+
+def test_a_reference_is_refreshed_once_per_step_however_many_updates_it_has(make):
+    prm = make(**SEPARATE, **{"prm.reference_refresh_freq": 2}).prm
+    taken = []
+    prm._reference_group = SimpleNamespace(take_over_weights=taken.append)
+    assert [prm.refresh_reference(step) for step in (1, 1, 2, 3, 3, 4, 5, 5)] == [False] * 3 + [True] + [False] * 2 + [
+        True,
+        False,
+    ]
+    assert len(taken) == 2
 
 
 def test_what_is_saved_comes_back(make, monkeypatch, tmp_path):

@@ -132,13 +132,15 @@ ONE_KEY = [
     ("prm.beta", 0.0, "prm.beta=0.0 must be a number > 0"),
     ("prm.loss", "bce", "prm.loss='bce' is not one of ce, bon_acc, bon_rm, dpo, nca, kto, ipvrm"),
     ("prm.loss", "dpo", "prm.loss=dpo compares with the PRM's scores before the update"),
-    ("prm.update_mode", "reverse", "'reverse' is not one of none, before, after, interleaved"),
+    ("prm.update_mode", "first", "'first' is not one of none, before, after, interleaved, reverse"),
     ("prm.reference", "freeze", "prm.reference='freeze' is not one of frozen, policy"),
     ("prm.mini_batch_size", 2.5, "prm.mini_batch_size=2.5 must be a whole number of prompts >= 1"),
     ("prm.use_dynamic_bsz", False, "prm.micro_batch_size_per_gpu=None must be a whole number"),
     ("prm.use_dynamic_bsz", "no", "prm.use_dynamic_bsz='no' must be true or false"),
     ("prm.max_token_len_per_gpu", None, "prm.max_token_len_per_gpu=None must be a whole number"),
     ("prm.accuracy_freq", -1, "prm.accuracy_freq=-1 must be a whole number >= 0"),
+    ("prm.reference", "kl", "prm.reference=kl reads the reference of the policy's KL penalty, which is off; set"),
+    ("prm.reference", "base", "switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"),
     # the rest of the configuration
     ("actor_rollout_ref.rollout.n", 1, "rollout.n=1: prime.outcome.estimator=rloo compares the rollouts of a prompt"),
     ("actor_rollout_ref.rollout.n", 1, "rollout.n=1: a single rollout is never inside prime.filter; disable it"),
@@ -384,6 +386,42 @@ def test_fractions_as_labels_need_a_loss_that_takes_them(problems_of):
     assert problems_of(changes={**changes, "prm.loss": "nca"}) == []
     (problem,) = problems_of(changes={**changes, "prm.loss": "kto"})
     assert "code_reward=fraction makes labels between 0 and 1, but prm.loss=kto takes 0 and 1 only" in problem
+
+
+REFERENCES = [
+    ({"prm.reference": "kl", "actor_rollout_ref.actor.use_kl_loss": True}, None),
+    ({"prm.reference": "kl", "algorithm.use_kl_in_reward": True}, None),
+    ({"prm.reference": "base", "prm.model.lora_rank": 8}, None),
+    ({"prm.reference_refresh_freq": 4}, None),
+    (
+        {"prm.reference_refresh_freq": 4, "actor_rollout_ref.model.lora_rank": 8},
+        "prm.reference_refresh_source=policy is trained through a LoRA adapter",
+    ),
+    (
+        {"prm.reference_refresh_freq": 4, "prm.reference_refresh_source": "prm", "prm.model.lora_rank": 8},
+        "prm.reference_refresh_source=prm is trained through a LoRA adapter",
+    ),
+    (
+        {"prm.model.lora_rank": 8, "prm.checkpoint.save_contents": ["model", "hf_model"]},
+        "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter",
+    ),
+    ({"prm.update_mode": "none", "prm.epochs": 2}, "prm.epochs=2 has no effect with prm.update_mode=none"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFERENCES)
+def test_references_and_adapters_that_cannot_work_are_refused(problems_of, changes, message):
+    problems = problems_of(changes=changes)
+    assert problems == [] if message is None else len(problems) == 1 and message in problems[0]
+
+
+def test_a_refreshed_reference_needs_fsdp2(problems_of):
+    changes = {"trainer.n_gpus_per_node": 8, "prm.reference_refresh_freq": 4}
+    problems = problems_of("prime_trainer", changes=changes)
+    assert problems == [
+        "prm.reference_refresh_freq > 0 copies shards of fsdp2; the strategy of policy is fsdp",
+        "prm.reference_refresh_freq > 0 copies shards of fsdp2; the strategy of prm is fsdp",
+    ]
 
 
 def test_what_the_settings_say_of_the_losses_is_what_the_losses_say():

@@ -1,0 +1,77 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What can be said against the settings of the PRM from the configuration alone."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from omegaconf import DictConfig
+
+from prime_ext.settings import PRMSettings
+
+
+def lora_rank(model: Any) -> int:
+    """Rank of the LoRA adapter of a model section (``lora.rank`` of Megatron, ``lora_rank`` of FSDP); 0 without one."""
+    nested = model.get("lora", None) or {}
+    return int(nested.get("rank", 0) or model.get("lora_rank", 0) or 0)
+
+
+def has_adapter(model: Any) -> bool:
+    """Whether the model is trained through an adapter, a new one or one that is loaded."""
+    return lora_rank(model) > 0 or model.get("lora_adapter_path", None) is not None
+
+
+def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    """One line per combination of settings that cannot work."""
+    if not prm.enable:
+        return
+    yield from _check_reference(config, prm)
+    yield from _check_adapter(config, prm)
+    if prm.update_mode == "none":
+        for key, value, plain in (("update_freq", prm.update_freq, 1), ("epochs", prm.epochs, 1)):
+            if value != plain:
+                yield f"prm.{key}={value} has no effect with prm.update_mode=none; leave it at {plain}"
+
+
+def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    policy = config.actor_rollout_ref
+    penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    if prm.reference == "kl" and not penalty:
+        yield (
+            "prm.reference=kl reads the reference of the policy's KL penalty, which is off; set "
+            "actor_rollout_ref.actor.use_kl_loss=true, or prm.reference to frozen or policy"
+        )
+    if prm.reference == "base" and not has_adapter(config.prm.model):
+        yield "prm.reference=base switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"
+    if prm.reference_refresh_freq:
+        source = prm.reference_refresh_source
+        side = policy.actor if source == "policy" else config.prm.engine
+        for key, strategy in ((source, side.get("strategy")), ("prm", config.prm.engine.get("strategy"))):
+            if strategy != "fsdp2":
+                yield f"prm.reference_refresh_freq > 0 copies shards of fsdp2; the strategy of {key} is {strategy}"
+        if has_adapter(policy.model if source == "policy" else config.prm.model):
+            yield (
+                f"prm.reference_refresh_source={source} is trained through a LoRA adapter, whose weights do not fit "
+                f"the reference; set prm.reference_refresh_freq=0"
+            )
+
+
+def _check_adapter(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    if not has_adapter(config.prm.model):
+        return
+    if "hf_model" in config.prm.checkpoint.save_contents:
+        yield (
+            "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter; leave it out "
+            "and use `python -m prime_ext.prm.export` on the checkpoint"
+        )

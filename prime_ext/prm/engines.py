@@ -1,0 +1,60 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The engines that live in one worker process, by role, and the copy of weights between two of them."""
+
+from typing import Any
+
+import torch
+
+_ENGINES: dict[str, Any] = {}
+
+
+def register_engine(role: str, engine: Any) -> None:
+    """Make an engine of this process known under its role: ``policy``, ``prm`` or ``reference``."""
+    _ENGINES[role] = engine
+
+
+def engine_of(role: str) -> Any:
+    """The engine of a role. Raises RuntimeError when this process has none."""
+    if role not in _ENGINES:
+        raise RuntimeError(f"this process has no engine of the role {role!r}; it has {sorted(_ENGINES) or 'none'}")
+    return _ENGINES[role]
+
+
+@torch.no_grad()
+def copy_weights(source: Any, target: Any) -> int:
+    """Copy the parameters of one FSDP2 engine to another of the same architecture and sharding, shard by shard.
+
+    Dtypes and devices may differ (a reference in bfloat16, offloaded weights). Returns the number of parameters of this
+    rank that were copied.
+
+    Raises:
+        RuntimeError: names or shapes of the shards differ; nothing has been copied then.
+    """
+    theirs = dict(source.module.named_parameters())
+    ours = dict(target.module.named_parameters())
+    if theirs.keys() != ours.keys():
+        odd = sorted(theirs.keys() ^ ours.keys())[0]
+        raise RuntimeError(f"the models are not of the same architecture: only one of them has {odd}")
+    pairs = [(name, _shard(theirs[name]), _shard(parameter)) for name, parameter in ours.items()]
+    for name, new, old in pairs:
+        if new.shape != old.shape:
+            raise RuntimeError(f"shards of {name} differ: {tuple(new.shape)} against {tuple(old.shape)}")
+    for _, new, old in pairs:
+        old.copy_(new)
+    return sum(old.numel() for _, _, old in pairs)
+
+
+def _shard(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter.data

@@ -1,0 +1,160 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The implicit PRM's part of a training step: reference, scores and update, in the order of ``prm.update_mode``.
+
+================  =====================  ==========================  ==================================================
+``update_mode``   before the update      update                      process rewards are the log-ratios of
+================  =====================  ==========================  ==================================================
+``none``          scoring pass           none                        the scoring pass
+``after``         scoring pass           forward, backward           the scoring pass
+``interleaved``   nothing                forward, backward           the training forward passes (single forward)
+``reverse``       scoring pass           forward, backward           the training forward passes
+``before``        only if needed         forward, backward           a scoring pass after the update (double forward)
+================  =====================  ==========================  ==================================================
+
+A step in which the PRM is not due for an update (``prm.update_freq``) goes as with ``none``.
+"""
+
+import logging
+import math
+from collections.abc import MutableMapping
+
+import torch
+from transfer_queue import KVBatchMeta
+from verl.utils.debug import marked_timer
+
+from prime_ext import transfer
+from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
+from prime_ext.trainer.prime_step import PrimeStep
+
+logger = logging.getLogger(__name__)
+
+# verl's names of the metrics of an update that are not the PRM's own.
+_RENAMED = {"mfu": "perf/mfu/prm"}
+
+
+class PRMPhase:
+    """One training step of the PRM.
+
+    Args:
+        prm: the PRM.
+        step: the tensors of this training step; the process rewards are put there.
+        metrics: of the training step; the PRM's are added.
+        timing: seconds by name, as verl's timers fill it.
+        global_step: number of the training step, from 1.
+        gated: whether the pair accuracy before the update is needed whatever it costs.
+    """
+
+    def __init__(
+        self,
+        prm: ImplicitPRM,
+        step: PrimeStep,
+        metrics: dict,
+        timing: MutableMapping[str, float],
+        global_step: int,
+        gated: bool,
+    ):
+        self.prm, self.step, self.metrics, self.timing = prm, step, metrics, timing
+        self.global_step, self.gated = global_step, gated
+        settings = prm.settings
+        self.beta = settings.beta
+        due = settings.update_mode != "none" and global_step % settings.update_freq == 0
+        self.mode = settings.update_mode if due else "none"
+        self.measures = settings.accuracy_freq > 0 and global_step % settings.accuracy_freq == 0
+
+    def run(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Do it all. Returns the batch that knows the new fields."""
+        batch = self._reference(batch)
+        {
+            "none": self._score_only,
+            "after": self._score_then_update,
+            "interleaved": self._update_and_score,
+            "reverse": self._update_and_score,
+            "before": self._update_then_score,
+        }[self.mode](batch)
+        if self.measures and self.mode in ("after", "interleaved", "reverse"):
+            self.step.measure_pairs(self._score(batch), self.metrics, when="after")
+        self._log_passes(batch)
+        return batch
+
+    # ---- the modes -------------------------------------------------------------------------------------------
+
+    def _score_only(self, batch: KVBatchMeta) -> None:
+        self.step.set_scores(self._score(batch), self.beta, self.metrics, when="before")
+
+    def _score_then_update(self, batch: KVBatchMeta) -> None:
+        scores_BT = self._score(batch)
+        self.step.set_scores(scores_BT, self.beta, self.metrics, when="before")
+        self._update(self._planned(batch, scores_BT))
+
+    def _update_and_score(self, batch: KVBatchMeta) -> None:
+        scores_BT = None
+        if self.mode == "reverse":
+            scores_BT = self._score(batch)
+            self.step.measure_pairs(scores_BT, self.metrics, when="before")
+        planned = self._planned(batch, scores_BT)
+        with marked_timer("prm_update", self.timing):
+            self._log_update(self.prm.update_and_score(planned))
+        # The training forward passes of interleaved are the nearest to "before" that it has.
+        when = "before" if scores_BT is None else "during"
+        self.step.set_scores(self._fetch_scores(batch), self.beta, self.metrics, when)
+
+    def _update_then_score(self, batch: KVBatchMeta) -> None:
+        scores_BT = None
+        if self.measures or self.gated or self.prm.needs_scores:
+            scores_BT = self._score(batch)
+            self.step.measure_pairs(scores_BT, self.metrics, when="before")
+        self._update(self._planned(batch, scores_BT))
+        self.step.set_scores(self._score(batch), self.beta, self.metrics, when="after")
+
+    # ---- what they are made of -------------------------------------------------------------------------------
+
+    def _reference(self, batch: KVBatchMeta) -> KVBatchMeta:
+        with marked_timer("prm_reference", self.timing):
+            if self.prm.refresh_reference(self.global_step):
+                logger.info("step %d: the PRM's reference has newer weights", self.global_step)
+            batch = self.prm.reference(batch)
+        self.step.reference_log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
+        return batch
+
+    def _score(self, batch: KVBatchMeta) -> torch.Tensor:
+        with marked_timer("prm_score", self.timing):
+            self.prm.score(batch)
+        return self._fetch_scores(batch)
+
+    @staticmethod
+    def _fetch_scores(batch: KVBatchMeta) -> torch.Tensor:
+        return transfer.fetch_padded(batch, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
+
+    def _planned(self, batch: KVBatchMeta, scores_BT: torch.Tensor | None) -> KVBatchMeta:
+        step = self.step
+        score_B = None if scores_BT is None else step.score_sum(scores_BT)
+        return self.prm.put_rows(batch, step.label_B, step.group_B, step.valid_B, score_B)
+
+    def _update(self, planned: KVBatchMeta) -> None:
+        with marked_timer("prm_update", self.timing):
+            self._log_update(self.prm.update(planned))
+
+    def _log_update(self, update: dict[str, float]) -> None:
+        if not math.isfinite(update["loss"]):
+            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", update["loss"])
+        for name, value in update.items():
+            self.metrics[_RENAMED.get(name, name if name.startswith("perf/") else f"prm/{name}")] = value
+
+    def _log_passes(self, batch: KVBatchMeta) -> None:
+        """Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all."""
+        tokens = sum(tag["seq_len"] for tag in batch.tags)
+        for name, count in self.prm.take_pass_counts().items():
+            self.metrics[f"prm/passes/{name}"] = count / tokens

@@ -1,0 +1,124 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One rank of the tests of LoRA, of refreshed references and of several epochs; see prm_rank.py."""
+
+import sys
+from pathlib import Path
+
+import prm_rank as base
+import torch
+import torch.distributed as dist
+from verl.utils import tensordict_utils as tu
+
+from prime_ext.prm.engines import copy_weights
+from prime_ext.prm.worker import OUTPUT_FIELD
+
+LORA = {
+    "prm.model.lora_rank": 4,
+    "prm.model.lora_alpha": 8,
+    "prm.model.target_modules": "all-linear",
+    "prm.reference": "base",
+    "prm.optim.lr": 2e-2,
+}
+
+
+def base_scores(prm, rollouts):
+    """Log-probabilities with the adapter off, as ``reference=base`` asks for them."""
+    options = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+    data, rows = prm.batch(rollouts, list(range(len(rollouts))), {}, no_lora_adapter=True, **options)
+    return base.gathered(dict(zip(rows, prm.worker.score(data)["out"].unbind(), strict=True)))
+
+
+def optimizer_size(prm):
+    """Numbers in the optimiser's state over all ranks, less its step counters."""
+    states = prm.worker.engine.optimizer.state.values()
+    local = [getattr(value, "_local_tensor", value) for state in states for value in state.values()]
+    sizes = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, sum(value.numel() for value in local if value.dim() > 0))
+    return sum(sizes)
+
+
+def main(model_path, work_dir):
+    rollouts = base.build_rollouts()
+    results = {"rollouts": rollouts}
+    plain = base.Prm(model_path)
+    results["plain scores"] = plain.score(rollouts)
+
+    # LoRA: adapter off is the reference, whatever the adapter has learnt.
+    adapted = base.Prm(model_path, LORA)
+    results["initial"] = adapted.score(rollouts)
+    reference = base_scores(adapted, rollouts)
+    results["reference"] = reference
+    adapted.worker.take_pass_counts()
+    results["updates"] = [adapted.update(rollouts, reference) for _ in range(3)]
+    results["counts of three updates"] = adapted.worker.take_pass_counts()
+    results["optimiser size"] = optimizer_size(adapted)
+    results["trained"] = adapted.score(rollouts)
+    results["reference after training"] = base_scores(adapted, rollouts)
+    folder = str(Path(work_dir) / "lora")
+    adapted.worker.save_checkpoint(folder, global_step=3)
+    dist.barrier()
+    resumed = base.Prm(model_path, LORA)
+    resumed.worker.load_checkpoint(folder)
+    results["resumed"] = [(each.update(rollouts, reference), each.score(rollouts)) for each in (adapted, resumed)]
+
+    # A refreshed reference has the weights of the model that it took over.
+    frozen = base.Prm(model_path, forward_only=True)
+    plain.update(rollouts, frozen.score(rollouts))
+    results["plain optimiser size"] = optimizer_size(plain)
+    results["copied"] = copy_weights(plain.worker.engine, frozen.worker.engine)
+    results["refreshed"], results["its source"] = frozen.score(rollouts), plain.score(rollouts)
+    try:
+        copy_weights(adapted.worker.engine, frozen.worker.engine)
+    except RuntimeError as error:
+        results["other architecture"] = str(error)
+    results["after a refused copy"] = frozen.score(rollouts)
+    frozen_folder = str(Path(work_dir) / "reference")
+    frozen.worker.save_checkpoint(frozen_folder, global_step=1)
+    dist.barrier()
+    restored = base.Prm(model_path, forward_only=True)
+    restored.worker.load_checkpoint(frozen_folder)
+    results["restored reference"] = restored.score(rollouts)
+
+    # Two epochs: the scores are those of the first, the weights those after two passes.
+    once, twice = base.Prm(model_path), base.Prm(model_path, {"prm.epochs": 2})
+    reference = once.score(rollouts)
+    for prm in (once, twice):
+        prm.worker.take_pass_counts()
+    once_metrics, once_scores = once.update_and_score(rollouts, reference)
+    twice_metrics, twice_scores = twice.update_and_score(rollouts, reference)
+    results["epochs"] = (once_scores, twice_scores, len(once_metrics["loss"]), len(twice_metrics["loss"]))
+    results["epoch counts"] = [prm.worker.take_pass_counts() for prm in (once, twice)]
+    tokens = sum(len(r["prompt"]) + len(r["response"]) for r in rollouts)
+    results["tokens"] = tokens
+
+    # Options of a loss reach it.
+    losses = {}
+    for name, options in (("plain", {}), ("late", {"time_weight": "late"})):
+        prm = base.Prm(model_path, {"prm.loss": "ipvrm", "prm.loss_options": options, "prm.beta": 10.0})
+        data, _ = prm.planned(rollouts, [value - 0.1 for value in reference])
+        losses[name] = tu.get(prm.worker.train_mini_batch(data), "metrics")["loss"]
+    results["losses"] = losses
+
+    totals = [None] * dist.get_world_size()
+    dist.all_gather_object(totals, (results["counts of three updates"], results["epoch counts"]))
+    results["counts of all ranks"] = totals
+    if dist.get_rank() == 0:
+        torch.save(results, Path(work_dir) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,143 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The PRM as a LoRA adapter, references that change, several epochs: on one and on two gloo ranks."""
+
+import pytest
+import torch
+from launch import run_ranks, write_model
+from transformers import AutoTokenizer
+
+from prime_ext.prm.export import build_model, export
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(model_path, tmp_path_factory):
+    folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
+    return {n: (run_ranks("adapter_rank.py", model_path, folder, n), folder) for n, folder in folders.items()}
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
+def run(request, runs):
+    return runs[request.param]
+
+
+@pytest.fixture
+def results(run):
+    return run[0]
+
+
+def largest_difference(left, right):
+    return max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
+
+
+def test_a_fresh_adapter_is_the_base_model(results):
+    assert largest_difference(results["initial"], results["plain scores"]) == 0.0
+    assert largest_difference(results["initial"], results["reference"]) == 0.0
+
+
+def test_training_moves_the_adapter_and_not_the_reference(results):
+    assert largest_difference(results["trained"], results["initial"]) > 1e-3
+    assert largest_difference(results["reference after training"], results["reference"]) == 0.0
+    losses = [update["loss"] for update in results["updates"]]
+    assert sum(losses[-1]) < sum(losses[0])
+
+
+def test_only_the_adapter_has_an_optimiser_state(results):
+    assert results["optimiser size"] < results["plain optimiser size"] / 3
+
+
+def test_a_resumed_adapter_goes_on_as_if_never_interrupted(results):
+    (update, scores), (resumed_update, resumed_scores) = results["resumed"]
+    assert update == resumed_update
+    assert largest_difference(scores, resumed_scores) == 0.0
+
+
+def test_ranks_agree(runs):
+    one, two = runs[1][0], runs[2][0]
+    moved = largest_difference(one["trained"], one["initial"])
+    assert largest_difference(one["trained"], two["trained"]) < 0.01 * moved
+
+
+def test_an_exported_adapter_is_merged(run, tmp_path):
+    results, folder = run
+    export(folder / "lora", tmp_path / "merged")
+    model = build_model(folder / "lora")
+    assert not any("lora" in name for name in model.state_dict())
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab()["<eos>"] == 1
+    for row, rollout in enumerate(results["rollouts"]):
+        ids = torch.cat((rollout["prompt"], rollout["response"]))
+        with torch.no_grad():
+            log_probs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        response = log_probs[len(rollout["prompt"]) - 1 :]
+        torch.testing.assert_close(response, results["trained"][row], atol=2e-5, rtol=0)
+
+
+def test_an_export_never_overwrites(run, tmp_path):
+    _, folder = run
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileExistsError, match="exists"):
+        export(folder / "lora", tmp_path / "there")
+    with pytest.raises(FileNotFoundError, match="must be the folder prm or actor"):
+        export(tmp_path, tmp_path / "new")
+
+
+def test_a_checkpoint_with_a_missing_rank_is_not_exported(runs, tmp_path):
+    _, folder = runs[2]
+    (tmp_path / "half").mkdir()
+    name = "model_world_size_2_rank_0.pt"
+    (tmp_path / "half" / name).write_bytes((folder / "lora" / name).read_bytes())
+    with pytest.raises(FileNotFoundError, match="not whole"):
+        export(tmp_path / "half", tmp_path / "new")
+
+
+def test_a_refreshed_reference_is_its_source(results):
+    assert results["copied"] > 0
+    assert largest_difference(results["refreshed"], results["its source"]) == 0.0
+    assert largest_difference(results["refreshed"], results["plain scores"]) > 1e-3
+    assert largest_difference(results["restored reference"], results["its source"]) == 0.0
+
+
+def test_weights_of_another_architecture_are_refused(results):
+    assert "not of the same architecture" in results["other architecture"]
+    assert largest_difference(results["after a refused copy"], results["refreshed"]) == 0.0
+
+
+def test_scores_of_several_epochs_are_those_of_the_first(results):
+    once, twice, losses_of_one, losses_of_two = results["epochs"]
+    assert losses_of_two == 2 * losses_of_one
+    assert largest_difference(once, twice) < 1e-6
+
+
+def test_passes_are_counted_by_hooks_on_the_model(results):
+    tokens = results["tokens"]
+    forward = sum(counts["forward"] for counts, _ in results["counts of all ranks"])
+    backward = sum(counts["backward"] for counts, _ in results["counts of all ranks"])
+    assert forward == backward == 3 * tokens
+    for position, epochs in ((0, 1), (1, 2)):
+        counts = [of_rank[position] for _, of_rank in results["counts of all ranks"]]
+        assert sum(count["forward"] for count in counts) == epochs * tokens
+        assert sum(count["backward"] for count in counts) == epochs * tokens
+
+
+def test_options_reach_the_loss_on_the_workers(results):
+    losses = {name: sum(values) for name, values in results["losses"].items()}
+    assert losses["late"] != losses["plain"]
