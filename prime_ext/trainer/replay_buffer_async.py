@@ -142,7 +142,7 @@ class PromptFilterReplayBufferAsync(ReplayBufferAsync):
         finished = self.finished_keys["train"] | self.failure_keys["train"]
         metrics: dict[str, float] = {
             "prime/filter/kept": self._kept_in_step,
-            "prime/filter/waiting": sum(self.judge.keeps(uid) for uid in finished),
+            "prime/filter/waiting": sum(uid not in self.judge.verdicts or self.judge.keeps(uid) for uid in finished),
             "prime/filter/in_flight": len(in_system) - len(finished),
         }
         if self._judged_in_step:

@@ -168,8 +168,11 @@ def test_the_earliest_of_the_finished_prompts_are_taken_and_the_others_wait(patc
     batches, metrics = step(rollouts, 2, 6)
     assert batches == [[1, 3]]
     assert metrics["prime/filter/waiting"] == 1 and metrics["prime/filter/in_flight"] == 3
+    rollouts.finish("0002")
+    metrics = rollouts.buffer.step_metrics()
+    assert metrics["prime/filter/waiting"] == 2 and metrics["prime/filter/in_flight"] == 2
     rollouts.finish("0004")
-    assert step(rollouts, 2, 6)[0] == [[4, 5]]
+    assert step(rollouts, 2, 6)[0] == [[2, 4]]
 
 
 def test_each_rejected_prompt_is_replaced_by_one(patch):
