@@ -22,6 +22,7 @@ The prompts of the four files are disjoint by construction (see ``task.split_of`
 
 import argparse
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,6 +77,7 @@ def write_data(
     mean_error: float = 0.25,
     misconception_seed: int = 123,
     seed: int = 0,
+    chain_lengths: Sequence[int] = task.CHAIN_LENGTHS,
 ) -> dict[str, int]:
     """Write the four files and, last, ``data.json`` with the settings, whose presence means that all is complete.
 
@@ -84,11 +86,16 @@ def write_data(
     """
     sizes = {"train": train_size, "val": val_size, "test": test_size, "sft": sft_size}
     for split, size in sizes.items():
-        problems = task.generate_problems(split, size, seed)
+        problems = task.generate_problems(split, size, seed, chain_lengths)
         rows = sft_rows(problems, mean_error, misconception_seed, seed) if split == "sft" else rl_rows(split, problems)
         write_parquet(output_dir / f"{split}.parquet", rows)
         print(f"{output_dir / f'{split}.parquet'}: {size} rows")
-    settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
+    settings = {
+        "mean_error": mean_error,
+        "misconception_seed": misconception_seed,
+        "seed": seed,
+        "chain_lengths": list(chain_lengths),
+    }
     write_json(output_dir / "data.json", {"rows": sizes, **settings})
     return sizes
 
@@ -103,6 +110,9 @@ def main() -> None:
     parser.add_argument("--mean-error", type=float, default=0.25, help="mean error probability of a demonstrated fact")
     parser.add_argument("--misconception-seed", type=int, default=123, help="which facts are mistaken, and how")
     parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
+    parser.add_argument(
+        "--chain-lengths", type=int, nargs="+", default=task.CHAIN_LENGTHS, help="numbers of operations in a problem"
+    )
     write_data(**vars(parser.parse_args()))
 
 

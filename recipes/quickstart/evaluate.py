@@ -26,7 +26,7 @@ from pathlib import Path
 
 from recipes.quickstart import task
 from recipes.quickstart.files import write_json
-from recipes.quickstart.respond import HeldOutProblem, load_model, load_problems, respond
+from recipes.quickstart.respond import MAX_RESPONSE_LENGTH, HeldOutProblem, load_model, load_problems, respond
 
 
 def proportion(right: float, count: int) -> dict[str, float | int]:
@@ -68,14 +68,29 @@ def grade(problems: list[HeldOutProblem], texts: list[str], finished: list[bool]
     }
 
 
-def evaluate(model_path: Path, data: Path, *, limit: int | None = None, seed: int = 0) -> dict:
+def evaluate(
+    model_path: Path,
+    data: Path,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    max_response_length: int = MAX_RESPONSE_LENGTH,
+) -> dict:
     """Evaluate a Hugging Face folder; returns what ``main`` writes."""
     started = time.time()
     model, tokenizer = load_model(model_path)
     problems = load_problems(data, limit)
     graded = {}
     for name, temperature in (("temperature_1", 1.0), ("greedy", 0.0)):
-        responses = respond(model, tokenizer, problems, temperature=temperature, seed=seed, description=name)
+        responses = respond(
+            model,
+            tokenizer,
+            problems,
+            temperature=temperature,
+            seed=seed,
+            description=name,
+            max_response_length=max_response_length,
+        )
         graded[name] = grade(problems, [r.text for r in responses], [r.finished for r in responses])
     return {
         "model": str(model_path),

@@ -79,6 +79,7 @@ def respond(
     temperature: float,
     seed: int,
     description: str = "responses",
+    max_response_length: int = MAX_RESPONSE_LENGTH,
 ) -> list[Response]:
     """One response per problem; temperature 0 is greedy. Problem i always gets the same random numbers for a seed."""
     generator = BatchedGenerator(
@@ -94,7 +95,7 @@ def respond(
             requests = [
                 GenerationRequest(
                     prompt_ids=prompt_token_ids(tokenizer, problem.prompt),
-                    max_new_tokens=MAX_RESPONSE_LENGTH,
+                    max_new_tokens=max_response_length,
                     temperature=temperature,
                     seed=seed * 1_000_003 + index,
                 )

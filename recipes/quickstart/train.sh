@@ -17,6 +17,7 @@
 #   bash recipes/quickstart/train.sh RUN_DIR DATA_DIR MODEL [verl overrides ...]
 #
 # Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ KEEP PYTHON
+#   MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH
 # Started again, it resumes from the last complete checkpoint of RUN_DIR.
 set -euo pipefail
 
@@ -42,8 +43,8 @@ exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     data.val_files="$DATA_DIR/val.parquet" \
     data.seed="${SEED:-0}" \
     data.train_batch_size="${PROMPTS:-16}" \
-    data.max_prompt_length=24 \
-    data.max_response_length=48 \
+    data.max_prompt_length="${MAX_PROMPT_LENGTH:-24}" \
+    data.max_response_length="${MAX_RESPONSE_LENGTH:-48}" \
     "+reward.custom_reward_function.reward_kwargs.sources={prime_ext/last_digit_chain: math}" \
     actor_rollout_ref.model.path="$MODEL" \
     actor_rollout_ref.rollout.n="${ROLLOUTS:-4}" \

@@ -1,0 +1,179 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Train and measure every variant of a suite with every seed; what is done already is skipped.
+
+    python -m recipes.ablations.run --suite choices --seeds 0 1 2 --work-dir outputs/ablations
+
+One file per run, ``RESULTS/<suite>/<variant>_seed<k>.json``, holds its curve, what the PRM did, its settings and the
+versions. An interrupted run is resumed from its last checkpoint; its checkpoints are deleted once it is measured.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from prime_ext.metrics_file import read_metrics
+from prime_ext.trainer.checkpoint import complete_steps
+from recipes.ablations.offline_prm import train_offline_prm
+from recipes.ablations.suites import SUITES, Suite, Variant
+from recipes.quickstart.data import write_data
+from recipes.quickstart.evaluate import evaluate
+from recipes.quickstart.files import read_json, write_json
+
+RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).resolve().parents[2]
+# Metrics of a training step that are kept, as means over its first and last steps.
+KEPT = (
+    "prm/pair_accuracy/before_update",
+    "prm/loss",
+    "prime/gate/value",
+    "prime/process/return_std_over_outcome",
+    "prime/accuracy/before_filter",
+    "prime/filter/examined",
+)
+# Timings of a step that are measurement, not training.
+NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
+
+
+def prepare(name: str, suite: Suite, folder: Path) -> Path:
+    """Data and warm start of a suite; returns the folder of the warm-started policy."""
+    data, start = folder / "data", folder / "sft"
+    if not (data / "data.json").exists():
+        write_data(data, mean_error=suite.mean_error, chain_lengths=suite.chain_lengths)
+    if not (start / "sft.json").exists():
+        command = [sys.executable, "-m", "recipes.quickstart.sft"]
+        subprocess.run([*command, f"--data={data / 'sft.parquet'}", f"--output-dir={start}"], cwd=ROOT, check=True)
+    return start
+
+
+def run_variant(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path, offline_prm: Path | None) -> None:
+    """One training run, resumed if it was interrupted.
+
+    Raises:
+        RuntimeError: the training failed; the end of its log is in the message.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    overrides = [
+        override.replace("{offline_prm}", str(offline_prm)).replace("{start}", str(folder / "sft"))
+        for override in variant.overrides
+    ]
+    environment = {
+        **os.environ,
+        **suite.knobs,
+        "PYTHON": sys.executable,
+        "SEED": str(seed),
+        "STEPS": str(suite.steps),
+        "SAVE_FREQ": str(suite.every),
+        "KEEP": "null",
+        "MAX_PROMPT_LENGTH": str(suite.max_prompt_length),
+        "MAX_RESPONSE_LENGTH": str(suite.max_response_length),
+    }
+    script = ROOT / "recipes" / "quickstart" / "train.sh"
+    with (run / "log.txt").open("a") as log:
+        done = subprocess.run(
+            ["bash", str(script), str(run), str(folder / "data"), str(folder / "sft"), *overrides],
+            env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        tail = (run / "log.txt").read_text(errors="replace").splitlines()[-30:]
+        raise RuntimeError("\n".join([f"{run} failed; the end of its log.txt:", *tail]))
+
+
+def measure(suite: Suite, policy: Path, folder: Path) -> dict:
+    """Accuracy of a policy on the held-out problems; the same sampling seed for all."""
+    result = evaluate(policy, folder / "data" / "test.parquet", seed=0, max_response_length=suite.max_response_length)
+    kept = {name: {k: v for k, v in result[name].items() if k != "outcomes"} for name in ("temperature_1", "greedy")}
+    return {**kept, "n_problems": result["n_problems"]}
+
+
+def result_of(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path) -> dict:
+    """What is kept of a finished run."""
+    curve = {0: read_json(folder / "start.json")}
+    for step in complete_steps(run / "checkpoints"):
+        curve[step] = measure(suite, run / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface", folder)
+    metrics = read_metrics(run / "metrics.jsonl")
+    rows = [row for row in metrics.values() if "timing_s/step" in row]
+    seconds = [row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING) for row in rows]
+    kept = {}
+    for name in KEPT:
+        values = [row[name] for row in rows if name in row]
+        if values:
+            kept[name] = {"first_5": float(np.mean(values[:5])), "last_10": float(np.mean(values[-10:]))}
+    return {
+        "label": variant.label,
+        "overrides": list(variant.overrides),
+        "seed": seed,
+        "steps": suite.steps,
+        "knobs": suite.knobs,
+        "curve": curve,
+        "metrics": kept,
+        "rollouts_examined": int(sum(row.get("prime/filter/examined", 0) for row in rows)),
+        "seconds_per_step_median": float(np.median(seconds)),
+        "versions": {name: version(name) for name in ("torch", "transformers", "verl", "ray")}
+        | {"python": platform.python_version()},
+    }
+
+
+def run_suite(name: str, seeds: Sequence[int], only: Sequence[str], work_dir: Path, results: Path) -> None:
+    """Everything of a suite that has no result yet, seed after seed, so that few seeds are complete early."""
+    suite = SUITES[name]
+    folder = work_dir / name
+    wanted = [
+        (seed, key)
+        for seed in seeds
+        for key in (only or suite.variants)
+        if not (results / name / f"{key}_seed{seed}.json").exists()
+    ]
+    if not wanted:
+        print(f"{name}: nothing left to run")
+        return
+    prepare(name, suite, folder)
+    if not (folder / "start.json").exists():
+        write_json(folder / "start.json", measure(suite, folder / "sft", folder))
+    for seed, key in tqdm(wanted, desc=name, unit="run"):
+        variant = suite.variants[key]
+        offline = train_offline_prm(suite, folder) if variant.needs_offline_prm else None
+        run = folder / "runs" / f"{key}_seed{seed}"
+        run_variant(suite, variant, seed, folder, run, offline)
+        write_json(results / name / f"{key}_seed{seed}.json", result_of(suite, variant, seed, folder, run))
+        shutil.rmtree(run / "checkpoints")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", choices=SUITES, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="*", default=[], metavar="VARIANT")
+    parser.add_argument("--work-dir", type=Path, default=Path("outputs/ablations"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.only) - set(SUITES[arguments.suite].variants))
+    if unknown:
+        sys.exit(f"--only {unknown[0]} is not a variant of {arguments.suite}; it has "
+                 f"{', '.join(SUITES[arguments.suite].variants)}")  # fmt: skip
+    work_dir = arguments.work_dir.resolve()
+    run_suite(arguments.suite, arguments.seeds, arguments.only, work_dir, arguments.results.resolve())
+
+
+if __name__ == "__main__":
+    main()

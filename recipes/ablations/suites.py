@@ -1,0 +1,125 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which runs are compared: suites of variants on one task, from one start.
+
+A variant is a list of verl overrides on top of ``recipes/quickstart/train.sh``, which is PRIME in the form of the
+paper: single forward, cross-entropy, frozen reference, leave-one-out advantages of both sources.
+"""
+
+from dataclasses import dataclass, field
+
+OUTCOME_ONLY = ("prime.process.coefficient=0", "prm.enable=false")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One column of the comparison.
+
+    Attributes:
+        label: in tables and plots.
+        overrides: of the configuration; ``{offline_prm}`` stands for the folder of the PRM that was trained offline.
+    """
+
+    label: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def needs_offline_prm(self) -> bool:
+        return any("{offline_prm}" in override for override in self.overrides)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Variants on one task.
+
+    Attributes:
+        title: what the suite asks.
+        baseline: name of the variant that the others are compared with, seed by seed.
+        variants: by name.
+        chain_lengths: operations per problem of the task, see ``recipes.quickstart.task``.
+        mean_error: of the demonstrators of the warm start.
+        max_prompt_length, max_response_length: in tokens, which are characters here.
+        steps: policy updates.
+        every: steps between evaluations.
+        knobs: of ``train.sh``.
+    """
+
+    title: str
+    baseline: str
+    variants: dict[str, Variant]
+    chain_lengths: tuple[int, ...] = (4, 5, 6, 7)
+    mean_error: float = 0.25
+    max_prompt_length: int = 24
+    max_response_length: int = 48
+    steps: int = 40
+    every: int = 20
+    knobs: dict[str, str] = field(default_factory=dict)
+
+
+CHOICES = Suite(
+    title="Choices around PRIME on the quickstart's task: PRM, order of updates, loss, reference, estimators",
+    baseline="prime",
+    variants={
+        "prime": Variant("PRIME: interleaved, ce, rloo"),
+        "outcome": Variant("no process rewards, rloo", OUTCOME_ONLY),
+        "offline": Variant(
+            "PRM trained offline, then fixed",
+            ("prm.update_mode=none", "prm.model.path={offline_prm}", "prm.reference_path={start}"),
+        ),
+        "after": Variant("update after scoring", ("prm.update_mode=after",)),
+        "before": Variant("update before scoring (double forward)", ("prm.update_mode=before",)),
+        "dpo": Variant("PRM loss dpo, update after", ("prm.loss=dpo", "prm.update_mode=after")),
+        "ipvrm": Variant("PRM loss ipvrm, beta 10", ("prm.loss=ipvrm", "prm.beta=10")),
+        "policy_reference": Variant("reference: the policy", ("prm.reference=policy",)),
+        "grpo": Variant("grpo, both sources", ("prime.outcome.estimator=grpo", "prime.process.estimator=grpo")),
+        "grpo_outcome": Variant("grpo, no process rewards", (*OUTCOME_ONLY, "prime.outcome.estimator=grpo")),
+        "reinforce": Variant(
+            "reinforce, both sources", ("prime.outcome.estimator=reinforce", "prime.process.estimator=reinforce")
+        ),
+        "reinforce_outcome": Variant(
+            "reinforce, no process rewards", (*OUTCOME_ONLY, "prime.outcome.estimator=reinforce")
+        ),
+        "prm_value": Variant(
+            "PRM as value function", ("prime.outcome.estimator=prm_value", "prime.process.coefficient=0")
+        ),
+    },
+)
+
+LONG_CHAINS = Suite(
+    title="Long chains and a sparse outcome: does PRIME help, and which guard makes it safe?",
+    baseline="outcome",
+    variants={
+        "outcome": Variant("no process rewards, rloo", OUTCOME_ONLY),
+        "prime": Variant("PRIME, no guard"),
+        "gate": Variant("reliability gate", ("prime.process.reliability_gate=true",)),
+        "warm_up": Variant("process rewards count from step 10", ("prime.process.warm_up_steps=10",)),
+        "policy_waits": Variant("policy moves from step 10", ("trainer.critic_warmup=10",)),
+        "outcome_relative": Variant(
+            "running scale relative to the outcome", ("prime.process.normalization=outcome_relative",)
+        ),
+        "redistribution": Variant("rewards shifted to sum to 0", ("prime.process.redistribution=uniform",)),
+        "gate_redistribution": Variant(
+            "gate and redistribution", ("prime.process.reliability_gate=true", "prime.process.redistribution=uniform")
+        ),
+    },
+    chain_lengths=(8, 9, 10, 11, 12),
+    mean_error=0.15,
+    max_prompt_length=36,
+    max_response_length=90,
+    steps=50,
+    every=25,
+    knobs={"LR": "5e-4"},
+)
+
+SUITES = {"choices": CHOICES, "long_chains": LONG_CHAINS}
