@@ -26,8 +26,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.preflight_async import COLOCATE_ASYNC, SEPARATE_ASYNC, check_async, prompts_per_update, rollout_ranks
+from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
-from prime_ext.settings import GROUP_ESTIMATORS, LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
+from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
 TRAINER_MODES = ("prime_sync", COLOCATE_ASYNC, SEPARATE_ASYNC)
 
@@ -56,9 +57,9 @@ def check_config(config: DictConfig) -> list[str]:
     return [
         *_check_trainer(config, prime, prm),
         *check_async(config),
-        *_check_batches(config, prm),
+        *_check_batches(config, prime, prm),
         *check_prm(config, prm),
-        *(_check_cpu(config, prm) if config.trainer.device == "cpu" else []),
+        *(_check_cpu(config, prime, prm) if config.trainer.device == "cpu" else []),
     ]
 
 
@@ -83,22 +84,10 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield "trainer.use_v1=false selects verl's deprecated trainer; PRIME needs trainer.use_v1=true"
     if mode not in TRAINER_MODES:
         yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(TRAINER_MODES)}"
-    if config.algorithm.adv_estimator != "rloo":
-        yield (
-            f"algorithm.adv_estimator={config.algorithm.adv_estimator} would be computed and thrown away; PRIME has "
-            f"its own advantage (prime.outcome, prime.process): leave it at rloo"
-        )
-    if config.critic.get("enable"):
-        yield "critic.enable=true builds a critic that PRIME never reads; leave it unset"
     if config.algorithm.filter_groups.enable:
         yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
-    if prime.process.coefficient > 0 and not prm.enable:
-        yield "prime.process.coefficient > 0 needs prm.enable=true; set the coefficient to 0 for outcome-only training"
-    if prime.process.reliability_gate and not (prm.enable and prime.outcome.coefficient > 0):
-        yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
-    if prime.process.warm_up_steps and prime.outcome.coefficient == 0:
-        yield "prime.process.warm_up_steps > 0 needs prime.outcome.coefficient > 0: nothing would be learned meanwhile"
-    yield from _check_rollouts_per_prompt(config.actor_rollout_ref.rollout.n, prime)
+    yield from check_rewards(config, prime, prm)
+    yield from check_critic(config, prime)
     if config.actor_rollout_ref.rollout.temperature <= 0:
         yield f"actor_rollout_ref.rollout.temperature={config.actor_rollout_ref.rollout.temperature} must be above 0"
     sampler = config.trainer.v1.sampler.custom_sampler
@@ -114,20 +103,7 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield "checkpoint.async_save=true leaves no moment at which a checkpoint is known to be whole; set it to false"
 
 
-def _check_rollouts_per_prompt(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:
-    if n_rollouts >= 2:
-        return
-    for name, source in (("outcome", prime.outcome), ("process", prime.process)):
-        if source.coefficient > 0 and source.estimator in GROUP_ESTIMATORS:
-            yield (
-                f"actor_rollout_ref.rollout.n={n_rollouts}: prime.{name}.estimator={source.estimator} compares the "
-                f"rollouts of a prompt and needs at least 2"
-            )
-    if prime.filter.enable:
-        yield f"actor_rollout_ref.rollout.n={n_rollouts}: a single rollout is never inside prime.filter; disable it"
-
-
-def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+def _check_batches(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     prompts = prompts_per_update(config)
     batch = f"data.train_batch_size={prompts}"
     if prompts != config.data.train_batch_size:
@@ -144,6 +120,11 @@ def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         sizes["prm.mini_batch_size"] = prm.mini_batch_size
         micro["prm.mini_batch_size"] = 0 if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
         parallel["prm.mini_batch_size"] = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
+    if prime.critic_sources:
+        critic = config.critic
+        sizes["critic.ppo_mini_batch_size"] = critic.ppo_mini_batch_size
+        micro["critic.ppo_mini_batch_size"] = 0 if critic.use_dynamic_bsz else critic.ppo_micro_batch_size_per_gpu
+        parallel["critic.ppo_mini_batch_size"] = critic.fsdp.get("ulysses_sequence_parallel_size", 1)
     for key, size in sizes.items():
         data_parallel = max(1, ranks // (parallel[key] or 1))
         if size > prompts:
@@ -162,13 +143,14 @@ def _check_batches(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
             )
 
 
-def _check_cpu(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+def _check_cpu(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
         yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
     strategies = {
         "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
         "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
         "prm.engine.strategy": config.prm.engine.get("strategy", "fsdp2") if prm.enable else "fsdp2",
+        "critic.strategy": config.critic.strategy if prime.critic_sources else "fsdp2",
     }
     for key, strategy in strategies.items():
         if strategy != "fsdp2":
@@ -212,6 +194,9 @@ def check_files(config: DictConfig) -> list[str]:
             same["prm.reference_path"] = config.prm.reference_path
         for key, path in same.items():
             problems.extend(_check_same_vocabulary(key, path, policy))
+    if config.algorithm.adv_estimator == "gae":
+        problems.extend(_check_model("critic.model.path", config.critic.model.path))
+        problems.extend(_check_same_vocabulary("critic.model.path", config.critic.model.path, policy))
     problems.extend(_check_reward(config))
     resume = config.trainer.resume_from_path
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):

@@ -17,10 +17,19 @@ Every check names the key, what it got and what it wants. Nothing here imports v
 reported before anything starts.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
+
+from prime_ext.reward_settings import (
+    ESTIMATORS_OF_THE_PRM,
+    OutcomeSettings,
+    ProcessSettings,
+    SegmentSettings,
+    SelectionSettings,
+    StepSettings,
+)
+from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
 
 # Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch.
 LOSSES = ("ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm")
@@ -35,100 +44,9 @@ TIME_WEIGHTS = ("uniform", "early", "late")
 UPDATE_MODES = ("none", "before", "after", "interleaved", "reverse")
 REFERENCES = ("frozen", "policy", "kl", "base", "none")
 REFRESH_SOURCES = ("policy", "prm")
-NORMALIZATIONS = ("batch_max", "return_std", "prefix_std", "none")
-BASELINES = ("released", "paper")
-# Those of prime_ext.algorithms.estimators that need nothing but the rollouts; the first compare rollouts of a prompt.
-GROUP_ESTIMATORS = ("rloo", "grpo", "grpo_pooled", "dr_grpo", "opo", "gpg", "reinforce_plus_plus_baseline")
-ESTIMATORS = (*GROUP_ESTIMATORS, "reinforce", "reinforce_plus_plus")
+
 ON_EXHAUSTED = ("error", "partial")
 ON_VERIFIER_FAILURE = ("drop", "zero", "stop")
-
-T = TypeVar("T")
-
-
-class SettingsError(ValueError):
-    """A configuration value that cannot work; the message is one line that says what would."""
-
-
-def _choice(key: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise SettingsError(f"{key}={value!r} is not one of {', '.join(allowed)}")
-
-
-def _number(key: str, value: Any, low: float, high: float = math.inf, open_low: bool = False) -> None:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or value > high or value < low or (open_low and value == low):
-        bounds = f"{'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if math.isfinite(high) else "")
-        raise SettingsError(f"{key}={value!r} must be a number {bounds}")
-
-
-def _boolean(key: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{key}={value!r} must be true or false")
-
-
-def _whole_number(key: str, value: Any, low: int, note: str = "") -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise SettingsError(f"{key}={value!r} must be a whole number{note} >= {low}")
-
-
-def _build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
-    if not isinstance(values, Mapping):
-        raise SettingsError(f"{prefix}={values!r} must be a section with keys")
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise SettingsError(f"unknown key {prefix}.{unknown[0]}; known keys: {', '.join(sorted(known))}")
-    missing = sorted(known - set(values))
-    if missing:
-        raise SettingsError(f"key {prefix}.{missing[0]} is missing")
-    return cls(**values)
-
-
-@dataclass(frozen=True)
-class OutcomeSettings:
-    """How the outcome reward enters the advantage (``prime.outcome``)."""
-
-    coefficient: float
-    """Weight in the sum of sources, before whitening."""
-    discount: float
-    """Discount of the outcome's return."""
-    estimator: str
-    """How rewards become an advantage; one of :data:`ESTIMATORS`."""
-
-    def __post_init__(self) -> None:
-        _choice("prime.outcome.estimator", self.estimator, ESTIMATORS)
-        _number("prime.outcome.coefficient", self.coefficient, 0.0)
-        _number("prime.outcome.discount", self.discount, 0.0, 1.0, open_low=True)
-
-
-@dataclass(frozen=True)
-class ProcessSettings:
-    """How the PRM's rewards enter the advantage (``prime.process``)."""
-
-    coefficient: float
-    """Weight in the sum of sources, before whitening."""
-    discount: float
-    """Discount of the process return."""
-    estimator: str
-    """How rewards become an advantage; one of :data:`ESTIMATORS`."""
-    normalization: str
-    """One of :data:`NORMALIZATIONS`."""
-    baseline: str
-    """Form of the leave-one-out baseline of ``rloo``: ``released`` or ``paper``."""
-    warm_up_steps: int
-    """Training steps in which the PRM learns and its rewards do not count yet."""
-    reliability_gate: bool
-    """Scale the rewards by how well the PRM orders responses it had not trained on."""
-
-    def __post_init__(self) -> None:
-        _number("prime.process.coefficient", self.coefficient, 0.0)
-        _number("prime.process.discount", self.discount, 0.0, 1.0, open_low=True)
-        _choice("prime.process.estimator", self.estimator, ESTIMATORS)
-        _whole_number("prime.process.warm_up_steps", self.warm_up_steps, 0)
-        _choice("prime.process.normalization", self.normalization, NORMALIZATIONS)
-        _choice("prime.process.baseline", self.baseline, BASELINES)
-        _boolean("prime.process.reliability_gate", self.reliability_gate)
 
 
 @dataclass(frozen=True)
@@ -147,21 +65,21 @@ class FilterSettings:
     """``error`` or ``partial``."""
 
     def __post_init__(self) -> None:
-        _boolean("prime.filter.enable", self.enable)
-        _number("prime.filter.lower", self.lower, 0.0, 1.0)
-        _number("prime.filter.upper", self.upper, 0.0, 1.0)
+        boolean("prime.filter.enable", self.enable)
+        number("prime.filter.lower", self.lower, 0.0, 1.0)
+        number("prime.filter.upper", self.upper, 0.0, 1.0)
         if self.lower > self.upper:
             raise SettingsError(
                 f"prime.filter.lower={self.lower} is above prime.filter.upper={self.upper}; no prompt could be kept"
             )
-        _boolean("prime.filter.drop_truncated", self.drop_truncated)
-        _number("prime.filter.oversample", self.oversample, 1.0)
-        _number("prime.filter.max_examined", self.max_examined, 1.0)
+        boolean("prime.filter.drop_truncated", self.drop_truncated)
+        number("prime.filter.oversample", self.oversample, 1.0)
+        number("prime.filter.max_examined", self.max_examined, 1.0)
         if self.max_examined < self.oversample:
             raise SettingsError(
                 f"prime.filter.max_examined={self.max_examined} is below prime.filter.oversample={self.oversample}"
             )
-        _choice("prime.filter.on_exhausted", self.on_exhausted, ON_EXHAUSTED)
+        choice("prime.filter.on_exhausted", self.on_exhausted, ON_EXHAUSTED)
 
 
 @dataclass(frozen=True)
@@ -174,8 +92,8 @@ class VerifierSettings:
     """Fraction of undecided rollouts in a step above which a warning is logged."""
 
     def __post_init__(self) -> None:
-        _choice("prime.verifier.on_failure", self.on_failure, ON_VERIFIER_FAILURE)
-        _number("prime.verifier.warn_rate", self.warn_rate, 0.0, 1.0)
+        choice("prime.verifier.on_failure", self.on_failure, ON_VERIFIER_FAILURE)
+        number("prime.verifier.warn_rate", self.warn_rate, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -184,6 +102,9 @@ class PrimeSettings:
 
     outcome: OutcomeSettings
     process: ProcessSettings
+    steps: StepSettings
+    segments: SegmentSettings
+    selection: SelectionSettings
     whitening: bool | None
     """None: whiten if the definition of an estimator in use does."""
     label_key: str
@@ -193,12 +114,59 @@ class PrimeSettings:
 
     def __post_init__(self) -> None:
         if self.whitening is not None:
-            _boolean("prime.whitening", self.whitening)
+            boolean("prime.whitening", self.whitening)
         if not isinstance(self.label_key, str) or not self.label_key:
             raise SettingsError(f"prime.label_key={self.label_key!r} must name a key of the reward's extra info")
-        _number("prime.poll_interval", self.poll_interval, 0.0, open_low=True)
+        number("prime.poll_interval", self.poll_interval, 0.0, open_low=True)
         if self.outcome.coefficient == 0 and self.process.coefficient == 0:
             raise SettingsError("prime.outcome.coefficient and prime.process.coefficient are both 0; one must count")
+        relative = self.process.normalization == "outcome_relative" and self.process.coefficient > 0
+        if relative and self.outcome.coefficient == 0:
+            raise SettingsError("prime.process.normalization=outcome_relative needs prime.outcome.coefficient > 0")
+        if self.one_value_of_both:
+            mine, theirs = (self.outcome.discount, self.outcome.trace), (self.process.discount, self.process.trace)
+            if mine != theirs:
+                raise SettingsError(
+                    f"prime.outcome and prime.process share one critic with estimator=gae, but their (discount, trace) "
+                    f"are {mine} and {theirs}; make them equal"
+                )
+            if relative:
+                raise SettingsError(
+                    "prime.process.normalization=outcome_relative compares two advantages, but with estimator=gae for "
+                    "both sources there is one; choose another normalization"
+                )
+
+    @property
+    def critic_sources(self) -> tuple[str, ...]:
+        """The sources whose advantage needs a critic."""
+        sources: dict[str, OutcomeSettings | ProcessSettings] = {"outcome": self.outcome, "process": self.process}
+        return tuple(name for name, part in sources.items() if part.coefficient > 0 and part.estimator == "gae")
+
+    @property
+    def one_value_of_both(self) -> bool:
+        """Whether the critic's value is that of the summed rewards of both sources."""
+        return len(self.critic_sources) == 2
+
+    @property
+    def outcome_reads_prm(self) -> bool:
+        """Whether the outcome's estimator takes values from the PRM."""
+        return self.outcome.coefficient > 0 and self.outcome.estimator in ESTIMATORS_OF_THE_PRM
+
+    @property
+    def needs_greedy(self) -> bool:
+        """Whether a greedy response to every prompt has to be generated."""
+        return self.outcome.coefficient > 0 and self.outcome.estimator == "remax"
+
+    @property
+    def needs_probabilities(self) -> bool:
+        """Whether the old policy's probabilities of the tokens are read."""
+        return self.outcome.estimator == "segment" and self.segments.cuts == "low_probability"
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether responses are cut into steps."""
+        segments = self.outcome.estimator == "segment" and self.segments.cuts == "steps"
+        return segments or self.process.granularity == "step" or self.selection.remove > 0
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PrimeSettings":
@@ -206,12 +174,15 @@ class PrimeSettings:
         if not isinstance(values, Mapping):
             raise SettingsError(f"prime={values!r} must be a section with keys")
         parts = {
-            "outcome": _build(OutcomeSettings, values.get("outcome", {}), "prime.outcome"),
-            "process": _build(ProcessSettings, values.get("process", {}), "prime.process"),
-            "verifier": _build(VerifierSettings, values.get("verifier", {}), "prime.verifier"),
-            "filter": _build(FilterSettings, values.get("filter", {}), "prime.filter"),
+            "outcome": build(OutcomeSettings, values.get("outcome", {}), "prime.outcome"),
+            "process": build(ProcessSettings, values.get("process", {}), "prime.process"),
+            "steps": build(StepSettings, values.get("steps", {}), "prime.steps"),
+            "segments": build(SegmentSettings, values.get("segments", {}), "prime.segments"),
+            "selection": build(SelectionSettings, values.get("selection", {}), "prime.selection"),
+            "verifier": build(VerifierSettings, values.get("verifier", {}), "prime.verifier"),
+            "filter": build(FilterSettings, values.get("filter", {}), "prime.filter"),
         }
-        return _build(cls, {**values, **parts}, "prime")
+        return build(cls, {**values, **parts}, "prime")
 
 
 @dataclass(frozen=True)
@@ -245,33 +216,33 @@ class PRMSettings:
     accuracy_freq: int
 
     def __post_init__(self) -> None:
-        _boolean("prm.enable", self.enable)
-        _number("prm.beta", self.beta, 0.0, open_low=True)
-        _choice("prm.loss", self.loss, LOSSES)
-        _choice("prm.update_mode", self.update_mode, UPDATE_MODES)
+        boolean("prm.enable", self.enable)
+        number("prm.beta", self.beta, 0.0, open_low=True)
+        choice("prm.loss", self.loss, LOSSES)
+        choice("prm.update_mode", self.update_mode, UPDATE_MODES)
         if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
             raise SettingsError(
                 f"prm.loss={self.loss} compares with the PRM's scores before the update, which "
                 f"prm.update_mode=interleaved does not have; set prm.update_mode to after, reverse or before"
             )
         self._check_loss_options()
-        _whole_number("prm.update_freq", self.update_freq, 1)
-        _whole_number("prm.epochs", self.epochs, 1)
-        _choice("prm.reference", self.reference, REFERENCES)
-        _whole_number("prm.reference_refresh_freq", self.reference_refresh_freq, 0)
-        _choice("prm.reference_refresh_source", self.reference_refresh_source, REFRESH_SOURCES)
+        whole_number("prm.update_freq", self.update_freq, 1)
+        whole_number("prm.epochs", self.epochs, 1)
+        choice("prm.reference", self.reference, REFERENCES)
+        whole_number("prm.reference_refresh_freq", self.reference_refresh_freq, 0)
+        choice("prm.reference_refresh_source", self.reference_refresh_source, REFRESH_SOURCES)
         if self.reference_refresh_freq and self.reference != "frozen":
             raise SettingsError(
                 f"prm.reference_refresh_freq={self.reference_refresh_freq} refreshes the weights of a frozen "
                 f"reference, and prm.reference={self.reference} has none; set it to 0, or prm.reference to frozen"
             )
-        _whole_number("prm.mini_batch_size", self.mini_batch_size, 1, " of prompts")
-        _boolean("prm.use_dynamic_bsz", self.use_dynamic_bsz)
+        whole_number("prm.mini_batch_size", self.mini_batch_size, 1, " of prompts")
+        boolean("prm.use_dynamic_bsz", self.use_dynamic_bsz)
         sizes = ("max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu",)
         for key in (*sizes, *(f"infer_{key}" for key in sizes)):
             note = f" (prm.use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
-            _whole_number(f"prm.{key}", getattr(self, key), 1, note)
-        _whole_number("prm.accuracy_freq", self.accuracy_freq, 0)
+            whole_number(f"prm.{key}", getattr(self, key), 1, note)
+        whole_number("prm.accuracy_freq", self.accuracy_freq, 0)
 
     def _check_loss_options(self) -> None:
         if not isinstance(self.loss_options, Mapping):
@@ -283,11 +254,11 @@ class PRMSettings:
                 known = f"it has {', '.join(allowed)}" if allowed else "it has none"
                 raise SettingsError(f"{key} is not an option of prm.loss={self.loss}; {known}")
             if allowed[name] is bool:
-                _boolean(key, value)
+                boolean(key, value)
             elif allowed[name] is str:
-                _choice(key, value, TIME_WEIGHTS)
+                choice(key, value, TIME_WEIGHTS)
             else:
-                _number(key, value, 0.0)
+                number(key, value, 0.0)
 
     @property
     def temperature_of_policy(self) -> bool:
@@ -300,4 +271,4 @@ class PRMSettings:
         if not isinstance(values, Mapping):
             raise SettingsError(f"prm={values!r} must be a section with keys")
         verl_sections = {"model", "engine", "optim", "checkpoint"}
-        return _build(cls, {k: v for k, v in values.items() if k not in verl_sections}, "prm")
+        return build(cls, {k: v for k, v in values.items() if k not in verl_sections}, "prm")

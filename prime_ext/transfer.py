@@ -80,6 +80,19 @@ def fetch_labels(keys: Sequence[str], partition_id: str, name: str) -> list[floa
     return [label_of(key, info, name) for key, info in zip(keys, infos, strict=True)]
 
 
+def statuses(uids: Sequence[str], partition_id: str) -> dict[str, str]:
+    """Where the generation of each of these prompts stands: ``pending``, ``running``, ``finished`` or ``failure``."""
+    tags = (tq.kv_list(partition_id) or {}).get(partition_id, {})
+    return {uid: tags[uid]["status"] for uid in uids}
+
+
+def trajectories(uids: Sequence[str], partition_id: str) -> list[str]:
+    """Keys of the finished trajectories of these prompts."""
+    wanted = set(uids)
+    tags = (tq.kv_list(partition_id) or {}).get(partition_id, {})
+    return [key for key, tag in tags.items() if not tag.get("is_prompt", False) and group_uid(key) in wanted]
+
+
 def clear(keys: Sequence[str], partition_id: str) -> None:
     """Forget trajectories."""
     tq.kv_clear(partition_id=partition_id, keys=list(keys))

@@ -32,7 +32,8 @@ class RewardSource:
         form: form of the leave-one-out baseline, see :func:`leave_one_out`; read by ``rloo`` only.
         estimator: name in ``prime_ext.algorithms.estimators.ESTIMATORS``.
         trace: lambda of generalised advantage estimation; read by ``gae`` only.
-        value_BT: value of the state before each token; needed by ``gae`` and ``prm_value``.
+        value_BT: value of the state before each token; needed by ``gae``, ``prm_value`` and ``segment``.
+        cut_BT: tokens at which a segment begins; needed by ``segment``.
         baseline_B: reward of the greedy response to the same prompt; needed by ``remax``.
         lone: what a rollout alone in its group receives from a group baseline: ``zero`` advantage, or ``keep`` its
             reward with a baseline of 0. None leaves it to the estimator (``zero`` for ``rloo``; ``keep``, as verl
@@ -47,6 +48,7 @@ class RewardSource:
     estimator: str = "rloo"
     trace: float = 1.0
     value_BT: torch.Tensor | None = None
+    cut_BT: torch.Tensor | None = None
     baseline_B: torch.Tensor | None = None
     lone: str | None = None
 

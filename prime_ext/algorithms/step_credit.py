@@ -17,6 +17,9 @@ Scores and rewards are ``(B, S)``, with the mask of steps a prefix of the row (s
 where there is no step, whatever the scores hold there.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
@@ -46,6 +49,18 @@ def strict_min_return(score_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     return spread_over_tokens(torch.where(spans.mask_BS, lowest_BS, lowest_BS.new_zeros(())), spans)
 
 
+def strict_min_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+    """r_k = G_k - G_{k+1} with G_k the smallest score of the steps from k on: :func:`strict_min_return` as rewards.
+
+    Their undiscounted return-to-go is G_k, so that every estimator can follow.
+    """
+    mask_BS = step_mask_BS.bool()
+    ahead_BS = torch.where(mask_BS, score_BS, torch.inf)
+    lowest_BS = ahead_BS.flip(-1).cummin(-1).values.flip(-1)
+    lowest_BS = torch.where(mask_BS, lowest_BS, lowest_BS.new_zeros(()))
+    return lowest_BS - torch.nn.functional.pad(lowest_BS[:, 1:], (0, 1))
+
+
 def clip_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, threshold: float) -> torch.Tensor:
     """r_k = min(p_k - threshold, 0): only bad steps count, so repeating good ones pays nothing (arXiv 2410.15115)."""
     mask_BS = step_mask_BS.bool()
@@ -70,6 +85,40 @@ def delta_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.T
 def clip_delta_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, threshold: float) -> torch.Tensor:
     """:func:`clip_rewards`, then :func:`delta_rewards` on the result (arXiv 2410.15115)."""
     return delta_rewards(clip_rewards(score_BS, step_mask_BS, threshold), step_mask_BS)
+
+
+@dataclass(frozen=True)
+class StepCredit:
+    """What a step's score pays, by name.
+
+    Attributes:
+        name: a key of :data:`CREDITS`.
+        temperature: of ``min_form``.
+        threshold: of ``clip`` and ``clip_delta``.
+    """
+
+    name: str = "sum"
+    temperature: float = 0.1
+    threshold: float = 0.0
+
+    def rewards(self, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+        """Step rewards ``(B, S)``, 0 where there is no step."""
+        return CREDITS[self.name](score_BS, step_mask_BS, self)
+
+
+def sum_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+    """r_k = p_k."""
+    return torch.where(step_mask_BS.bool(), score_BS, score_BS.new_zeros(()))
+
+
+CREDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, StepCredit], torch.Tensor]] = {
+    "sum": lambda score_BS, mask_BS, _: sum_rewards(score_BS, mask_BS),
+    "min_form": lambda score_BS, mask_BS, credit: min_form(score_BS, mask_BS, credit.temperature),
+    "strict_min": lambda score_BS, mask_BS, _: strict_min_rewards(score_BS, mask_BS),
+    "clip": lambda score_BS, mask_BS, credit: clip_rewards(score_BS, mask_BS, credit.threshold),
+    "delta": lambda score_BS, mask_BS, _: delta_rewards(score_BS, mask_BS),
+    "clip_delta": lambda score_BS, mask_BS, credit: clip_delta_rewards(score_BS, mask_BS, credit.threshold),
+}
 
 
 def token_leave_one_out(

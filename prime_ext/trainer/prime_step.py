@@ -14,18 +14,24 @@
 """The tensors of one PRIME step on the driver, and what is computed from them."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from transfer_queue import KVBatchMeta
 
 from prime_ext import transfer
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
+from prime_ext.algorithms.advantage import combine_sources
+from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
-from prime_ext.algorithms.normalization import NORMALIZATIONS
+from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
+from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
+from prime_ext.algorithms.steps import StepSpans, step_spans, sum_over_steps
 from prime_ext.settings import PrimeSettings
+from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.reward_sources import build_sources, critic_return
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +51,11 @@ class PrimeStep:
         reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, before normalisation.
         pair_accuracy_before: how the PRM ordered the pairs of this batch before it trained on them.
+        boundary_BT: tokens after which a step ends, where the settings need steps.
+        steps_timed_out: responses on which the pattern of the steps took too long.
+        value_BT: the critic's value of the state before each token, where the settings need a critic.
+        probability_BT: the old policy's probability of each token, where the settings need it.
+        greedy_B: reward of the greedy response to the same prompt, where the settings need it.
     """
 
     settings: PrimeSettings
@@ -56,12 +67,35 @@ class PrimeStep:
     reference_log_prob_BT: torch.Tensor | None = None
     process_reward_BT: torch.Tensor | None = None
     pair_accuracy_before: float | None = field(default=None)
+    boundary_BT: torch.Tensor | None = None
+    steps_timed_out: int = 0
+    value_BT: torch.Tensor | None = None
+    probability_BT: torch.Tensor | None = None
+    greedy_B: torch.Tensor | None = None
 
     @classmethod
-    def load(cls, batch: KVBatchMeta, settings: PrimeSettings, kl_in_reward: bool) -> "PrimeStep":
-        """Fetch the batch from the store of rollouts."""
+    def load(
+        cls,
+        batch: KVBatchMeta,
+        settings: PrimeSettings,
+        kl_in_reward: bool,
+        response_steps: ResponseSteps | None = None,
+        greedy: Mapping[str, float] | None = None,
+    ) -> "PrimeStep":
+        """Fetch the batch from the store of rollouts.
+
+        Args:
+            batch: the rollouts.
+            settings: the section ``prime``.
+            kl_in_reward: whether verl has put its KL penalty into the reward.
+            response_steps: finds steps; for settings that need them.
+            greedy: reward of the greedy response by prompt id; for settings that need it.
+        """
         reward_field = "token_level_rewards" if kl_in_reward else "rm_scores"
-        data = transfer.fetch_padded(batch, ["response_mask", reward_field])
+        wanted = {"responses": settings.needs_steps, "values": settings.critic_sources}
+        wanted["old_log_probs"] = settings.needs_probabilities
+        names = [name for name, needed in wanted.items() if needed]
+        data = transfer.fetch_padded(batch, ["response_mask", reward_field, *names])
         padding = [transfer.is_padding(tag) for tag in batch.tags]
         real_keys = [key for key, skip in zip(batch.keys, padding, strict=True) if not skip]
         label_B = torch.zeros(len(batch))
@@ -69,7 +103,7 @@ class PrimeStep:
         label_B[valid_B] = torch.tensor(transfer.fetch_labels(real_keys, batch.partition_id, settings.label_key))
         number: dict[str, int] = {}
         group_B = torch.tensor([number.setdefault(transfer.group_uid(key), len(number)) for key in batch.keys])
-        return cls(
+        step = cls(
             settings=settings,
             mask_BT=data["response_mask"].float() * valid_B[:, None],
             outcome_B=data[reward_field].float().sum(-1),
@@ -77,6 +111,29 @@ class PrimeStep:
             group_B=group_B,
             valid_B=valid_B,
         )
+        if settings.needs_steps:
+            if response_steps is None:
+                raise RuntimeError("the settings need the steps of the responses, but nothing was given to find them")
+            already = response_steps.timed_out
+            step.boundary_BT = response_steps.boundaries(data["responses"], step.mask_BT)
+            step.steps_timed_out = response_steps.timed_out - already
+        if settings.critic_sources:
+            step.value_BT = data["values"].float()
+        if settings.needs_probabilities:
+            step.probability_BT = data["old_log_probs"].float().exp()
+        if settings.needs_greedy:
+            if greedy is None:
+                raise RuntimeError("the settings need greedy responses, but their rewards were not given")
+            step.greedy_B = torch.zeros(len(batch))
+            step.greedy_B[valid_B] = torch.tensor([greedy[transfer.group_uid(key)] for key in real_keys])
+            # Without a verdict on the greedy response, the prompt's mean stands in; it is counted and warned about.
+            mean_B = PromptGroups.of(group_B, valid_B).mean(step.outcome_B)
+            step.greedy_B = torch.where(step.greedy_B.isnan(), mean_B, step.greedy_B)
+        return step
+
+    def spans(self) -> StepSpans | None:
+        """The steps, if the settings need them."""
+        return None if self.boundary_BT is None else step_spans(self.boundary_BT, self.mask_BT)
 
     def _log_ratio(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
         if self.reference_log_prob_BT is None:
@@ -114,42 +171,42 @@ class PrimeStep:
         if when == "before":
             self.pair_accuracy_before = accuracy
 
-    def sources(self, gate: float, metrics: dict) -> dict[str, RewardSource]:
-        """The reward sources with their coefficients; the process source is normalised over the global batch."""
-        outcome, process = self.settings.outcome, self.settings.process
-        last_BT = last_token_mask(self.mask_BT)
-        sources = {
-            "outcome": RewardSource(
-                self.outcome_B[:, None] * last_BT,
-                last_BT,
-                outcome.coefficient,
-                outcome.discount,
-                process.baseline,
-                outcome.estimator,
-                lone="zero",
-            )
-        }
-        if process.coefficient > 0 and self.process_reward_BT is not None:
-            normalize = NORMALIZATIONS[process.normalization]
-            reward_BT, normalizer = normalize(self.process_reward_BT, self.mask_BT, process.discount)
-            metrics["prime/process/normalizer"] = float(normalizer)
-            sources["process"] = RewardSource(
-                reward_BT,
-                self.mask_BT,
-                process.coefficient * gate,
-                process.discount,
-                process.baseline,
-                process.estimator,
-                lone="zero",
-            )
-        return sources
+    def drop_inconsistent(self, metrics: dict) -> None:
+        """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""
+        spans, selection = self.spans(), self.settings.selection
+        if spans is None or self.process_reward_BT is None:
+            raise RuntimeError("prime.selection needs the PRM's scores and the steps, which were not set")
+        score_BS = sum_over_steps(self.process_reward_BT, spans)
+        bounds = (selection.fewest_steps, selection.most_steps)
+        consistency_B = process_consistency(score_BS, spans.mask_BS, self.label_B, selection.length_penalty, bounds)
+        keep_B = select_consistent(consistency_B, self.label_B, self.group_B, self.valid_B, selection.remove)
+        dropped_B = self.valid_B & ~keep_B
+        metrics["prime/selection/dropped_correct"] = int((dropped_B & (self.label_B > 0.5)).sum())
+        metrics["prime/selection/dropped_wrong"] = int((dropped_B & (self.label_B <= 0.5)).sum())
+        metrics["prime/selection/consistency"] = float(consistency_B[self.valid_B].mean())
+        self.mask_BT = self.mask_BT * keep_B[:, None]
+        self.process_reward_BT = self.process_reward_BT * self.mask_BT
+        self.valid_B = keep_B
 
-    def advantages(self, gate: float, metrics: dict) -> tuple[torch.Tensor, torch.Tensor]:
-        """Combined advantages and returns, ``(B, T)`` each, 0 outside the mask."""
-        sources = self.sources(gate, metrics)
+    def advantages(
+        self, gate: float, metrics: dict, scale: OutcomeRelativeScale | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Combined advantages and returns, ``(B, T)`` each, 0 outside the mask.
+
+        Args:
+            gate: factor on the coefficient of the process rewards.
+            metrics: receives what there is to say.
+            scale: the running scale of ``outcome_relative``; updated here.
+
+        Returns:
+            The advantages; and the critic's targets where there is a critic, else the advantages before whitening.
+        """
+        sources = build_sources(self, gate, scale, metrics)
         advantage_BT, return_BT, per_source = combine_sources(
             sources, self.mask_BT, self.group_B, self.settings.whitening
         )
+        if self.settings.critic_sources and self.value_BT is not None:
+            return_BT = critic_return(self, sources)
         valid_BT = self.mask_BT.bool()
         for name, value_BT in per_source.items():
             metrics[f"prime/{name}/return_std"] = float(value_BT[valid_BT].std())

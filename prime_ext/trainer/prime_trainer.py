@@ -30,6 +30,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
 from prime_ext import transfer
+from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.warm_up import ProcessWarmUp
@@ -38,11 +39,13 @@ from prime_ext.preflight import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.trainer import checkpoint
+from prime_ext.trainer.greedy_baseline import greedy_rewards
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
 from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
+from prime_ext.trainer.response_steps import ResponseSteps
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
@@ -70,6 +73,10 @@ class PrimeTrainerMixin(_Trainer):
         self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
         prm_settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
         self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
+        self.gate: ReliabilityGate | None = None
+        self.scale: OutcomeRelativeScale | None = None
+        self.response_steps: ResponseSteps | None = None
+        self._greedy: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
         self._queued_prompts: deque[TensorDict] = deque()
         self._prompt_of_uid: dict[str, TensorDict] = {}
@@ -82,10 +89,14 @@ class PrimeTrainerMixin(_Trainer):
                 logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
             config.data.gen_batch_size = 1
         super().__init__(config)
-        self.gate = None
-        if self.prime.process.reliability_gate:
-            # The gate is asked once per mini-batch of a step; its memory lasts as many steps in every mode.
-            self.gate = ReliabilityGate(decay=ReliabilityGate.decay ** (1 / self.parameter_sync_step))
+        # Both are asked once per mini-batch of a step; their memory lasts as many steps in every mode.
+        process, share = self.prime.process, 1 / self.parameter_sync_step
+        if process.reliability_gate:
+            self.gate = ReliabilityGate(process.gate_decay**share, process.gate_start)
+        if process.normalization == "outcome_relative" and process.coefficient > 0:
+            self.scale = OutcomeRelativeScale(
+                process.relative_share, process.relative_decay**share, process.relative_limit
+            )
 
     # ---- prompts: submission, filter, refill -----------------------------------------------------------------
 
@@ -115,7 +126,12 @@ class PrimeTrainerMixin(_Trainer):
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
-        return PromptFilterReplayBuffer(max_in_flight=self._oversampled(), requeue=self._requeue_prompts, **options)
+        return PromptFilterReplayBuffer(
+            max_in_flight=self._oversampled(),
+            requeue=self._requeue_prompts,
+            on_batch=self._answer_greedily if self.prime.needs_greedy else None,
+            **options,
+        )
 
     @property
     def _mode_config(self) -> DictConfig:
@@ -166,6 +182,13 @@ class PrimeTrainerMixin(_Trainer):
             self._queued_prompts.appendleft(self._prompt_of_uid[uid])
         self._prompt_of_uid.clear()
 
+    def _answer_greedily(self, uids: list[str]) -> None:
+        """Measure ReMax's baselines of the prompts that were selected."""
+        with marked_timer("greedy_baseline", self.timing_raw):
+            prompts = [self._prompt_of_uid[uid] for uid in uids]
+            submit = super()._submit_batch_to_rollout
+            self._greedy = greedy_rewards(prompts, submit, self.global_steps, self.prime.poll_interval)
+
     # ---- the PRM's life --------------------------------------------------------------------------------------
 
     @property
@@ -182,6 +205,8 @@ class PrimeTrainerMixin(_Trainer):
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
+        if self.prime.needs_steps:
+            self.response_steps = ResponseSteps(self.prime.steps, self.tokenizer)
         batch_size, available = self.config.data.train_batch_size, len(self.train_dataset)
         if available < batch_size:
             raise SettingsError(
@@ -234,6 +259,8 @@ class PrimeTrainerMixin(_Trainer):
         self._prompts_fetched = state["prompts_fetched"]
         if self.gate is not None and state["gate_average"] is not None:
             self.gate.average = state["gate_average"]
+        if self.scale is not None and state.get("relative_scale") is not None:
+            self.scale.process_std, self.scale.outcome_std = state["relative_scale"]
         if self.config.algorithm.use_kl_in_reward and state["kl_coefficient"] is not None:
             self.kl_ctrl_in_reward.value = state["kl_coefficient"]
 
@@ -245,6 +272,7 @@ class PrimeTrainerMixin(_Trainer):
             # verl saves these prompts itself, with its store of rollouts.
             "prompts_in_system": self.replay_buffer.count_prompts() if self._buffers_prompts else 0,
             "gate_average": None if self.gate is None else self.gate.average,
+            "relative_scale": None if self.scale is None else (self.scale.process_std, self.scale.outcome_std),
             "kl_coefficient": None if kl_control is None else kl_control.value,
         }
         folder.mkdir(parents=True, exist_ok=True)
@@ -283,15 +311,25 @@ class PrimeTrainerMixin(_Trainer):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
         batch = super()._compute_advantage(batch, metrics)
-        step = PrimeStep.load(batch, self.prime, kl_in_reward=self.config.algorithm.use_kl_in_reward)
+        kl_in_reward = self.config.algorithm.use_kl_in_reward
+        step = PrimeStep.load(batch, self.prime, kl_in_reward, self.response_steps, self._greedy)
+        if self.prime.needs_greedy:
+            known = [reward for reward in self._greedy.values() if not math.isnan(reward)]
+            metrics["prime/remax/missing"] = len(self._greedy) - len(known)
+            metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
             gated = self.gate is not None
             finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
             batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated).run(batch)
             if self._buffers_prompts:
                 metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
+        if self.prime.selection.remove:
+            step.drop_inconsistent(metrics)
+            # As in verl's padding, a row with empty masks is not trained on.
+            mask_BT = step.mask_BT.long()
+            batch = transfer.put_tokens(batch, {"response_mask": mask_BT, "loss_mask": mask_BT})
         with marked_timer("prime_advantage", self.timing_raw):
-            advantage_BT, return_BT = step.advantages(self._gate_value(step, metrics), metrics)
+            advantage_BT, return_BT = step.advantages(self._gate_value(step, metrics), metrics, self.scale)
             return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
 
     def _gate_value(self, step: PrimeStep, metrics: dict) -> float:

@@ -42,6 +42,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         max_examined: prompts examined for one batch, at most.
         partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
+        on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
         kwargs: verl's own arguments.
     """
 
@@ -53,6 +54,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         max_examined: int,
         partial: bool,
         requeue: Callable[[list[str]], None],
+        on_batch: Callable[[list[str]], None] | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -61,6 +63,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         self.max_examined = max_examined
         self.partial = partial
         self.requeue = requeue
+        self.on_batch = on_batch
         self._submitted: list[str] = []
         # Guides how far to generate ahead, nothing else.
         self._acceptance_rate = 0.5
@@ -101,6 +104,8 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         if len(kept) < batch_size:
             self._report_exhaustion(batch_size, kept, examined)
         batch = self._take(partition_id, kept)
+        if self.on_batch is not None:
+            self.on_batch(kept)
         metrics = self._metrics(examined, len(kept), refills)
         self._finish_step(partition_id, examined)
         return batch, metrics

@@ -22,13 +22,8 @@ from omegaconf import OmegaConf
 
 import prime_ext.config
 from prime_ext.preflight import TRAINER_MODES
-from prime_ext.settings import (
-    FilterSettings,
-    OutcomeSettings,
-    PrimeSettings,
-    PRMSettings,
-    ProcessSettings,
-)
+from prime_ext.reward_settings import OutcomeSettings, ProcessSettings, SegmentSettings, SelectionSettings, StepSettings
+from prime_ext.settings import FilterSettings, PrimeSettings, PRMSettings
 
 FOLDER = Path(prime_ext.config.__file__).parent
 VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
@@ -38,6 +33,7 @@ CHANGED_FOR_PRIME = {
     "actor_rollout_ref.actor.use_dynamic_bsz": True,
     "actor_rollout_ref.rollout.n": 4,
     "algorithm.adv_estimator": "rloo",
+    "critic.model.path": "${actor_rollout_ref.model.path}",
     "reward.custom_reward_function.path": "pkg://prime_ext.reward.compute_score",
     "data.seed": 1,
     "trainer.experiment_name": "prime",
@@ -64,6 +60,12 @@ CHANGED_FOR_CPU = {
     "actor_rollout_ref.rollout.free_cache_engine": False,
     "actor_rollout_ref.rollout.name": "transformers",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+    "critic.fsdp.strategy": "fsdp2",
+    "critic.fsdp.use_torch_compile": False,
+    "critic.model.enable_gradient_checkpointing": False,
+    "critic.model.override_config": {"attn_implementation": "sdpa"},
+    "critic.model.use_remove_padding": False,
+    "critic.strategy": "fsdp2",
     "data.dataloader_num_workers": 0,
     "ray_kwargs.ray_init.num_cpus": 16,
     "reward.num_workers": 1,
@@ -76,6 +78,7 @@ ADDED_FOR_CPU = {
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision",
     "actor_rollout_ref.rollout.enable_sleep_mode",
+    "critic.fsdp.mixed_precision",
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.num_gpus",
 }
@@ -134,7 +137,9 @@ def names_of(cls):
 def test_keys_and_settings_are_the_same(composed):
     _, ours = composed
     assert set(ours["prime"]) == names_of(PrimeSettings)
-    for section, cls in (("outcome", OutcomeSettings), ("process", ProcessSettings), ("filter", FilterSettings)):
+    sections = {"outcome": OutcomeSettings, "process": ProcessSettings, "filter": FilterSettings}
+    sections |= {"steps": StepSettings, "segments": SegmentSettings, "selection": SelectionSettings}
+    for section, cls in sections.items():
         assert is_dataclass(cls) and set(ours["prime"][section]) == names_of(cls)
     assert set(ours["prm"]) - set(VERL_SECTIONS) == names_of(PRMSettings)
 

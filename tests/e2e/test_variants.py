@@ -39,6 +39,32 @@ VARIANTS = {
         "prime.process.estimator=dr_grpo",
         "prime.whitening=null",
     ],
+    "ppo on the outcome, steps": [
+        "algorithm.adv_estimator=gae",
+        "prime.outcome.estimator=gae",
+        "prime.outcome.trace=0.95",
+        "prime.process.granularity=step",
+        "prime.process.credit=min_form",
+        "prime.process.redistribution=uniform",
+        "prime.process.normalization=outcome_relative",
+        "prime.process.estimator=rloo_per_token",
+        "prime.steps.splitter=delimiters",
+        'prime.steps.delimiters=[";","="]',
+        "critic.optim.lr=1e-3",
+        "trainer.save_freq=2",
+    ],
+    "remax, lambda, selection": [
+        "prime.outcome.estimator=remax",
+        "prime.process.granularity=prefix_value",
+        "prime.process.reward_lambda=0.9",
+        "prime.process.discount=0",
+        "prime.process.estimator=dr_grpo",
+        "prime.process.normalization=prefix_std",
+        "prime.process.reliability_gate=true",
+        "prime.process.gate_start=1.0",
+        "prime.process.gate_decay=0.9",
+        "prime.selection.remove=1",
+    ],
     "reverse in two epochs every second step, reference of the KL penalty": [
         "prm.loss=kto",
         "prm.update_mode=reverse",
@@ -63,6 +89,16 @@ VARIANTS = {
         "trainer.critic_warmup=2",
     ],
 }
+# What must be among the metrics of every step.
+LOGGED = {
+    "ppo on the outcome, steps": ["critic/vf_loss", "prime/steps/mean", "prime/process/relative_factor"],
+    "remax, lambda, selection": [
+        "prime/remax/greedy_reward",
+        "prime/remax/missing",
+        "prime/selection/consistency",
+        "timing_s/greedy_baseline",
+    ],
+}
 
 # Forward and backward passes of the PRM and forward passes of a reference model, over the tokens of steps 1 and 2.
 PASSES = {
@@ -72,6 +108,8 @@ PASSES = {
     "LoRA on its own base": [(2, 1, 0), (2, 1, 0)],
     "double forward, refreshed reference": [(2, 1, 1), (2, 1, 1)],
     "no reference, the policy waits for a step": [(1, 0, 0), (1, 0, 0)],
+    "ppo on the outcome, steps": [(1, 1, 1), (1, 1, 1)],
+    "remax, lambda, selection": [(1, 1, 1), (1, 1, 1)],
 }
 
 
@@ -84,6 +122,7 @@ def test_two_steps(tmp_path, variant):
     assert sorted(metrics) == [1, 2]
     for step, passes in zip((1, 2), PASSES[variant], strict=True):
         logged = metrics[step]
+        assert all(math.isfinite(logged[name]) for name in LOGGED.get(variant, []))
         waits = step == 1 and "trainer.critic_warmup=2" in VARIANTS[variant]
         assert ("actor/grad_norm" in logged) != waits
         counted = tuple(logged[f"prm/passes/{name}"] for name in ("forward", "backward", "reference"))
@@ -92,8 +131,13 @@ def test_two_steps(tmp_path, variant):
             assert math.isfinite(logged["prm/loss"]) and logged["prm/grad_norm"] > 0
         else:
             assert "prm/loss" not in logged
-    warm_up = "prime.process.warm_up_steps=1" in VARIANTS[variant]
-    assert ("prime/process/return_std" not in metrics[1]) == warm_up and "prime/process/return_std" in metrics[2]
+    # With outcome_relative, rewards that are still exactly 0 in the first step have no size to be scaled to.
+    late = {"prime.process.warm_up_steps=1", "prime.process.normalization=outcome_relative"} & set(VARIANTS[variant])
+    assert ("prime/process/return_std" not in metrics[1]) == bool(late) and "prime/process/return_std" in metrics[2]
     if variant == "double forward, refreshed reference":
         checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2" / "prm"
         assert (checkpoint / "reference" / "model_world_size_1_rank_0.pt").is_file()
+    if variant == "ppo on the outcome, steps":
+        assert (
+            tmp_path / "run" / "checkpoints" / "global_step_2" / "critic" / "model_world_size_1_rank_0.pt"
+        ).is_file()

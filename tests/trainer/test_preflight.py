@@ -26,17 +26,20 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf, open_dict
 from tokenizers import Tokenizer, models
 
-from prime_ext.algorithms import estimators, normalization
+from prime_ext.algorithms import estimators, normalization, step_credit
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.preflight import check_config, check_files
-from prime_ext.settings import (
-    ESTIMATORS,
+from prime_ext.reward_settings import (
+    CREDITS,
+    CREDITS_WITH_A_THRESHOLD,
     GROUP_ESTIMATORS,
-    LOSSES,
-    LOSSES_OF_HARD_LABELS,
-    LOSSES_THAT_NEED_SCORES,
     NORMALIZATIONS,
+    OUTCOME_ESTIMATORS,
+    PROCESS_ESTIMATORS,
+    TEXT_SPLITTERS,
 )
+from prime_ext.settings import LOSSES, LOSSES_OF_HARD_LABELS, LOSSES_THAT_NEED_SCORES
+from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import preflight
 from prime_ext.verifiers.sandbox import find_protection
 
@@ -144,7 +147,31 @@ ONE_KEY = [
     # the rest of the configuration
     ("actor_rollout_ref.rollout.n", 1, "rollout.n=1: prime.outcome.estimator=rloo compares the rollouts of a prompt"),
     ("actor_rollout_ref.rollout.n", 1, "rollout.n=1: a single rollout is never inside prime.filter; disable it"),
-    ("prime.outcome.estimator", "gae", "prime.outcome.estimator='gae' is not one of rloo, grpo, grpo_pooled, dr_grpo"),
+    ("prime.outcome.estimator", "ppo", "prime.outcome.estimator='ppo' is not one of rloo, grpo, grpo_pooled, dr_grpo"),
+    ("prime.outcome.estimator", "rloo_per_token", "prime.outcome.estimator='rloo_per_token' is not one of rloo"),
+    ("prime.process.estimator", "remax", "prime.process.estimator='remax' is not one of rloo"),
+    ("prime.outcome.trace", 0.9, "prime.outcome.trace=0.9 is read by prime.outcome.estimator=gae only"),
+    ("prime.process.granularity", "word", "'word' is not one of token, step, response, prefix_value"),
+    (
+        "prime.process.credit",
+        "min_form",
+        "prime.process.credit=min_form is about steps; set prime.process.granul",
+    ),
+    ("prime.process.credit_threshold", 0.1, "prime.process.credit_threshold=0.1 is read by prime.process.credit=clip"),
+    ("prime.process.credit_temperature", 0, "prime.process.credit_temperature=0 must be a number > 0"),
+    ("prime.process.redistribution", "first", "'first' is not one of none, uniform, last"),
+    ("prime.process.reward_lambda", 2.0, "prime.process.reward_lambda=2.0 must be a number >= 0 and <= 1"),
+    ("prime.process.relative_share", 0, "prime.process.relative_share=0 must be a number > 0"),
+    ("prime.process.gate_decay", 1.5, "prime.process.gate_decay=1.5 must be a number >= 0 and <= 1"),
+    ("prime.process.gate_start", -0.5, "prime.process.gate_start=-0.5 must be a number >= 0 and <= 1"),
+    ("prime.steps.splitter", "words", "prime.steps.splitter='words' is not one of auto, labels"),
+    ("prime.steps.splitter", "pattern", "prime.steps.pattern=None with prime.steps.splitter=pattern"),
+    ("prime.steps.pattern", "^So", "prime.steps.pattern='^So' with prime.steps.splitter=auto: leave it null"),
+    ("prime.segments.cuts", "lines", "prime.segments.cuts='lines' is not one of steps, low_probability"),
+    ("prime.selection.remove", -1, "prime.selection.remove=-1 must be a whole number >= 0"),
+    ("prime.selection.remove", 3, "prime.selection.remove=3 leaves fewer than 2 of actor_rollout_ref.rollout.n=4"),
+    ("prime.selection.most_steps", 1, "prime.selection.most_steps=1 must be a whole number >= 2"),
+    ("prime.segments.every", 0, "prime.segments.every=0 must be a whole number >= 1"),
     ("prime.process.estimator", "ppo", "prime.process.estimator='ppo' is not one of rloo"),
     ("prime.process.warm_up_steps", -1, "prime.process.warm_up_steps=-1 must be a whole number >= 0"),
     ("actor_rollout_ref.rollout.n", "four", "actor_rollout_ref.rollout.n='four' must be a whole number >= 1"),
@@ -153,7 +180,11 @@ ONE_KEY = [
     ("data.train_batch_size", 12, "data.train_batch_size=12 is not a multiple of"),
     ("actor_rollout_ref.actor.ppo_mini_batch_size", 32, "ppo_mini_batch_size=32 is above data.train_batch_size=16"),
     ("prm.mini_batch_size", 3, "data.train_batch_size=16 is not a multiple of prm.mini_batch_size=3"),
-    ("algorithm.adv_estimator", "gae", "algorithm.adv_estimator=gae would be computed and thrown away"),
+    ("algorithm.adv_estimator", "grpo", "algorithm.adv_estimator=grpo would be computed and thrown away"),
+    ("algorithm.adv_estimator", "gae", "builds a critic, but neither prime.outcome.estimator nor prime.process.est"),
+    ("prime.outcome.estimator", "gae", "prime.outcome.estimator=gae needs a critic, which verl builds for algorithm."),
+    ("algorithm.lam", 0.95, "algorithm.lam=0.95 is not read by PRIME; set prime.outcome.trace and prime.process.trace"),
+    ("algorithm.gamma", 0.9, "algorithm.gamma=0.9 is not read by PRIME; set prime.outcome.discount"),
     ("algorithm.filter_groups.enable", True, "use prime.filter instead"),
     ("critic.enable", True, "critic.enable=true builds a critic that PRIME never reads"),
     ("trainer.use_v1", False, "PRIME needs trainer.use_v1=true"),
@@ -388,6 +419,82 @@ def test_fractions_as_labels_need_a_loss_that_takes_them(problems_of):
     assert "code_reward=fraction makes labels between 0 and 1, but prm.loss=kto takes 0 and 1 only" in problem
 
 
+STEPS = {"prime.process.granularity": "step"}
+GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
+COMBINATIONS = [
+    # What goes together.
+    ({**STEPS, "prime.process.credit": "clip", "prime.process.credit_threshold": 0.2}, None),
+    ({**STEPS, "prime.steps.splitter": "delimiters", "prime.steps.delimiters": [";", "\n"]}, None),
+    ({**STEPS, "prime.steps.splitter": "delimiters", "prime.steps.delimiters": [13, 26]}, None),
+    ({**STEPS, "prime.steps.splitter": "pattern", "prime.steps.pattern": r"^So\b"}, None),
+    ({"prime.process.reward_lambda": 0.9, "prime.process.discount": 0.0}, None),
+    ({**GAE, "prime.outcome.trace": 0.95}, None),
+    ({**GAE, "prime.process.estimator": "gae"}, None),
+    ({"prime.outcome.estimator": "remax"}, None),
+    ({"prime.outcome.estimator": "prm_value", "prime.process.coefficient": 0.0}, None),
+    ({"prime.outcome.estimator": "segment", "prime.segments.cuts": "low_probability"}, None),
+    ({"prime.process.normalization": "outcome_relative"}, None),
+    # What does not.
+    ({**STEPS, "prime.process.credit": "clip"}, "prime.process.credit_threshold=None must be a number"),
+    ({**STEPS, "prime.process.credit": "strict_min", "prime.process.discount": 0.9}, "credit=strict_min add up to the"),
+    ({**STEPS, "prime.process.reward_lambda": 0.5}, "prime.process.reward_lambda=0.5 is about tokens"),
+    ({"prime.process.granularity": "response", "prime.process.redistribution": "last"}, "leaves nothing of the single"),
+    (
+        {"prime.process.estimator": "masked_step", "prime.process.discount": 0.9},
+        "prime.process.discount=0.9: prime",
+    ),
+    (
+        {"prime.outcome.estimator": "segment", "prime.outcome.discount": 0.9},
+        "prime.outcome.discount=0.9: prime",
+    ),
+    (
+        {**GAE, "prime.process.estimator": "gae", "prime.process.reward_lambda": 0.5},
+        "prime.process.estimator=gae would apply a lambda twice",
+    ),
+    ({**GAE, "prime.process.estimator": "gae", "prime.process.trace": 0.5}, "share one critic with estimator=gae, but"),
+    (
+        {**GAE, "prime.process.estimator": "gae", "prime.process.normalization": "outcome_relative"},
+        "compares two advantages, but with estimator=gae for both sources there is one",
+    ),
+    ({**GAE, "critic.strategy": "fsdp"}, "critic.strategy=fsdp does not work on CPU; set it to fsdp2"),
+    ({**GAE, "critic.ppo_mini_batch_size": 3}, "is not a multiple of critic.ppo_mini_batch_size=3"),
+    ({**GAE, "critic.use_dynamic_bsz": False}, "critic.ppo_micro_batch_size_per_gpu is not set"),
+    ({**GAE, "critic.enable": False}, "critic.enable=false builds none, but prime.outcome.estimator=gae needs it"),
+    ({**GAE, "critic.model.path": "/nowhere/critic"}, "critic.model.path: /nowhere/critic does not exist"),
+    (
+        {"prime.outcome.estimator": "prm_value", "prime.process.coefficient": 0.0, "prm.enable": False},
+        "prime.outcome.estimator=prm_value reads the PRM and needs prm.enable=true",
+    ),
+    (
+        {"prime.outcome.estimator": "segment", "prm.loss": "nca"},
+        "prime.outcome.estimator=segment reads sigmoid(beta * summed log-ratio) as a probability",
+    ),
+    (
+        {"prime.process.normalization": "outcome_relative", "prime.outcome.coefficient": 0.0},
+        "prime.process.normalization=outcome_relative needs prime.outcome.coefficient > 0",
+    ),
+    (
+        {**STEPS, "prime.steps.splitter": "delimiters", "prime.steps.delimiters": [";", 13]},
+        "prime.steps.delimiters=[';', 13] must be a list of strings, or a list of token ids",
+    ),
+    ({**STEPS, "prime.steps.splitter": "pattern", "prime.steps.pattern": "("}, "prime.steps.pattern='(' is no regular"),
+]
+
+
+@pytest.mark.parametrize("changes, said", COMBINATIONS)
+def test_combinations_are_accepted_or_refused_in_one_line(problems_of, changes, said):
+    problems = problems_of(changes=changes)
+    if said is None:
+        assert problems == []
+    else:
+        (problem,) = problems
+        assert said in problem and "\n" not in problem
+
+
+def test_a_critic_on_accelerators_needs_nothing_but_the_two_keys(problems_of):
+    assert problems_of("prime_trainer", changes={"trainer.n_gpus_per_node": 8, **GAE}) == []
+
+
 REFERENCES = [
     ({"prm.reference": "kl", "actor_rollout_ref.actor.use_kl_loss": True}, None),
     ({"prm.reference": "kl", "algorithm.use_kl_in_reward": True}, None),
@@ -431,7 +538,10 @@ def test_what_the_settings_say_of_the_losses_is_what_the_losses_say():
 
 
 def test_what_the_settings_say_of_the_estimators_is_what_the_estimators_say():
-    usable = {name: entry for name, entry in estimators.ESTIMATORS.items() if not entry.needs}
-    assert set(usable) == set(ESTIMATORS)
-    assert {name for name, entry in usable.items() if entry.uses_groups} == set(GROUP_ESTIMATORS)
-    assert tuple(normalization.NORMALIZATIONS) == NORMALIZATIONS
+    known = estimators.ESTIMATORS
+    assert set(known) == {*OUTCOME_ESTIMATORS, *PROCESS_ESTIMATORS}
+    assert {name for name, entry in known.items() if entry.uses_groups} == set(GROUP_ESTIMATORS)
+    # The last one is a running factor on the advantage and no function of a batch.
+    assert (*normalization.NORMALIZATIONS, "outcome_relative") == NORMALIZATIONS
+    assert tuple(step_credit.CREDITS) == CREDITS and set(CREDITS_WITH_A_THRESHOLD) <= set(CREDITS)
+    assert tuple(SPLITTERS) == TEXT_SPLITTERS

@@ -1,0 +1,243 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Step scores by implicit PRMs and by token-classification PRMs, with transformers.
+
+A scorer tokenises responses, says how long they are, and scores batches of them. What it returns per response is kept
+raw (sums of log-ratios, probabilities), so that every score made of it is free afterwards.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from eval.prm_inputs import Response
+from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
+from prime_ext.prm.offline.data import BadData
+from prime_ext.prm.offline.export import FILE
+from prime_ext.prm.offline.text import TextEncoder, TextError
+
+SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
+LAYOUTS = ("chat", "plain")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A response ready for a model.
+
+    Attributes:
+        ids: prompt and response.
+        n_prompt: tokens of the prompt.
+        ends: index in ``ids`` of the last token of each step (implicit), or of the token that carries its score.
+    """
+
+    ids: list[int]
+    n_prompt: int
+    ends: tuple[int, ...]
+
+
+class Scorer(Protocol):
+    """What the evaluation needs of a PRM."""
+
+    max_length: int
+
+    def tokens(self, response: Response) -> Tokens: ...
+
+    def score(self, batch: Sequence[Tokens]) -> list[dict[str, Any]]: ...
+
+
+def prm_description(path: str) -> dict[str, Any]:
+    """What training has written beside a model; empty for other models."""
+    file = Path(path) / FILE
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def padded(batch: Sequence[Tokens], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask, ``(B, T)``, padded on the right."""
+    longest = max(len(tokens.ids) for tokens in batch)
+    id_BT = torch.full((len(batch), longest), pad)
+    mask_BT = torch.zeros_like(id_BT)
+    for row, tokens in enumerate(batch):
+        id_BT[row, : len(tokens.ids)] = torch.tensor(tokens.ids)
+        mask_BT[row, : len(tokens.ids)] = 1
+    return id_BT.to(device), mask_BT.to(device)
+
+
+class LogProbModel:
+    """A causal language model that returns log-probabilities of given tokens, a chunk of logits at a time.
+
+    Models whose logits are not simply hidden states times the output embedding (a bias, a scale, a soft cap) are
+    recognised when they are loaded, and their logits are computed in full; ``chunked`` says which it is.
+    """
+
+    def __init__(self, path: str, device: torch.device, dtype: torch.dtype, chunk: int, trust_remote_code: bool):
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=trust_remote_code)
+        self.model = model.eval().requires_grad_(False).to(device)
+        self.device, self.chunk = device, chunk
+        self.chunked = self._head_is_plain()
+
+    @torch.no_grad()
+    def _head_is_plain(self) -> bool:
+        id_1T = torch.arange(1, 9, device=self.device)[None] % self.model.config.vocab_size
+        head = self.model.get_output_embeddings()
+        hidden_1TH = self.model.base_model(input_ids=id_1T).last_hidden_state
+        logits_1TV = self.model(input_ids=id_1T).logits
+        return bool(torch.allclose(hidden_1TH @ head.weight.T, logits_1TV, atol=1e-3, rtol=1e-3))
+
+    @torch.no_grad()
+    def log_probs(self, batch: Sequence[Tokens], pad: int) -> list[torch.Tensor]:
+        """Log-probabilities of the response tokens of each row, float32 on the host."""
+        id_BT, mask_BT = padded(batch, pad, self.device)
+        places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
+        target_N = torch.cat([id_BT[row, place.start + 1 : place.stop + 1] for row, place in places])
+        if self.chunked:
+            hidden_BTH = self.model.base_model(input_ids=id_BT, attention_mask=mask_BT).last_hidden_state
+            hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
+            log_prob_N = chunked_log_probs(
+                hidden_NH, self.model.get_output_embeddings().weight, target_N, chunk=self.chunk
+            )
+        else:
+            logits_BTV = self.model(input_ids=id_BT, attention_mask=mask_BT).logits
+            logits_NV = torch.cat([logits_BTV[row, place] for row, place in places]).float()
+            log_prob_N = logits_NV.log_softmax(-1).gather(-1, target_N[:, None])[:, 0]
+        return list(log_prob_N.float().cpu().split([place.stop - place.start for _, place in places]))
+
+
+class ImplicitScorer:
+    """Log-ratios of a model and its reference, or the model's log-probabilities alone, summed over each step.
+
+    Args:
+        model: the PRM.
+        reference: its reference; None to score without one.
+        encoder: tokenises as in training.
+        max_length: longer responses are not scored.
+    """
+
+    def __init__(self, model: LogProbModel, reference: LogProbModel | None, encoder: TextEncoder, max_length: int):
+        self.model, self.reference, self.encoder, self.max_length = model, reference, encoder, max_length
+        if reference is not None and reference.model.config.vocab_size != model.model.config.vocab_size:
+            raise BadData(
+                f"the reference has {reference.model.config.vocab_size} tokens, the model "
+                f"{model.model.config.vocab_size}; a reference must have the model's vocabulary"
+            )
+
+    def tokens(self, response: Response) -> Tokens:
+        prompt, tokens = self.encoder.prompt(response.prompt), self.encoder.response(response.text)
+        ends = self.encoder.step_ends(tokens, response.char_ends)
+        return Tokens([*prompt, *tokens.ids], len(prompt), tuple(len(prompt) + end for end in ends))
+
+    def score(self, batch: Sequence[Tokens]) -> list[dict[str, Any]]:
+        """``log_prob`` and ``log_ratio`` (with a reference) summed over each step, and its ``tokens``."""
+        pad = self.encoder.tokenizer.pad_token_id or 0
+        own = self.model.log_probs(batch, pad)
+        other = None if self.reference is None else self.reference.log_probs(batch, pad)
+        results = []
+        for row, tokens in enumerate(batch):
+            # Running sums in double precision: differences of long prefixes must not lose digits.
+            ends = [end - tokens.n_prompt for end in tokens.ends]
+            counts = [end - before for before, end in zip([-1, *ends[:-1]], ends, strict=True)]
+            values = {"log_prob": own[row]}
+            if other is not None:
+                values["log_ratio"] = own[row] - other[row]
+            result: dict[str, Any] = {"tokens": counts}
+            for name, value_T in values.items():
+                sum_S = value_T.double().cumsum(0)[ends]
+                result[name] = torch.diff(sum_S, prepend=sum_S.new_zeros(1)).tolist()
+            results.append(result)
+        return results
+
+
+class ClassifierScorer:
+    """Probability of the positive class at the end of each step, by a token-classification model.
+
+    The input is the prompt, and each step followed by the separator, tokenised piece by piece as TRL's PRM trainer
+    does; the score is read at the separator's last token, or at the step's without a separator.
+
+    Args:
+        path: model with tokenizer.
+        layout: ``plain`` (TRL: the prompt as it is) or ``chat`` (through the chat template).
+        separator: text after each step, for TRL usually a line break; may be empty.
+        positive: index of the class that means "right".
+    """
+
+    def __init__(
+        self,
+        path: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        layout: str,
+        separator: str,
+        positive: int,
+        max_length: int,
+        trust_remote_code: bool,
+    ):
+        from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+        model = AutoModelForTokenClassification.from_pretrained(path, dtype=dtype, trust_remote_code=trust_remote_code)
+        if not 0 <= positive < model.config.num_labels:
+            raise BadData(f"--positive-label {positive} is none of the model's {model.config.num_labels} classes")
+        self.model = model.eval().requires_grad_(False).to(device)
+        self.encoder = TextEncoder(
+            AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code), append_eos=False
+        )
+        self.device, self.layout, self.positive, self.max_length = device, layout, positive, max_length
+        self.separator_ids = self.encoder.plain(separator)
+
+    def tokens(self, response: Response) -> Tokens:
+        if self.layout == "chat":
+            prompt = self.encoder.prompt(response.prompt)
+        elif isinstance(response.prompt, str):
+            prompt = self.encoder.begin() + self.encoder.plain(response.prompt)
+        else:
+            raise TextError("the prompt is a list of chat messages; use --layout chat")
+        ids, ends = list(prompt), []
+        for step in response.steps:
+            ids += self.encoder.plain(step) + self.separator_ids
+            ends.append(len(ids) - 1)
+        return Tokens(ids, len(prompt), tuple(ends))
+
+    @torch.no_grad()
+    def score(self, batch: Sequence[Tokens]) -> list[dict[str, Any]]:
+        """``probability`` of each step."""
+        id_BT, mask_BT = padded(batch, self.encoder.tokenizer.pad_token_id or 0, self.device)
+        logits_BTC = self.model(input_ids=id_BT, attention_mask=mask_BT).logits.float()
+        probability_BT = logits_BTC.softmax(-1)[..., self.positive].cpu()
+        return [{"probability": probability_BT[row, list(t.ends)].tolist()} for row, t in enumerate(batch)]
+
+
+def step_scores(result: dict[str, Any], kind: str, coefficient: float, with_reference: bool = True) -> list[float]:
+    """Scores of the steps from what a scorer returned; a classifier's are its probabilities, whatever the kind.
+
+    * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
+    * ``step``: coefficient * sum of q in the step;
+    * ``prefix_mean``, ``step_mean``: the same per token.
+
+    Raises:
+        ValueError: no such kind.
+    """
+    if "probability" in result:
+        return list(result["probability"])
+    if kind not in SCORE_KINDS:
+        raise ValueError(f"step score must be one of {', '.join(SCORE_KINDS)}, got {kind!r}")
+    sum_S = torch.tensor(result["log_ratio" if with_reference else "log_prob"], dtype=torch.float64)
+    count_S = torch.tensor(result["tokens"], dtype=torch.float64)
+    if kind.startswith("prefix"):
+        sum_S, count_S = sum_S.cumsum(0), count_S.cumsum(0)
+    # Two steps that end in the same token: the second has none of its own.
+    return (coefficient * (sum_S / count_S.clamp_min(1) if kind.endswith("mean") else sum_S)).tolist()

@@ -1,0 +1,61 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Metrics of a run as JSON Lines, and to verl's loggers."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class MetricsLog:
+    """Writes on one rank only; on the others every method does nothing.
+
+    Args:
+        path: the JSON Lines file; one object with ``step`` and ``data`` per line, like verl's ``file`` logger.
+        tracking: verl's ``Tracking``, or None.
+        active: whether this rank writes.
+    """
+
+    def __init__(self, path: Path, tracking: Any = None, active: bool = True):
+        self.path = path
+        self.tracking = tracking
+        self.active = active
+
+    def start_after(self, step: int) -> None:
+        """Forget what an interrupted run wrote after the checkpoint it is resumed from."""
+        if not self.active:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = []
+        for line in self.path.read_text().splitlines() if self.path.exists() else []:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                # The line that a kill cut off; nothing after it counts.
+                break
+            if step and record["step"] <= step:
+                kept.append(line + "\n")
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary.write_text("".join(kept))
+        os.replace(temporary, self.path)
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """One line; none for no metrics."""
+        if not self.active or not metrics:
+            return
+        with self.path.open("a") as lines:
+            lines.write(json.dumps({"step": step, "data": metrics}) + "\n")
+        if self.tracking is not None:
+            self.tracking.log(data=metrics, step=step)

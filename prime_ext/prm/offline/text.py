@@ -1,0 +1,144 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Prompts and responses as tokens, and where the steps of a response end.
+
+Training and evaluation share these functions, so that a PRM is scored on the tokens it was trained on: the prompt
+through the chat template, the response tokenised on its own, then the end-of-sequence token.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Prompt = str | list[dict[str, Any]]
+
+STEP_PREFIX = "Step {n}: "
+STEP_SEPARATOR = "\n\n"
+
+
+class TextError(ValueError):
+    """A text that cannot be tokenised as asked; the message is one line."""
+
+
+def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
+    """A prompt as chat messages; a string is one message of the user."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def join_steps(
+    steps: Sequence[str], prefix: str = STEP_PREFIX, separator: str = STEP_SEPARATOR
+) -> tuple[str, tuple[int, ...]]:
+    """One response from its steps, and the position after the last character of each step.
+
+    Args:
+        steps: texts.
+        prefix: put before each step; ``{n}`` is its number from 1 (ImplicitPRM: ``"Step {n}: "``).
+        separator: put between steps; it belongs to the step that follows, except where a token straddles.
+    """
+    text, ends = "", []
+    for number, step in enumerate(steps, start=1):
+        text += (separator if number > 1 else "") + prefix.replace("{n}", str(number)) + step
+        ends.append(len(text))
+    return text, tuple(ends)
+
+
+@dataclass(frozen=True)
+class ResponseTokens:
+    """A tokenised response.
+
+    Attributes:
+        ids: tokens, the end-of-sequence token included if it was asked for.
+        starts: position of the first character of each token; the length of the text for the end of sequence.
+    """
+
+    ids: list[int]
+    starts: list[int]
+
+    def end_of(self, position: int) -> int:
+        """Index of the last token that holds a character before ``position``: where a step that ends there ends.
+
+        Raises:
+            TextError: there is none.
+        """
+        # Byte-level tokens of one character share its start, and the last of them counts.
+        found = bisect_left(self.starts, position) - 1
+        if found < 0:
+            raise TextError(f"no token starts before character {position}")
+        return found
+
+
+class TextEncoder:
+    """Turns prompts and responses into tokens.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers, which knows the characters of each token.
+        append_eos: whether responses end with the end-of-sequence token.
+
+    Raises:
+        TextError: the tokenizer is not fast, or has no end-of-sequence token to append.
+    """
+
+    def __init__(self, tokenizer: Any, append_eos: bool = True):
+        if not tokenizer.is_fast:
+            raise TextError("the tokenizer has no fast version, so steps cannot be mapped to tokens")
+        if append_eos and tokenizer.eos_token_id is None:
+            raise TextError("the tokenizer has no end-of-sequence token; set append_eos to false")
+        self.tokenizer = tokenizer
+        self.append_eos = append_eos
+
+    def plain(self, text: str) -> list[int]:
+        """Tokens of a text, no special ones added."""
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def prompt(self, prompt: Prompt) -> list[int]:
+        """Tokens of the prompt up to where the response starts.
+
+        With a chat template the generation prompt is added; without one the text stands alone, after the
+        beginning-of-sequence token if the tokenizer adds it.
+
+        Raises:
+            TextError: chat messages without a chat template, or a prompt without tokens.
+        """
+        if self.tokenizer.chat_template:
+            text = self.tokenizer.apply_chat_template(messages_of(prompt), tokenize=False, add_generation_prompt=True)
+            ids = self.plain(text)
+        elif isinstance(prompt, str):
+            ids = self.begin() + self.plain(prompt)
+        else:
+            raise TextError("the prompt is a list of chat messages, and the tokenizer has no chat template")
+        if not ids:
+            raise TextError("the prompt has no tokens")
+        return ids
+
+    def begin(self) -> list[int]:
+        """The beginning-of-sequence token, if the tokenizer puts it before a text."""
+        begin = self.tokenizer.bos_token_id
+        return [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
+
+    def response(self, text: str) -> ResponseTokens:
+        """Tokens of a response."""
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, starts = list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
+        if self.append_eos:
+            ids.append(self.tokenizer.eos_token_id)
+            starts.append(len(text))
+        return ResponseTokens(ids, starts)
+
+    def step_ends(self, tokens: ResponseTokens, char_ends: Sequence[int]) -> list[int]:
+        """Index of the last token of each step; the end of sequence belongs to the last step."""
+        ends = [tokens.end_of(position) for position in char_ends]
+        if self.append_eos and ends:
+            ends[-1] = len(tokens.ids) - 1
+        return ends

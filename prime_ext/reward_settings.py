@@ -1,0 +1,245 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The settings of how rewards become advantages: ``prime.outcome``, ``prime.process``, ``prime.steps``,
+``prime.segments``, ``prime.selection``.
+
+What the tables of algorithms hold is repeated here, because nothing in this file imports torch; a test compares them.
+"""
+
+import math
+from dataclasses import dataclass
+
+import regex
+
+from prime_ext.settings_checks import SettingsError, boolean, choice, number, whole_number
+
+GRANULARITIES = ("token", "step", "response", "prefix_value")
+CREDITS = ("sum", "min_form", "strict_min", "clip", "delta", "clip_delta")
+CREDITS_WITH_A_THRESHOLD = ("clip", "clip_delta")
+REDISTRIBUTIONS = ("none", "uniform", "last")
+# The last one is a running scale on the advantage; the others are those of prime_ext.algorithms.normalization.
+NORMALIZATIONS = ("batch_max", "return_std", "prefix_std", "none", "outcome_relative")
+BASELINES = ("released", "paper")
+# Those of prime_ext.algorithms.estimators. The first compare rollouts of a prompt, and so do those of process rewards.
+COMMON_GROUP_ESTIMATORS = ("rloo", "grpo", "grpo_pooled", "dr_grpo", "opo", "gpg", "reinforce_plus_plus_baseline")
+COMMON_ESTIMATORS = (*COMMON_GROUP_ESTIMATORS, "reinforce", "reinforce_plus_plus", "gae")
+OUTCOME_ESTIMATORS = (*COMMON_ESTIMATORS, "remax", "prm_value", "segment")
+PROCESS_ESTIMATORS = (*COMMON_ESTIMATORS, "rloo_per_token", "masked_step")
+GROUP_ESTIMATORS = (*COMMON_GROUP_ESTIMATORS, "rloo_per_token", "masked_step")
+ESTIMATORS_OF_THE_PRM = ("prm_value", "segment")
+ESTIMATORS_WITHOUT_DISCOUNT = ("segment", "masked_step")
+SEGMENT_CUTS = ("steps", "low_probability")
+# Those of prime_ext.step_rm.splitting.
+TEXT_SPLITTERS = ("auto", "labels", "brackets", "numbered", "paragraphs", "lines", "sentences", "pspo")
+SPLITTERS = (*TEXT_SPLITTERS, "pattern", "delimiters")
+
+
+def estimate(prefix: str, estimator: str, allowed: tuple[str, ...], discount: float, trace: float) -> None:
+    """How one source becomes an advantage: three keys that the outcome and the process rewards share."""
+    choice(f"{prefix}.estimator", estimator, allowed)
+    number(f"{prefix}.discount", discount, 0.0, 1.0)
+    number(f"{prefix}.trace", trace, 0.0, 1.0)
+    if trace != 1.0 and estimator != "gae":
+        raise SettingsError(f"{prefix}.trace={trace} is read by {prefix}.estimator=gae only; leave it at 1.0")
+    if discount != 1.0 and estimator in ESTIMATORS_WITHOUT_DISCOUNT:
+        raise SettingsError(f"{prefix}.discount={discount}: {prefix}.estimator={estimator} has none; leave it at 1.0")
+
+
+@dataclass(frozen=True)
+class OutcomeSettings:
+    """How the outcome reward enters the advantage (``prime.outcome``)."""
+
+    coefficient: float
+    """Weight in the sum of sources, before whitening."""
+    discount: float
+    """Discount of the outcome's return."""
+    estimator: str
+    """How rewards become an advantage; one of :data:`OUTCOME_ESTIMATORS`."""
+    trace: float
+    """Lambda of ``gae``."""
+
+    def __post_init__(self) -> None:
+        estimate("prime.outcome", self.estimator, OUTCOME_ESTIMATORS, self.discount, self.trace)
+        number("prime.outcome.coefficient", self.coefficient, 0.0)
+        # A discount of 0 would leave the outcome to the last token alone.
+        number("prime.outcome.discount", self.discount, 0.0, 1.0, open_low=True)
+
+
+@dataclass(frozen=True)
+class ProcessSettings:
+    """How the PRM's rewards enter the advantage (``prime.process``): the pipeline of ``docs/process_rewards.md``."""
+
+    coefficient: float
+    """Weight in the sum of sources, before whitening."""
+    granularity: str
+    """What receives a reward; one of :data:`GRANULARITIES`."""
+    reward_lambda: float
+    """Rewards become lambda-weighted sums of what follows them; 0 leaves them alone."""
+    credit: str
+    """What a step's score pays; one of :data:`CREDITS`."""
+    credit_temperature: float
+    """Of ``min_form``."""
+    credit_threshold: float | None
+    """Of ``clip`` and ``clip_delta``, in units of beta * log-ratio."""
+    redistribution: str
+    """How the rewards of a response are made to sum to zero; one of :data:`REDISTRIBUTIONS`."""
+    normalization: str
+    """One of :data:`NORMALIZATIONS`."""
+    relative_share: float
+    """Of ``outcome_relative``: spread of the process advantage over that of the outcome."""
+    relative_decay: float
+    """Of ``outcome_relative``: weight of the past in the running means."""
+    relative_limit: float
+    """Of ``outcome_relative``: the largest factor."""
+    discount: float
+    """Discount of the process return; 0 takes the rewards themselves as the return."""
+    estimator: str
+    """How rewards become an advantage; one of :data:`PROCESS_ESTIMATORS`."""
+    trace: float
+    """Lambda of ``gae``."""
+    baseline: str
+    """Form of the leave-one-out baseline of ``rloo``: ``released`` or ``paper``."""
+    warm_up_steps: int
+    """Training steps in which the PRM learns and its rewards do not count yet."""
+    reliability_gate: bool
+    """Scale the rewards by how well the PRM orders responses it had not trained on."""
+    gate_decay: float
+    """Weight of the past in the gate's running pair accuracy."""
+    gate_start: float
+    """The running pair accuracy before the first step."""
+
+    def __post_init__(self) -> None:
+        number("prime.process.coefficient", self.coefficient, 0.0)
+        estimate("prime.process", self.estimator, PROCESS_ESTIMATORS, self.discount, self.trace)
+        whole_number("prime.process.warm_up_steps", self.warm_up_steps, 0)
+        choice("prime.process.normalization", self.normalization, NORMALIZATIONS)
+        number("prime.process.relative_share", self.relative_share, 0.0, open_low=True)
+        number("prime.process.relative_decay", self.relative_decay, 0.0, 1.0)
+        number("prime.process.relative_limit", self.relative_limit, 0.0, open_low=True)
+        choice("prime.process.baseline", self.baseline, BASELINES)
+        boolean("prime.process.reliability_gate", self.reliability_gate)
+        number("prime.process.gate_decay", self.gate_decay, 0.0, 1.0)
+        number("prime.process.gate_start", self.gate_start, 0.0, 1.0)
+        self._check_rewards()
+
+    def _check_rewards(self) -> None:
+        choice("prime.process.granularity", self.granularity, GRANULARITIES)
+        number("prime.process.reward_lambda", self.reward_lambda, 0.0, 1.0)
+        choice("prime.process.credit", self.credit, CREDITS)
+        number("prime.process.credit_temperature", self.credit_temperature, 0.0, open_low=True)
+        choice("prime.process.redistribution", self.redistribution, REDISTRIBUTIONS)
+        if self.credit != "sum" and self.granularity != "step":
+            raise SettingsError(
+                f"prime.process.credit={self.credit} is about steps; set prime.process.granularity=step (it is "
+                f"{self.granularity}), or the credit to sum"
+            )
+        if self.credit in CREDITS_WITH_A_THRESHOLD:
+            number("prime.process.credit_threshold", self.credit_threshold, -math.inf)
+        elif self.credit_threshold is not None:
+            raise SettingsError(
+                f"prime.process.credit_threshold={self.credit_threshold} is read by prime.process.credit="
+                f"{' and '.join(CREDITS_WITH_A_THRESHOLD)} only; leave it null"
+            )
+        if self.credit == "strict_min" and self.discount != 1.0:
+            raise SettingsError(
+                f"prime.process.discount={self.discount}: the rewards of prime.process.credit=strict_min add up to the "
+                f"smallest score ahead only without discount; set it to 1.0"
+            )
+        if self.reward_lambda > 0.0 and self.granularity not in ("token", "prefix_value"):
+            raise SettingsError(
+                f"prime.process.reward_lambda={self.reward_lambda} is about tokens; set prime.process.granularity to "
+                f"token or prefix_value (it is {self.granularity}), or the lambda to 0.0"
+            )
+        if self.reward_lambda > 0.0 and self.estimator == "gae":
+            raise SettingsError(
+                f"prime.process.reward_lambda={self.reward_lambda} and prime.process.estimator=gae would apply a "
+                f"lambda twice; set prime.process.trace instead and prime.process.reward_lambda to 0.0"
+            )
+        if self.redistribution != "none" and self.granularity == "response":
+            raise SettingsError(
+                f"prime.process.redistribution={self.redistribution} leaves nothing of the single reward that "
+                f"prime.process.granularity=response pays; set it to none"
+            )
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """Where the steps of a response are (``prime.steps``)."""
+
+    splitter: str
+    """One of :data:`SPLITTERS`."""
+    pattern: str | None
+    """Of ``pattern``: a regular expression that matches where a step begins."""
+    delimiters: tuple[str, ...] | tuple[int, ...] | None
+    """Of ``delimiters``: strings, or token ids, behind which a step ends."""
+
+    def __post_init__(self) -> None:
+        choice("prime.steps.splitter", self.splitter, SPLITTERS)
+        for key in ("pattern", "delimiters"):
+            given = getattr(self, key) is not None
+            if given != (self.splitter == key):
+                wanted = f"prime.steps.splitter={key} needs it" if not given else "leave it null"
+                raise SettingsError(
+                    f"prime.steps.{key}={getattr(self, key)!r} with prime.steps.splitter={self.splitter}: {wanted}"
+                )
+        if self.pattern is not None:
+            try:
+                regex.compile(self.pattern)
+            except (regex.error, TypeError) as error:
+                problem = f"prime.steps.pattern={self.pattern!r} is no regular expression: {error}"
+                raise SettingsError(problem) from error
+        if self.delimiters is not None:
+            kinds = {type(value) for value in self.delimiters} if isinstance(self.delimiters, list | tuple) else set()
+            if kinds not in ({str}, {int}) or "" in self.delimiters:
+                raise SettingsError(
+                    f"prime.steps.delimiters={self.delimiters!r} must be a list of strings, or a list of token ids"
+                )
+            object.__setattr__(self, "delimiters", tuple(self.delimiters))
+
+
+@dataclass(frozen=True)
+class SegmentSettings:
+    """Where the segments of ``prime.outcome.estimator=segment`` begin (``prime.segments``)."""
+
+    cuts: str
+    """One of :data:`SEGMENT_CUTS`."""
+    threshold: float
+    """Of ``low_probability``: the policy is unsure of tokens below this probability."""
+    every: int
+    """Of ``low_probability``: one cut for so many such tokens."""
+
+    def __post_init__(self) -> None:
+        choice("prime.segments.cuts", self.cuts, SEGMENT_CUTS)
+        number("prime.segments.threshold", self.threshold, 0.0, 1.0, open_low=True)
+        whole_number("prime.segments.every", self.every, 1)
+
+
+@dataclass(frozen=True)
+class SelectionSettings:
+    """Which rollouts of a prompt the policy is not trained on (``prime.selection``, PROF)."""
+
+    remove: int
+    """Rollouts to drop per prompt; 0 keeps all."""
+    length_penalty: float
+    """Taken from the consistency of responses with too few or too many steps."""
+    fewest_steps: int
+    """Steps below which the penalty applies."""
+    most_steps: int
+    """Steps above which the penalty applies."""
+
+    def __post_init__(self) -> None:
+        whole_number("prime.selection.remove", self.remove, 0)
+        number("prime.selection.length_penalty", self.length_penalty, 0.0)
+        whole_number("prime.selection.fewest_steps", self.fewest_steps, 0)
+        whole_number("prime.selection.most_steps", self.most_steps, self.fewest_steps)

@@ -1,0 +1,240 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Cut the text of a response into steps.
+
+Every splitter returns character spans that cover the text: the first begins at 0, each begins where the one before it
+ends, and none is empty. What stands before the first marker belongs to the first step, what follows the last one (the
+line with the answer, say) to the last. A text without structure is one step, the empty text has none.
+
+Steps can be counted and rewarded, so a response must not be able to make them from nothing. Markers count at the start
+of a line only, in the order 1, 2, 3, ..., outside of fenced code, and with something written after them: ``[1] [1]``
+is one step, and the answer ``option 1. #### 1`` none of its own. Time is linear in the length of the text; a pattern
+of the user has a time limit instead.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import regex
+
+Span = tuple[int, int]
+
+# Seconds that a custom pattern may take on one response.
+PATTERN_SECONDS = 1.0
+
+# A marker at the start of a line: its number is group 1. All repetitions are bounded, so a line costs constant time.
+_MARKERS = {
+    # Step 1: / **Step 1.** / ### Step 1
+    "labels": re.compile(
+        r"[ \t]{0,8}(?:[#>*-]{1,6}[ \t]{1,2})?(?:\*\*|__)?step[ \t]{1,3}(\d{1,4})[ \t]{0,2}(?:\*\*|__)?[ \t]{0,2}"
+        r"(?:[:.)\u2013\u2014-]|$)",
+        re.IGNORECASE,
+    ),
+    # [1] but not the link [1](address)
+    "brackets": re.compile(r"[ \t]{0,8}\[(\d{1,4})\](?!\()"),
+    # 1. / 1) / **1.** but not 1.5
+    "numbered": re.compile(r"[ \t]{0,8}(?:\*\*|__)?(\d{1,4})[.)](?=[ \t*_]|$)"),
+}
+_FENCE = re.compile(r"[ \t]{0,3}(?:```|~~~)")
+_ANSWER_MARK = re.compile(r"[ \t*_]{0,8}####")
+_ANSWER = re.compile(
+    r"[ \t*_$]{0,8}(?:####|\\boxed\b|(?:(?:so|thus|therefore|hence),?[ ])?(?:the[ ])?(?:final[ ]|correct[ ])?answer\b)",
+    re.IGNORECASE,
+)
+# The end of a sentence and what may stand between it and the next: closing marks, then white space (none in Chinese).
+_SENTENCE_END = re.compile(
+    r"[.!?][\"'\u201d\u2019)\]*_$]{0,3}\s+|[\u3002\uff01\uff1f][\u201d\u2019\uff09]{0,2}\s*|\n\s*"
+)
+_ABBREVIATION = re.compile(
+    r"(?:^|[^A-Za-z])(?:e\.g|i\.e|etc|cf|vs|resp|approx|eq|eqs|fig|no|nos|thm|dr|mr|mrs|ms|prof|st)\.$", re.IGNORECASE
+)
+_LIST_NUMBER = re.compile(r"(?:^|\n)[ \t]{0,8}\d{1,4}\.$")
+# How far back from the end of a sentence abbreviations and list numbers are looked for.
+_LOOK_BACK = 16
+
+# The pattern of the released code of PSPO (extract_steps), its repetitions bounded at 64 so that it stays linear.
+_PSPO = re.compile(
+    r"\.\s{1,64}\d{1,64}\.\s|\?\s{1,64}\d{1,64}\.\s|\n{0,64}1{1,64}\.\s{1,64}|\\n\s{0,64}\d{1,64}\.|\[\d\]"
+)
+
+
+def spans_between(text: str, starts: Iterable[int]) -> list[Span]:
+    """Spans from each start to the next; the first is moved to 0, so that they cover the text."""
+    inner = sorted({start for start in starts if 0 < start < len(text)})
+    edges = [0, *inner, len(text)]
+    return list(zip(edges, edges[1:], strict=False)) if text else []
+
+
+def has_content(text: str, start: int, end: int) -> bool:
+    """Whether a letter or a digit stands there, beside markers at the start."""
+    match: re.Match | None
+    while start < end:
+        if text[start].isspace():
+            start += 1
+            continue
+        match = next(filter(None, (pattern.match(text, start, end) for pattern in _MARKERS.values())), None)
+        if match is None:
+            return any(text[at].isalnum() for at in range(start, end))
+        start = match.end()
+    return False
+
+
+def _with_content(text: str, starts: Iterable[int]) -> list[int]:
+    """Leave out the starts behind which, up to the next, nothing is written: that belongs to the step before."""
+    kept = [end for end in starts if 0 < end < len(text)]
+    following = [*kept[1:], len(text)]
+    kept = [start for start, end in zip(kept, following, strict=False) if has_content(text, start, end)]
+    # Nothing before the first start: it begins with the text.
+    return kept[1:] if kept and not has_content(text, 0, kept[0]) else kept
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Start and content of the lines that are not in fenced code."""
+    at, fenced = 0, False
+    for line in text.split("\n"):
+        is_fence = _FENCE.match(line) is not None
+        if not fenced and not is_fence:
+            yield at, line
+        fenced ^= is_fence
+        at += len(line) + 1
+
+
+def split_at_markers(text: str, style: str) -> list[Span]:
+    """``labels`` (Step 1:), ``brackets`` ([1]) or ``numbered`` (1. or 1)): markers that count 1, 2, 3, ... (or from 0).
+
+    Repeated and skipped numbers are text, and so are markers behind which nothing but the answer is written.
+    """
+    pattern = _MARKERS[style]
+    found: list[tuple[int, int]] = []
+    expected: int | None = None
+    for at, line in _lines(text):
+        match = pattern.match(line)
+        if match is None or _ANSWER_MARK.match(line, match.end()):
+            continue
+        number = int(match[1])
+        if number == expected or (expected is None and number in (0, 1)):
+            found.append((at, at + match.end()))
+            expected = number + 1
+    following = [*(start for start, _ in found[1:]), len(text)]
+    starts = [start for (start, body), end in zip(found, following, strict=False) if has_content(text, body, end)]
+    # What precedes the first marker belongs to its step.
+    return spans_between(text, starts[1:])
+
+
+def split_paragraphs(text: str) -> list[Span]:
+    """Steps between blank lines; the answer on its own belongs to the step before, and fenced code is not cut."""
+    starts, blank = [], False
+    for at, line in _lines(text):
+        if blank and line.strip() and not _ANSWER.match(line):
+            starts.append(at)
+        blank = not line.strip()
+    return spans_between(text, _with_content(text, starts))
+
+
+def split_lines(text: str) -> list[Span]:
+    """Every line is a step, but for lines of the answer alone and for fenced code."""
+    starts = [at for at, line in _lines(text) if line.strip() and not _ANSWER.match(line)]
+    return spans_between(text, _with_content(text, starts))
+
+
+def split_sentences(text: str) -> list[Span]:
+    """Steps between sentences and at line breaks. Rules of thumb: abbreviations and list numbers end no sentence."""
+    starts = []
+    for match in _SENTENCE_END.finditer(text):
+        before = text[max(0, match.start() + 1 - _LOOK_BACK) : match.start() + 1]
+        if text[match.start()] == "." and (_ABBREVIATION.search(before) or _LIST_NUMBER.search(before)):
+            continue
+        following = text[match.end() : match.end() + 1]
+        begins = (
+            following.isupper() or following.isdigit() or following in tuple("$\\([\"'\u201c*") or following > "\u2e80"
+        )
+        if following and begins and not _ANSWER.match(text, match.end()):
+            starts.append(match.end())
+    return spans_between(text, _with_content(text, starts))
+
+
+def split_after(text: str, delimiters: Sequence[str]) -> list[Span]:
+    """A step ends behind a delimiter; delimiters in a row and white space behind them belong to the step before."""
+    either = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))
+    return spans_between(text, _with_content(text, [match.end() for match in re.finditer(either, text)]))
+
+
+def split_at_pattern(text: str, pattern: str) -> list[Span]:
+    """A step begins wherever the pattern matches (syntax of the ``regex`` package, ``^`` and ``$`` at lines).
+
+    Raises:
+        TimeoutError: the pattern took longer than :data:`PATTERN_SECONDS`.
+    """
+    matches = regex.compile(pattern, regex.MULTILINE).finditer(text, timeout=PATTERN_SECONDS)
+    return spans_between(text, _with_content(text, [match.start() for match in matches]))
+
+
+def split_pspo(text: str) -> list[Span]:
+    r"""The steps that the released code of PSPO (arXiv 2411.11681) finds, for comparison.
+
+    Its markers count anywhere and in any order (decimals, ``there are 11. So``, an answer ``option 1.``), ``[k]`` up to
+    9 only, and ``1. A\n2. B`` is one step, so do not train with it. It drops the text before the first marker; here
+    that is part of the first span. A text without a marker has no step there and one span here. The marker belongs to
+    the span that it opens, the white space and full stop that its pattern takes with it included.
+    """
+    found = [(match.start(), match.end()) for match in _PSPO.finditer(text)]
+    following = [*(start for start, _ in found[1:]), len(text)]
+    starts = [start for (start, body), end in zip(found, following, strict=False) if text[body:end].strip()]
+    return spans_between(text, starts[1:])
+
+
+def split_auto(text: str) -> list[Span]:
+    """The first of labels, brackets, numbers, paragraphs and sentences that finds at least two steps."""
+    spans: list[Span] = spans_between(text, [])
+    for splitter in (*(_marker_splitter(style) for style in _MARKERS), split_paragraphs, split_sentences):
+        spans = splitter(text)
+        if len(spans) > 1:
+            break
+    return spans
+
+
+def _marker_splitter(style: str) -> Callable[[str], list[Span]]:
+    return lambda text: split_at_markers(text, style)
+
+
+SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
+    "auto": split_auto,
+    **{style: _marker_splitter(style) for style in _MARKERS},
+    "paragraphs": split_paragraphs,
+    "lines": split_lines,
+    "sentences": split_sentences,
+    "pspo": split_pspo,
+}
+
+
+def split_steps(text: str, splitter: str = "auto", argument: str | Sequence[str] | None = None) -> list[Span]:
+    """Spans of the steps of a text.
+
+    Args:
+        text: the response.
+        splitter: a name of :data:`SPLITTERS`, or ``pattern`` or ``delimiters``.
+        argument: the pattern, or the delimiters; None for the others.
+
+    Raises:
+        ValueError: unknown splitter, or the argument it needs is missing.
+        TimeoutError: the custom pattern took too long on this text.
+    """
+    if splitter == "pattern" and isinstance(argument, str):
+        return split_at_pattern(text, argument)
+    if splitter == "delimiters" and argument and not isinstance(argument, str):
+        return split_after(text, argument)
+    if splitter not in SPLITTERS or argument is not None:
+        known = ", ".join([*SPLITTERS, "pattern (with a pattern)", "delimiters (with a list of strings)"])
+        raise ValueError(f"no step splitter {splitter!r} with the argument {argument!r}; there are {known}")
+    return SPLITTERS[splitter](text)

@@ -1,0 +1,68 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Where the steps of generated responses end, as tokens."""
+
+import logging
+from typing import Any
+
+import torch
+
+from prime_ext.algorithms.steps import delimiter_boundaries
+from prime_ext.reward_settings import StepSettings
+from prime_ext.step_rm.splitting import split_steps
+from prime_ext.step_rm.token_text import TokenText, step_end_tokens
+
+logger = logging.getLogger(__name__)
+
+
+class ResponseSteps:
+    """Finds steps as ``prime.steps`` says: in the text of the response, or behind delimiter tokens.
+
+    The text is that of the valid tokens, so a tool's answer in the middle makes no steps.
+
+    Attributes:
+        timed_out: responses on which the pattern took too long, so far; each of them is one step.
+    """
+
+    def __init__(self, settings: StepSettings, tokenizer: Any):
+        self._settings = settings
+        by_tokens = settings.delimiters is not None and isinstance(settings.delimiters[0], int)
+        self._text = None if by_tokens else TokenText(tokenizer)
+        self.timed_out = 0
+
+    def boundaries(self, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """Tokens after which a step ends, ``(B, T)`` bool; the end of the response is left to ``step_spans``."""
+        if self._text is None:
+            assert self._settings.delimiters is not None
+            return delimiter_boundaries(token_BT, [int(token) for token in self._settings.delimiters]) & mask_BT.bool()
+        boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
+        for row, mask_T in enumerate(mask_BT.bool()):
+            position_N = mask_T.nonzero()[:, 0]
+            if len(position_N) == 0:
+                continue
+            ends = self._step_ends(token_BT[row, position_N].tolist())
+            boundary_BT[row, position_N[ends]] = True
+        return boundary_BT
+
+    def _step_ends(self, ids: list[int]) -> list[int]:
+        assert self._text is not None
+        settings = self._settings
+        pieces = self._text.pieces(ids)
+        try:
+            spans = split_steps("".join(pieces), settings.splitter, settings.pattern or settings.delimiters)  # type: ignore[arg-type]
+        except TimeoutError:
+            self.timed_out += 1
+            logger.warning("prime.steps.pattern took too long on a response of %d tokens: it is one step", len(ids))
+            return []
+        return step_end_tokens(pieces, spans)

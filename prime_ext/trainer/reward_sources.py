@@ -1,0 +1,154 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The reward sources of a step, from its tensors and the settings."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from prime_ext.algorithms.advantage import RewardSource, last_token_mask, source_return
+from prime_ext.algorithms.advantage_forms import low_probability_cuts
+from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
+from prime_ext.algorithms.process_reward import implicit_values
+from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.step_credit import StepCredit
+from prime_ext.algorithms.steps import StepSpans
+from prime_ext.settings import PrimeSettings
+
+if TYPE_CHECKING:
+    from prime_ext.trainer.prime_step import PrimeStep
+
+
+def build_sources(
+    step: "PrimeStep", gate: float, scale: OutcomeRelativeScale | None, metrics: dict
+) -> dict[str, RewardSource]:
+    """Outcome and process rewards with their coefficients, or their sum where one critic values both.
+
+    The process source is normalised over the global batch; it is missing when its coefficient is 0, and enters with the
+    coefficient 0 when the gate is shut.
+    """
+    spans = step.spans()
+    if spans is not None:
+        count_B = spans.count_B[step.valid_B].float()
+        metrics.update({"prime/steps/mean": float(count_B.mean()), "prime/steps/max": float(count_B.max())})
+        metrics["prime/steps/timed_out"] = step.steps_timed_out
+    sources = {"outcome": _outcome(step, spans)}
+    if step.settings.process.coefficient > 0 and step.process_reward_BT is not None:
+        process = _process(step, spans, gate, metrics)
+        if scale is not None:
+            process = _relative(step, sources["outcome"], process, scale, metrics)
+        if step.settings.one_value_of_both:
+            if process.coefficient == 0:
+                return sources
+            return {"outcome_and_process": _summed(step, sources["outcome"], process)}
+        sources["process"] = process
+    return sources
+
+
+def critic_return(step: "PrimeStep", sources: dict[str, RewardSource]) -> torch.Tensor:
+    """A_t + V_t of the source that the critic values, before its coefficient and whitening: the critic's target."""
+    assert step.value_BT is not None
+    (source,) = [source for source in sources.values() if source.estimator == "gae"]
+    advantage_BT = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)
+    value_BT = torch.where(step.mask_BT.bool(), step.value_BT, step.value_BT.new_zeros(()))
+    return advantage_BT + value_BT
+
+
+def _outcome(step: "PrimeStep", spans: StepSpans | None) -> RewardSource:
+    settings = step.settings.outcome
+    last_BT = last_token_mask(step.mask_BT)
+    source = RewardSource(
+        step.outcome_B[:, None] * last_BT,
+        last_BT,
+        settings.coefficient,
+        settings.discount,
+        step.settings.process.baseline,
+        settings.estimator,
+        settings.trace,
+        value_BT=step.value_BT if settings.estimator == "gae" else None,
+        baseline_B=step.greedy_B,
+        lone="zero",
+    )
+    if not step.settings.outcome_reads_prm:
+        return source
+    if step.process_reward_BT is None:
+        raise RuntimeError(f"prime.outcome.estimator={settings.estimator} needs the PRM's scores, which were not set")
+    value_BT = implicit_values(step.process_reward_BT, step.mask_BT)
+    if settings.estimator == "prm_value":
+        return replace(source, value_BT=value_BT)
+    return replace(source, value_BT=value_BT.sigmoid(), cut_BT=_cuts(step, spans))
+
+
+def _cuts(step: "PrimeStep", spans: StepSpans | None) -> torch.Tensor:
+    """First tokens of segments; the response's own first token is added by the estimator."""
+    segments = step.settings.segments
+    if segments.cuts == "low_probability":
+        assert step.probability_BT is not None
+        return low_probability_cuts(step.probability_BT, step.mask_BT, segments.threshold, segments.every)
+    assert spans is not None
+    # The highest step so far: a hole inside a step does not start it again.
+    reached_BT = spans.step_BT.cummax(-1).values
+    cut_BT = torch.zeros_like(step.mask_BT, dtype=torch.bool)
+    cut_BT[:, 1:] = reached_BT[:, 1:] > reached_BT[:, :-1]
+    return cut_BT
+
+
+def shaping_of(settings: PrimeSettings) -> ProcessShaping:
+    """Granularity, credit and redistribution as configured."""
+    process = settings.process
+    credit = StepCredit(process.credit, process.credit_temperature, process.credit_threshold or 0.0)
+    return ProcessShaping(process.granularity, process.reward_lambda, credit, process.redistribution)
+
+
+def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: dict) -> RewardSource:
+    settings = step.settings.process
+    assert step.process_reward_BT is not None
+    paid_BT, source_BT = shaping_of(step.settings)(step.process_reward_BT, step.mask_BT, spans)
+    if settings.normalization != "outcome_relative":
+        # Prefix sums are those of the rewards; returns are counted at every token that they reach.
+        over_BT = source_BT if settings.normalization == "prefix_std" else step.mask_BT
+        paid_BT, normalizer = NORMALIZATIONS[settings.normalization](paid_BT, over_BT, settings.discount)
+        metrics["prime/process/normalizer"] = float(normalizer)
+    return RewardSource(
+        paid_BT,
+        source_BT,
+        settings.coefficient * gate,
+        settings.discount,
+        settings.baseline,
+        settings.estimator,
+        settings.trace,
+        value_BT=step.value_BT if settings.estimator == "gae" else None,
+        lone="zero",
+    )
+
+
+def _relative(
+    step: "PrimeStep", outcome: RewardSource, process: RewardSource, scale: OutcomeRelativeScale, metrics: dict
+) -> RewardSource:
+    """The process source with its coefficient times the running factor."""
+    valid_BT = step.mask_BT.bool()
+    spreads = []
+    for source in (process, outcome):
+        value_N = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)[valid_BT]
+        spreads.append(float(value_N.std()) if len(value_N) > 1 else 0.0)
+    factor = scale.update(*spreads)
+    metrics["prime/process/relative_factor"] = factor
+    return replace(process, coefficient=process.coefficient * factor)
+
+
+def _summed(step: "PrimeStep", outcome: RewardSource, process: RewardSource) -> RewardSource:
+    """One source that pays what both do; discount, trace and value are the same for both."""
+    reward_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
+    return replace(outcome, reward_BT=reward_BT, mask_BT=step.mask_BT, coefficient=1.0)

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Train an implicit PRM offline from labelled responses (ImplicitPRM, EurusPRM), on GPUs or on the CPU.
+#
+#   bash recipes/train_implicit_prm.sh MODEL DATA [overrides ...]
+#   bash recipes/train_implicit_prm.sh meta-llama/Llama-3.1-8B-Instruct rollouts.parquet prm.loss=dpo
+#   bash recipes/train_implicit_prm.sh outputs/stage1/hf steps.jsonl prm.loss=step_ce \
+#       prm.reference_path=Qwen/Qwen2.5-Math-7B-Instruct                        # stage 2, from step labels
+#
+# DATA is a parquet or JSON Lines file with the columns prompt (a text or chat messages), completions and correctness
+# (and dataset), or for prm.loss=step_ce prompt or problem, steps, and step_labels or label (the first wrong step, or -1).
+# Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
+# interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
+set -euo pipefail
+
+if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
+    sed -n '/^# Train an implicit PRM/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    echo "Knobs (environment): OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON,"
+    echo "                     TORCHRUN (options of torchrun; default --standalone, for several nodes its rendezvous options)"
+    [[ $# -ge 1 ]] && exit 0 || exit 2
+fi
+if [[ $# -lt 2 ]]; then
+    echo "train_implicit_prm.sh: give MODEL and DATA; -h explains" >&2
+    exit 2
+fi
+MODEL=$1
+DATA=$2
+shift 2
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PYTHON=${PYTHON:-$(command -v python3)}
+OUTPUT_DIR=${OUTPUT_DIR:-outputs/implicit_prm}
+TORCHRUN=${TORCHRUN:---standalone}
+export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}" TOKENIZERS_PARALLELISM=false
+
+if [[ -z "${N_PROC:-}" ]]; then
+    N_PROC=$("$PYTHON" -c 'import torch; print(max(1, torch.cuda.device_count()))')
+    [[ "${DEVICE:-}" == "cpu" ]] && N_PROC=1
+fi
+ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUTPUT_DIR")
+[[ -n "${DEVICE:-}" ]] && ARGUMENTS+=(trainer.device="$DEVICE")
+ARGUMENTS+=("$@")
+
+"$PYTHON" -m prime_ext.prm.offline --check "${ARGUMENTS[@]}"
+# TORCHRUN holds several words.
+# shellcheck disable=SC2086
+exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.prm.offline "${ARGUMENTS[@]}"

@@ -1,0 +1,221 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``python -m eval.prm`` from files to results, for every task and scorer."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prm_models import save_llama
+
+from eval.prm import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    paths = {"prm": save_llama(folder / "prm", 1), "reference": save_llama(folder / "reference", 2)}
+    paths["classifier"] = save_llama(folder / "classifier", 3, classes=2)
+    description = {"beta": 0.25, "reference": str(paths["reference"]), "step_prefix": "", "step_separator": "\n"}
+    paths["described"] = save_llama(folder / "described", 1)
+    (paths["described"] / "prime_ext_prm.json").write_text(json.dumps(description))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processbench")
+    for split, n in (("gsm8k", 12), ("math", 8)):
+        rows = [
+            {"id": f"{split}-{k}", "problem": f"{k}+1?", "steps": [f"{k}", f"{k + s}", "so"], "label": k % 4 - 1}
+            for s, k in enumerate(range(n))
+        ]
+        (folder / f"{split}.json").write_text(json.dumps(rows))
+    return folder
+
+
+@pytest.fixture
+def candidates(tmp_path):
+    rows = [
+        {
+            "id": f"q{q}",
+            "prompt": f"{q}+1?",
+            "completions": [f"say {k}\n\nso \\boxed{{{q + k % 3}}}" for k in range(5)],
+            "correctness": [int(k % 3 == 1) for k in range(5)],
+        }
+        for q in range(6)
+    ]
+    path = tmp_path / "candidates.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_processbench_with_the_protocols_threshold_and_the_oracles(models, bench, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["processbench", "--model", str(models["described"]), "--data", str(bench), "--output", str(out)]
+    words += ["--splits", "gsm8k,math", "--plot", "2"]
+    assert main(words) == 0
+    results = results_of(out)
+    protocol, oracle = results["protocol"], results["oracle"]
+    assert {own["threshold"] for own in protocol["splits"].values()} == {protocol["threshold"]}
+    assert oracle["splits"]["gsm8k"] == protocol["splits"]["gsm8k"]
+    assert oracle["splits"]["math"]["f1"] >= protocol["splits"]["math"]["f1"]
+    assert protocol["average_f1"] == pytest.approx(sum(own["f1"] for own in protocol["splits"].values()) / 2)
+    assert protocol["splits"]["gsm8k"]["responses"] == 12 and protocol["splits"]["gsm8k"]["erroneous"] == 9
+    settings = results["settings"]
+    assert settings["coefficient"] == 0.25 and settings["reference"] == str(models["reference"])
+    assert settings["step_prefix"] == "" and settings["step_separator"] == "\n"
+    assert set(results["versions"]) == {"prime-ext", "verl", "torch", "transformers"}
+    items = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+    assert len(items) == 20 and all(len(item["step_scores"]) == 3 for item in items)
+    assert (out / "step_scores_2.png").read_bytes().startswith(b"\x89PNG")
+    report = (out / "report.md").read_text()
+    assert (
+        "Official protocol: one threshold, the best on gsm8k" in report and "not comparable with the protocol" in report
+    )
+    # A second run scores nothing: the same lines, the same numbers.
+    before = (out / "scores.jsonl").read_bytes()
+    assert main(words) == 0 and (out / "scores.jsonl").read_bytes() == before and results_of(out) == results
+    assert main([*words, "--step-score", "step"]) == 0 and (out / "scores.jsonl").read_bytes() == before
+    capsys.readouterr()
+    assert main([*words, "--reference", "none"]) == 2
+    assert "was scored with reference=" in capsys.readouterr().err
+
+
+def test_processbench_with_a_classifier_also_has_its_own_decision(models, bench, tmp_path):
+    out = tmp_path / "out"
+    words = ["processbench", "--model", str(models["classifier"]), "--scorer", "classifier", "--data", str(bench)]
+    assert main([*words, "--output", str(out), "--splits", "gsm8k,math", "--limit", "6"]) == 0
+    results = results_of(out)
+    assert {own["threshold"] for own in results["own_decision"]["splits"].values()} == {0.5}
+    assert results["own_decision"]["splits"]["math"]["responses"] == 6
+    assert "random sample of 6 responses" in (out / "report.md").read_text()
+
+
+def test_responses_that_are_too_long_count_as_wrong(models, bench, tmp_path):
+    out = tmp_path / "out"
+    words = ["processbench", "--model", str(models["prm"]), "--reference", "none", "--data", str(bench)]
+    assert main([*words, "--output", str(out), "--splits", "gsm8k", "--max-length", "57"]) == 0
+    results = results_of(out)
+    items = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+    assert 0 < results["overlong"] < 12
+    assert sum(item["prediction"] is None for item in items) == results["overlong"]
+    assert "count as wrong" in (out / "report.md").read_text()
+
+
+def test_best_of_n(models, candidates, tmp_path):
+    out = tmp_path / "out"
+    words = ["best-of-n", "--model", str(models["described"]), "--input", str(candidates), "--output", str(out)]
+    assert main(words) == 0
+    results = results_of(out)
+    table = results["best_of_n"]
+    assert results["n"] == [1, 2, 4] and results["problems"] == 6
+    for name, row in table.items():
+        assert row["1"]["value"] == pytest.approx(0.4), f"{name}: one candidate is chance"
+    # Two of five are right: 1 - C(3, 2) / C(5, 2), and four always hold a right one.
+    assert table["pass@N"]["2"]["value"] == pytest.approx(0.7) and table["pass@N"]["4"]["value"] == 1.0
+    assert {f"best, {how} of {kind}" for how in ("min", "sum", "last", "mean") for kind in ("step", "prefix")} <= set(
+        table
+    )
+    assert "vote, min of step" in table and "best, min of step, no reference" in table
+    assert results["largest_monte_carlo_error"] == 0.0
+    assert results["pairwise_accuracy"]["sum of step"]["pairs"] == 36
+    # The sum of the steps is the last prefix.
+    assert results["pairwise_accuracy"]["sum of step"] == results["pairwise_accuracy"]["last of prefix"]
+    lines = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+    assert len(lines) == 30 and lines[1]["answer"] == '"correct"' and lines[0]["answer"] == "0"
+    assert "Monte-Carlo" in (out / "report.md").read_text()
+
+
+def test_best_of_n_with_a_classifier_knows_the_product(models, candidates, tmp_path):
+    words = ["best-of-n", "--model", str(models["classifier"]), "--scorer", "classifier", "--input", str(candidates)]
+    assert main([*words, "--output", str(tmp_path / "o"), "--aggregations", "min,product", "--n", "2,3"]) == 0
+    assert {"best, min", "best, product", "vote, product"} <= set(results_of(tmp_path / "o")["best_of_n"])
+
+
+def test_pairs_of_candidates_that_are_graded_by_their_gold_answer(models, tmp_path):
+    rows = [
+        {"problem": "1+1?", "responses": [r"\boxed{2}", [r"so \boxed{3}", "done"], r"\boxed{2.0}"], "gold": "2"},
+        {"problem": "1+2?", "responses": [r"\boxed{2}"], "gold": "3"},
+    ]
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["pairs", "--model", str(models["described"]), "--input", str(path), "--output", str(tmp_path / "o")]
+    assert main(words) == 0
+    assert results_of(tmp_path / "o")["pairwise_accuracy"]["min of step"]["pairs"] == 2
+
+
+BON = ["best-of-n", "--model", "{described}", "--input", "{input}"]
+BENCH = ["processbench", "--model", "{described}", "--data", "{bench}", "--splits", "gsm8k"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "message"),
+    [
+        (
+            [*BENCH, "--model", "{prm}"],
+            "",
+            "does not say what its reference is; give --reference MODEL, or --reference none",
+        ),
+        ([*BENCH, "--splits", "math"], "", "--threshold-split gsm8k is not among --splits math"),
+        ([*BENCH, "--splits", "gsm8k,omnimath"], "", "has no omnimath.json"),
+        ([*BENCH, "--data", "nowhere"], "", "nowhere is no folder"),
+        ([*BENCH, "--plot", "99"], "", "--plot 99 is none of 12 responses"),
+        ([*BENCH, "--batch-tokens", "0"], "", "--batch-tokens 0 is too small"),
+        ([*BENCH, "--dtype", "float7"], "", "--dtype float7 is no dtype of torch"),
+        ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
+        (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
+        (BON, '{"prompt": "p", "completions": ["a"]}', "row 1: no field 'correctness' or 'gold'"),
+        (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
+        (
+            BON,
+            '{"prompt": "p", "completions": ["a"], "correctness": [0.5]}',
+            "row 1: correctness must be 0 or 1, got 0.5",
+        ),
+        (BON, '{"prompt": "p", "completions": ["a"], "correctness": [1, 0]}', "one value for each of 1 responses"),
+        ([*BON, "--n", "2"], '{"prompt": "p", "completions": ["a"], "correctness": [1]}', "the smallest pool has 1"),
+        (
+            [*BON, "--aggregations", "max"],
+            '{"prompt": "p", "completions": ["a"], "correctness": [1]}',
+            "aggregation must be",
+        ),
+        (
+            [*BON, "--aggregations", "product"],
+            '{"prompt": "p", "completions": ["a"], "correctness": [1]}',
+            "--aggregations product needs probabilities",
+        ),
+        (BON, "", "has no rows"),
+    ],
+)
+def test_bad_input_is_one_line(models, bench, tmp_path, capsys, words, text, message):
+    source = tmp_path / "in.jsonl"
+    source.write_text(text)
+    names = {**models, "bench": bench, "input": source}
+    assert main([word.format(**names) for word in words] + ["--output", str(tmp_path / "out")]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1 and message in said[0]
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_the_command_runs_from_the_repository():
+    result = subprocess.run([sys.executable, "-m", "eval.prm", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0 and "best-of-n" in result.stdout

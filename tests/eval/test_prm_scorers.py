@@ -1,0 +1,183 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Step scores equal plain loops over transformers, whatever the batches; finished responses are not scored again."""
+
+import json
+
+import pytest
+import torch
+from prm_models import byte_tokenizer, save_gemma2, save_llama
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from eval.prm_inputs import Response, split_response
+from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, Tokens, step_scores
+from eval.prm_store import ScoreStore, token_key
+from prime_ext.prm.offline.data import BadData
+from prime_ext.prm.offline.text import TextEncoder, join_steps
+
+CPU = torch.device("cpu")
+STEPS = [["two é", "plus 🙂 two", "four"], ["x"], ["a longer first step", "b"], ["漢字", "c d"]]
+
+
+def response(steps, prompt="2+2?"):
+    text, ends = join_steps(steps)
+    return Response(prompt, text, ends, tuple(steps))
+
+
+RESPONSES = [response(steps) for steps in STEPS]
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "prm": save_llama(folder / "prm", 1),
+        "reference": save_llama(folder / "reference", 2),
+        "classifier": save_llama(folder / "classifier", 3, classes=2),
+    }
+
+
+@pytest.fixture(scope="module")
+def scorer(paths):
+    model, reference = (LogProbModel(str(paths[k]), CPU, torch.float32, 7, False) for k in ("prm", "reference"))
+    return ImplicitScorer(model, reference, TextEncoder(byte_tokenizer()), 200)
+
+
+def slow_step_sums(path, item):
+    """Sum of log-probabilities of the bytes of each step, and of what stands before it; the end belongs to the last."""
+    model = AutoModelForCausalLM.from_pretrained(path)
+    prompt = b"[user] 2+2?\n[assistant] "
+    tokenizer = byte_tokenizer()
+    ids = [*tokenizer(prompt.decode())["input_ids"], *tokenizer(item.text)["input_ids"], 1]
+    with torch.no_grad():
+        table = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    log_probs = [float(table[place - 1, ids[place]]) for place in range(len(prompt), len(ids))]
+    ends = [len(item.text[:end].encode()) for end in item.char_ends]
+    ends[-1] += 1
+    return [sum(log_probs[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, paths):
+    rows = [scorer.tokens(item) for item in RESPONSES]
+    together = scorer.score(rows)
+    alone = [scorer.score([row])[0] for row in rows]
+    assert scorer.model.chunked and scorer.reference.chunked
+    for item, result, single in zip(RESPONSES, together, alone, strict=True):
+        own, other = slow_step_sums(paths["prm"], item), slow_step_sums(paths["reference"], item)
+        assert result["log_prob"] == pytest.approx(own, abs=1e-4)
+        assert result["log_ratio"] == pytest.approx([a - b for a, b in zip(own, other, strict=True)], abs=1e-4)
+        assert result["log_ratio"] == pytest.approx(single["log_ratio"], abs=1e-4)
+        assert sum(result["tokens"]) == len(item.text.encode()) + 1
+
+
+def test_a_prm_that_is_its_reference_scores_zero(scorer):
+    same = ImplicitScorer(scorer.model, scorer.model, scorer.encoder, 200)
+    for result in same.score([same.tokens(item) for item in RESPONSES]):
+        assert result["log_ratio"] == [0.0] * len(result["tokens"])
+
+
+def test_kinds_of_step_scores():
+    result = {"log_ratio": [2.0, -3.0], "log_prob": [-1.0, -2.0], "tokens": [4, 6]}
+    assert step_scores(result, "step", 0.5) == [1.0, -1.5]
+    assert step_scores(result, "prefix", 0.5) == [1.0, -0.5]
+    assert step_scores(result, "step_mean", 1.0) == [0.5, -0.5]
+    assert step_scores(result, "prefix_mean", 1.0) == [0.5, pytest.approx(-0.1)]
+    assert step_scores(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
+    assert step_scores({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
+    with pytest.raises(ValueError, match="step score must be one of"):
+        step_scores(result, "sum", 1.0)
+
+
+def test_models_that_change_their_logits_are_recognised(tmp_path):
+    path = str(save_gemma2(tmp_path / "gemma"))
+    model = LogProbModel(path, CPU, torch.float32, 7, False)
+    assert not model.chunked
+    ids = list(range(5, 25))
+    [found] = model.log_probs([Tokens(ids, 4, (19,))], 0)
+    with torch.no_grad():
+        table = AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    expected = table.gather(-1, torch.tensor(ids[1:])[:, None])[3:, 0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("separator", ["\n", ""])
+@pytest.mark.parametrize("layout", ["plain", "chat"])
+def test_a_classifier_is_read_after_each_step(paths, separator, layout):
+    scorer = ClassifierScorer(str(paths["classifier"]), CPU, torch.float32, layout, separator, 1, 200, False)
+    rows = [scorer.tokens(item) for item in RESPONSES]
+    model = AutoModelForTokenClassification.from_pretrained(paths["classifier"])
+    tokenizer = byte_tokenizer()
+    prompt = "2+2?" if layout == "plain" else "[user] 2+2?\n[assistant] "
+    for item, result in zip(RESPONSES, scorer.score(rows), strict=True):
+        expected = []
+        for number in range(len(item.steps)):
+            text = prompt + "".join(step + separator for step in item.steps[: number + 1])
+            with torch.no_grad():
+                logits = model(torch.tensor([tokenizer(text)["input_ids"]])).logits[0, -1]
+            expected.append(float(logits.softmax(-1)[1]))
+        assert result["probability"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_options_that_do_not_fit_the_models(paths, tmp_path):
+    with pytest.raises(BadData, match="--positive-label 2 is none of the model's 2 classes"):
+        ClassifierScorer(str(paths["classifier"]), CPU, torch.float32, "plain", "\n", 2, 200, False)
+
+
+class CountingScorer:
+    """Scores a response by its length, and remembers what it was asked."""
+
+    max_length = 30
+
+    def __init__(self, fail_after=None):
+        self.asked, self.fail_after = [], fail_after
+
+    def tokens(self, item):
+        return Tokens(list(item.text.encode()), 0, (len(item.text) - 1,))
+
+    def score(self, batch):
+        if self.fail_after is not None and len(self.asked) >= self.fail_after:
+            raise KeyboardInterrupt
+        self.asked += [len(row.ids) for row in batch]
+        return [{"probability": [len(row.ids) / 100]} for row in batch]
+
+
+def test_finished_responses_are_never_scored_again(tmp_path):
+    rows = [Tokens([7] * n, 0, (n - 1,)) for n in (5, 20, 10, 40, 5)]
+    first = CountingScorer(fail_after=2)
+    with pytest.raises(KeyboardInterrupt):
+        ScoreStore(tmp_path, {"model": "m"}).score(first, rows, 12)
+    assert first.asked == [20, 10], "long ones first, and no batch above the limit"
+    with (tmp_path / "scores.jsonl").open("a") as lines:
+        lines.write('{"key": "half')
+    second = CountingScorer()
+    results = ScoreStore(tmp_path, {"model": "m"}).score(second, rows, 30)
+    assert second.asked == [5], "equal responses are scored once"
+    assert [r.get("probability") for r in results] == [[0.05], [0.2], [0.1], None, [0.05]]
+    assert results[3] == {"overlong": 40}
+    third = CountingScorer()
+    assert ScoreStore(tmp_path, {"model": "m"}).score(third, rows, 30) == results and third.asked == []
+    with pytest.raises(BadData, match="was scored with model='m', now it is 'n'"):
+        ScoreStore(tmp_path, {"model": "n"})
+    keys = [json.loads(line)["key"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert sorted(keys) == sorted({token_key(row) for row in rows if len(row.ids) < 40})
+
+
+def test_steps_of_a_text_as_it_was_generated():
+    text = "First.\n\nSecond\nline.\n \nThird. \n"
+    steps, ends = split_response(text, r"\n\s*\n")
+    assert steps == ("First.", "Second\nline.", "Third.")
+    assert [text[:end].rsplit("\n\n")[-1] for end in ends][0] == "First." and text[: ends[-1]].endswith("Third.")
+    steps, ends = split_response("Step 1: a\nStep 2: b", r"\n(?=Step \d+:)")
+    assert steps == ("Step 1: a", "Step 2: b") and ends == (9, 19)
+    assert split_response("one", r"\n\n") == (("one",), (3,))

@@ -1,0 +1,67 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One rank of test_invariance.py: three optimiser steps with every loss, without checkpoints and exports.
+
+Started as ``python offline_rank.py MODEL RESPONSES STEPS WORK_DIR`` with the variables of a torchrun rank.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from tiny_prm import overrides
+
+from prime_ext.prm.offline.__main__ import compose, load
+
+SMALL = {"data.val_fraction": 0, "prm.beta": 0.5, "optim.override_optimizer_config": "{eps: 1e-3}"}
+RUNS = {
+    "ce": {},
+    "ce, micro-batches of 1": {"batching.use_dynamic_bsz": "false", "batching.micro_batch_size_per_gpu": 1},
+    "ce, micro-batches of 5": {"batching.use_dynamic_bsz": "false", "batching.micro_batch_size_per_gpu": 5},
+    "ce, large batches": {"batching.max_token_len_per_gpu": 4096},
+    "dpo": {"prm.loss": "dpo"},
+    "kto": {"prm.loss": "kto"},
+    "kto, matched": {"prm.loss": "kto", "prm.kto.mismatched": "false"},
+    "nca": {"prm.loss": "nca"},
+    "ipvrm": {"prm.loss": "ipvrm", "prm.ipvrm.margin": "null", "prm.ipvrm.time_weight": "late"},
+    "step_ce": {"prm.loss": "step_ce", "optim.lr": 5e-4},
+    "step_mse": {"prm.loss": "step_mse", "prm.steps.score": "step"},
+}
+
+
+def main(model, responses, steps, work_dir):
+    results = {}
+    for name, more in RUNS.items():
+        data = steps if "step" in name else responses
+        config, settings = compose(overrides(model, data, work_dir, **SMALL, **more))
+        from prime_ext.prm.offline.trainer import OfflineTrainer
+
+        trainer = OfflineTrainer(config, settings, *load(settings))
+        found = []
+        for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2]):
+            found.append(trainer.train_step(groups))
+        results[name] = {"metrics": found, "weights": trainer.weights()}
+        if name == "ce":
+            sequences = trainer._encoded(trainer.train_prompts, trainer.train_data.examples[0])
+            results["scores"] = trainer.score(trainer.worker, sequences)
+            results["sequences"] = [(s.prompt, s.response) for s in sequences]
+    if dist.get_rank() == 0:
+        torch.save(results, Path(work_dir) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,92 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The command: settings and data that cannot work are one line, before a model is loaded."""
+
+import subprocess
+
+import pytest
+from tiny_prm import ROOT, environment, overrides, response_rows, write_jsonl
+
+from prime_ext.prm.offline.__main__ import main
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_jsonl(tmp_path / "d.jsonl", response_rows(6))
+
+
+def check(monkeypatch, tmp_path, data, **more):
+    # No such model exists: nothing may try to load it.
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    return main(["--check", *overrides("no/such-model", data, tmp_path / "out", **more)])
+
+
+def test_good_data_are_described(tmp_path, monkeypatch, data, capsys):
+    assert check(monkeypatch, tmp_path, data, **{"data.val_fraction": 0}) == 0
+    assert "6 prompts with 24 responses to train on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"prm.loss": "mse"}, "prm.loss='mse' is not one of ce, bon_acc"),
+        (
+            {"prm.loss": "ipvrm", "prm.ipvrm.time_weight": "often"},
+            "prm.ipvrm.time_weight='often' is not one of uniform",
+        ),
+        ({"prm.beta": 0}, "prm.beta=0 must be a number > 0"),
+        ({"prm.steps.score": "last"}, "prm.steps.score='last' is not one of prefix, prefix_mean, step"),
+        ({"data.val_fraction": 1}, "data.val_fraction=1 leaves nothing to train on"),
+        ({"data.overlong": "cut"}, "data.overlong='cut' is not one of truncate, drop, error"),
+        ({"data.max_length": 1}, "data.max_length=1 must be a whole number of tokens >= 2"),
+        (
+            {"batching.max_token_len_per_gpu": 10},
+            "batching.max_token_len_per_gpu=10 must be at least data.max_length=64",
+        ),
+        ({"prm.loss": "kto", "data.prompts_per_step": 1}, "prm.kto.mismatched=true needs data.prompts_per_step"),
+        ({"trainer.epochs": 0}, "trainer.epochs=0 must be a whole number >= 1"),
+        ({"trainer.export_dtype": "int8"}, "trainer.export_dtype='int8' is not one of float32"),
+        ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder does not exist"),
+        ({"model.lora_rank": 8}, "model.lora_rank=8: offline training trains all weights"),
+        ({"prm.margin": 3}, "Could not override 'prm.margin'"),
+        ({"+prm.margin": 3}, "unknown key prm.margin"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path, monkeypatch, data, capsys, more, message):
+    assert check(monkeypatch, tmp_path, data, **more) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("prime_ext: ") and message in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_dpo_without_a_prompt_that_has_both_outcomes(tmp_path, monkeypatch, capsys):
+    rows = [{"prompt": str(k), "completions": ["a", "b"], "correctness": [k, k]} for k in (0, 1)]
+    data = write_jsonl(tmp_path / "d.jsonl", rows)
+    options = {"data.val_fraction": 0, "prm.loss": "dpo"}
+    assert check(monkeypatch, tmp_path, data, **options) == 2
+    assert "no prompt has both a correct and a wrong response, which prm.loss=dpo needs" in capsys.readouterr().err
+    assert check(monkeypatch, tmp_path, data, **{**options, "prm.loss": "ce"}) == 0
+
+
+def test_a_missing_file(tmp_path, monkeypatch, capsys):
+    assert check(monkeypatch, tmp_path, tmp_path / "none.parquet") == 2
+    assert "none.parquet does not exist" in capsys.readouterr().err
+
+
+def test_the_recipe_explains_itself_and_wants_a_model_and_data():
+    recipe = ["bash", str(ROOT / "recipes" / "train_implicit_prm.sh")]
+    help_text = subprocess.run([*recipe, "-h"], capture_output=True, text=True, env=environment())
+    assert help_text.returncode == 0 and "prm.loss=step_ce" in help_text.stdout and "N_PROC" in help_text.stdout
+    one_word = subprocess.run([*recipe, "model"], capture_output=True, text=True, env=environment())
+    assert one_word.returncode == 2 and "give MODEL and DATA" in one_word.stderr

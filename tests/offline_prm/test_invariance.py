@@ -1,0 +1,160 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Steps of every loss do not depend on ranks and micro-batches, and equal a plain loop where there is one."""
+
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from offline_rank import RUNS
+from tiny_prm import environment, response_rows, save_tiny_model, step_rows, write_jsonl
+
+PROGRAM = Path(__file__).parent / "offline_rank.py"
+BETA = 0.5
+INITIAL = {
+    "ce": math.log(2),
+    "dpo": math.log(2),
+    "kto": 0.5,
+    "nca": 2 * math.log(2),
+    "step_ce": math.log(2),
+    "step_mse": 0.25,
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    save_tiny_model(folder / "model")
+    responses = write_jsonl(folder / "responses.jsonl", response_rows(10))
+    return folder / "model", responses, write_jsonl(folder / "steps.jsonl", step_rows(10))
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_ranks(inputs, work_dir, n_ranks):
+    shared = {"WORLD_SIZE": str(n_ranks), "LOCAL_WORLD_SIZE": str(n_ranks), "MASTER_ADDR": "127.0.0.1"}
+    shared["MASTER_PORT"] = str(free_port())
+    shared["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parent), environment()["PYTHONPATH"]])
+    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with open(log, "w") as stream:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(PROGRAM), *map(str, inputs), str(work_dir)],
+                    env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **shared),
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    try:
+        codes = [process.wait(timeout=400) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
+    return torch.load(work_dir / "results.pt", weights_only=False)
+
+
+@pytest.fixture(scope="module")
+def results(inputs, tmp_path_factory):
+    return {n: run_ranks(inputs, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+
+
+def assert_same_run(found, expected):
+    for step, other in zip(found["metrics"], expected["metrics"], strict=True):
+        assert step["train/loss"] == pytest.approx(other["train/loss"], abs=2e-5)
+        assert step["train/grad_norm"] == pytest.approx(other["train/grad_norm"], rel=1e-3, abs=1e-6)
+        assert step["train/responses"] == other["train/responses"]
+    # Before the first update all scores are zero up to rounding, and their order means nothing.
+    for step, other in zip(found["metrics"][1:], expected["metrics"][1:], strict=True):
+        assert step.get("train/pair_accuracy") == other.get("train/pair_accuracy")
+    assert found["weights"].keys() == expected["weights"].keys()
+    for name, weight in found["weights"].items():
+        torch.testing.assert_close(weight, expected["weights"][name], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_ranks_train_as_one_does(results, name):
+    assert_same_run(results[2][name], results[1][name])
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("ce, ")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_cut_into_micro_batches_changes_nothing(results, name, ranks):
+    assert_same_run(results[ranks][name], results[1]["ce"])
+
+
+@pytest.mark.parametrize("name", INITIAL)
+def test_the_first_loss_is_that_of_an_untrained_prm(results, name):
+    assert results[1][name]["metrics"][0]["train/loss"] == pytest.approx(INITIAL[name], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "kto, matched"])
+def test_every_loss_learns_the_responses_it_meets_again(results, name):
+    metrics = results[1][name]["metrics"]
+    assert metrics[2]["train/loss"] < metrics[0]["train/loss"]
+
+
+def test_two_steps_of_cross_entropy_equal_a_plain_loop(results, inputs):
+    """The first two optimiser steps of ``ce``, one response at a time."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from prime_ext.prm.offline.text import TextEncoder
+
+    model, reference = (AutoModelForCausalLM.from_pretrained(inputs[0]) for _ in range(2))
+    encoder = TextEncoder(AutoTokenizer.from_pretrained(inputs[0]))
+    rows = response_rows(10)
+
+    def log_prob_sum(network, prompt, response):
+        ids = torch.tensor([*prompt, *response])
+        table = network(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        return table[len(prompt) - 1 :].sum()
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0, eps=1e-3)
+    # 10 prompts in steps of 4 are 2 steps; the schedule counts from one, without a warm-up.
+    for number, groups in enumerate([[0, 1, 2], [3, 4, 5, 6]]):
+        optimizer.param_groups[0]["lr"] = 1e-2 * (0.55 + 0.45 * math.cos(math.pi * (number + 1) / 2))
+        optimizer.zero_grad()
+        losses = []
+        for group in groups:
+            prompt = encoder.prompt(rows[group]["prompt"])
+            for text, correct in zip(rows[group]["completions"], rows[group]["correctness"], strict=True):
+                response = encoder.response(text).ids
+                h = log_prob_sum(model, prompt, response) - log_prob_sum(reference, prompt, response).detach()
+                losses.append(torch.nn.functional.softplus((-1 if correct else 1) * BETA * h))
+        loss = sum(losses) / len(losses)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        found = results[1]["ce"]["metrics"][number]
+        assert found["train/loss"] == pytest.approx(float(loss), abs=2e-5)
+        assert found["train/grad_norm"] == pytest.approx(float(norm), rel=1e-3)
+        assert found["train/lr"] == pytest.approx(optimizer.param_groups[0]["lr"])
+
+
+def test_scores_cover_every_response_token(results):
+    for (_, response), score in zip(results[1]["sequences"], results[1]["scores"], strict=True):
+        assert len(score) == len(response) and (score <= 0).all()
+    for one, two in zip(results[1]["scores"], results[2]["scores"], strict=True):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=0)

@@ -1,0 +1,72 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Tokens of prompts and responses, and where steps end in them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_prm import CHAT, byte_tokenizer
+
+from prime_ext.prm.offline.text import TextEncoder, TextError, join_steps
+
+TOKENIZER = byte_tokenizer()
+WORDS = st.text(st.sampled_from("ab \n.=é漢🙂"), min_size=1, max_size=8).filter(str.strip)
+
+
+def test_steps_are_joined_as_implicitprm_does():
+    text, ends = join_steps(["two", "four"])
+    assert text == "Step 1: two\n\nStep 2: four"
+    assert [text[:end] for end in ends] == ["Step 1: two", text]
+    assert join_steps(["a", "b"], prefix="", separator="; ") == ("a; b", (1, 4))
+
+
+@given(st.lists(WORDS, min_size=1, max_size=5), st.booleans())
+def test_the_last_token_of_a_step_is_the_one_that_holds_its_last_character(steps, append_eos):
+    encoder = TextEncoder(TOKENIZER, append_eos)
+    text, char_ends = join_steps(steps)
+    tokens = encoder.response(text)
+    ends = encoder.step_ends(tokens, char_ends)
+    data = text.encode()
+    assert len(tokens.ids) == len(data) + append_eos
+    # One token per byte here, so the token after the step's last byte is known exactly.
+    expected = [len(text[:end].encode()) - 1 for end in char_ends]
+    if append_eos:
+        expected[-1] = len(data)
+    assert ends == expected
+
+
+def test_a_token_across_the_end_of_a_step_belongs_to_the_step():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<eos>": 0, "a": 1, ".": 2, "\u010a": 3, ".\u010a": 4, ".\u010a\u010a": 5, "\u010a\u010a": 6}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[(".", "\u010a"), (".\u010a", "\u010a")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoder = TextEncoder(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
+    text, char_ends = join_steps(["a.", "aa."], prefix="")
+    tokens = encoder.response(text)
+    assert tokens.ids == [1, 5, 1, 1, 2, 0]
+    assert encoder.step_ends(tokens, char_ends) == [1, 5]
+
+
+def test_a_prompt_goes_through_the_chat_template_if_there_is_one():
+    chat, plain = TextEncoder(byte_tokenizer(CHAT)), TextEncoder(TOKENIZER)
+    assert chat.tokenizer.decode(chat.prompt("2+2?")) == "[user] 2+2?\n[assistant] "
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert chat.tokenizer.decode(chat.prompt(messages)) == "[system] s\n[user] u\n[assistant] "
+    assert plain.tokenizer.decode(plain.prompt("2+2?")) == "2+2?"
+    with pytest.raises(TextError, match="list of chat messages, and the tokenizer has no chat template"):
+        plain.prompt(messages)
+    with pytest.raises(TextError, match="the prompt has no tokens"):
+        plain.prompt("")

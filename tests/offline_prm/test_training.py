@@ -1,0 +1,105 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A whole run of the command on a tiny model: it learns, resumes exactly, and leaves a model that can be used."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tiny_prm import final_weights, metrics, overrides, response_rows, save_tiny_model, train, write_jsonl
+
+LAST = 52
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """52 steps of cross-entropy with checkpoints at 20, 40 and 52."""
+    folder = tmp_path_factory.mktemp("run")
+    save_tiny_model(folder / "model")
+    data = write_jsonl(folder / "d.jsonl", response_rows(60))
+    arguments = overrides(
+        folder / "model",
+        data,
+        folder / "out",
+        **{"trainer.epochs": 4, "trainer.save_freq": 20, "trainer.val_freq": 25, "trainer.keep_checkpoints": 5},
+    )
+    result = train(arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return folder, arguments, result
+
+
+def without_seconds(steps):
+    return {step: {k: v for k, v in data.items() if k != "train/seconds"} for step, data in steps.items()}
+
+
+def test_it_learns_to_order_held_out_responses(run):
+    folder, _, result = run
+    found = metrics(folder / "out")
+    assert list(found) == list(range(LAST + 1))
+    assert found[0]["val/cross_entropy"] == pytest.approx(0.6931, abs=1e-3)
+    assert found[LAST]["val/pair_accuracy"] > 0.9 and found[LAST]["val/accuracy"] > 0.8
+    assert found[LAST]["val/cross_entropy"] < 0.5
+    assert found[1]["train/loss"] == pytest.approx(0.6931, abs=1e-3)
+    # Warm-up of one step, then a cosine from 1e-2 to a tenth.
+    assert max(data["train/lr"] for data in found.values() if "train/lr" in data) == pytest.approx(1e-2)
+    assert found[LAST]["train/lr"] == pytest.approx(1e-3, rel=0.02)
+    assert "8 with 32 held out" in result.stdout and f"{LAST}/{LAST}" in result.stderr
+
+
+def test_the_final_folder_is_a_model_with_what_is_needed_to_score(run):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, _, _ = run
+    hf = folder / "out" / "hf"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(hf), AutoTokenizer.from_pretrained(hf)
+    assert next(model.parameters()).dtype == torch.float32 and tokenizer.chat_template
+    saved = final_weights(folder / "out")
+    assert all(torch.equal(dict(model.named_parameters())[name], weight) for name, weight in saved.items())
+    description = json.loads((hf / "prime_ext_prm.json").read_text())
+    assert description["loss"] == "ce" and description["beta"] == 0.5 and description["steps"] == LAST
+    assert description["reference"] == str(folder / "model")
+    assert description["validation"]["val/pair_accuracy"] == metrics(folder / "out")[LAST]["val/pair_accuracy"]
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(run, tmp_path):
+    folder, arguments, _ = run
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    for left in ("checkpoints/global_step_40", f"checkpoints/global_step_{LAST}", "hf"):
+        shutil.rmtree(out / left)
+    # What a kill leaves: a checkpoint that is not whole, and metrics written after the last whole one.
+    (out / "checkpoints" / "global_step_30").mkdir()
+    with (out / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 53, "da')
+    changed = [
+        word if not word.startswith("trainer.output_dir=") else f"trainer.output_dir={out}" for word in arguments
+    ]
+    result = train(changed)
+    assert result.returncode == 0, result.stderr[-3000:]
+    expected, found = final_weights(folder / "out"), final_weights(out)
+    assert expected.keys() == found.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    assert without_seconds(metrics(out)) == without_seconds(metrics(folder / "out"))
+    assert f"20/{LAST}" in result.stderr
+
+
+def test_a_finished_run_is_not_trained_again_and_another_run_does_not_continue_it(run):
+    folder, arguments, _ = run
+    before = final_weights(folder / "out")
+    again = train(arguments)
+    assert again.returncode == 0 and all(torch.equal(before[k], v) for k, v in final_weights(folder / "out").items())
+    assert json.loads((folder / "out" / "hf" / "prime_ext_prm.json").read_text())["validation"]
+    other = train([*arguments, "optim.lr=1e-3"])
+    assert other.returncode == 2 and "was written with optim=" in other.stderr
+    assert "choose another trainer.output_dir" in other.stderr

@@ -1,0 +1,181 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A tiny byte-level Llama, and labelled responses that can be told apart: correct ones have even digits only."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def byte_tokenizer(chat_template=None):
+    """One token per byte, so that every text can be told apart, and characters of several tokens exist."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<pad>": 0, "<eos>": 1, **{symbol: number + 2 for number, symbol in enumerate(alphabet)}}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    fast.chat_template = chat_template
+    return fast
+
+
+CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
+
+
+def save_tiny_model(path, seed=0, max_positions=512, chat_template=CHAT):
+    """A random Llama with its tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_tokenizer(chat_template)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=max_positions,
+        initializer_range=0.08,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def digits(rng, correct, n=4):
+    even = [rng.choice("02468") for _ in range(n)]
+    if not correct:
+        even[rng.randrange(n)] = rng.choice("13579")
+    return " ".join(even)
+
+
+def response_rows(n_prompts, seed=0, responses=4):
+    """Prompts with correct and wrong responses, at least one of each."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(n_prompts):
+        correctness = [True, False, *[rng.random() < 0.5 for _ in range(responses - 2)]]
+        rng.shuffle(correctness)
+        completions = [digits(rng, correct, rng.randint(3, 5)) for correct in correctness]
+        rows.append(
+            {"dataset": "even", "prompt": f"p{number}?", "completions": completions, "correctness": correctness}
+        )
+    return rows
+
+
+def step_rows(n, seed=0):
+    """Responses of three steps; the label is the first step with an odd digit."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(n):
+        wrong = rng.choice([-1, 0, 1, 2])
+        steps = [digits(rng, not 0 <= wrong <= step, 2) for step in range(3)]
+        rows.append({"problem": f"p{number}?", "steps": steps, "label": wrong})
+    return rows
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def environment(**more):
+    return os.environ | {
+        "VERL_PLATFORM": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        **more,
+    }
+
+
+def overrides(model, data, output, **more):
+    """Overrides of a small run."""
+    values = {
+        "model.path": model,
+        "data.train_files": data,
+        "trainer.output_dir": output,
+        "data.max_length": 64,
+        "data.val_fraction": 0.2,
+        "data.prompts_per_step": 4,
+        "optim.lr": 1e-2,
+        "prm.beta": 0.5,
+        "trainer.save_freq": 0,
+        "trainer.val_freq": 0,
+        **more,
+    }
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def train(arguments, ranks=1, timeout=400):
+    """Run the command as a user would, with torchrun for several ranks."""
+    program = [sys.executable, "-m"]
+    if ranks > 1:
+        program += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
+    return subprocess.run(
+        [*program, "prime_ext.prm.offline", *arguments],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def metrics(output):
+    """Metrics by step."""
+    lines = (Path(output) / "metrics.jsonl").read_text().splitlines()
+    return {record["step"]: record["data"] for record in map(json.loads, lines)}
+
+
+def final_weights(output):
+    from safetensors.torch import load_file
+
+    return load_file(Path(output) / "hf" / "model.safetensors")
+
+
+def write_example(folder):
+    """Model and data of docs/offline_prm.md: ``python tests/offline_prm/tiny_prm.py FOLDER``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tiny_model(folder / "model", max_positions=4096)
+    write_jsonl(folder / "responses.jsonl", response_rows(60))
+    write_jsonl(folder / "steps.jsonl", step_rows(200))
+    candidates = response_rows(24, seed=5, responses=16)
+    for row in candidates:
+        # What a candidate votes for: wrong ones have one of three answers.
+        row["answers"] = [str(sum(map(int, text.split())) % 3) for text in row["completions"]]
+        row["correctness"] = [int(value) for value in row["correctness"]]
+    write_jsonl(folder / "candidates.jsonl", candidates)
+    # In the format of ProcessBench: two splits of the same kind.
+    for seed, split in ((7, "gsm8k"), (8, "math")):
+        write_jsonl(folder / f"{split}.jsonl", step_rows(100, seed))
+
+
+if __name__ == "__main__":
+    write_example(Path(sys.argv[1]))

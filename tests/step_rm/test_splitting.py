@@ -1,0 +1,224 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Steps of a text: what counts as one, what does not, and that hostile text gains and costs nothing."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_ext.step_rm.splitting import _LOOK_BACK, SPLITTERS, split_steps
+
+
+def steps(text, splitter="auto", argument=None):
+    return [text[start:end] for start, end in split_steps(text, splitter, argument)]
+
+
+# Pieces of which markers, answers and sentences are made, so that random texts look like responses.
+PIECES = ["1", "2", "3", "10", "11", ". ", ".", "\n", "\n\n", " ", "[1]", "[2]", "Step 1:", "Step 2:", "**", "####",
+          "```", "#### 1", "option 1.", "The answer is", "\\boxed{", "}", "x",
+          "We add.", "Σ", "だ。", "?", "\t", "\r\n", "\\n 2."]  # fmt: skip
+texts = st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
+splitters = st.one_of(
+    st.sampled_from(sorted(SPLITTERS)).map(lambda name: (name, None)),
+    st.just(("pattern", r"\d")),
+    st.just(("delimiters", [";", ".", "\n\n"])),
+)
+
+
+@given(texts, splitters)
+def test_the_spans_cover_the_text_without_gaps_and_none_is_empty(text, splitter):
+    spans = split_steps(text, *splitter)
+    assert "".join(text[start:end] for start, end in spans) == text
+    assert all(start < end for start, end in spans)
+    assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]]
+    assert bool(spans) == bool(text)
+
+
+@given(texts, splitters)
+def test_every_step_but_a_lone_one_has_something_written_in_it(text, splitter):
+    found = steps(text, *splitter)
+    if len(found) > 1 and splitter[0] != "pspo":
+        assert all(any(character.isalnum() for character in step) for step in found)
+
+
+def test_numbered_steps_with_a_preamble_and_an_answer():
+    text = "Let's think.\n1. Take 3.5 from 4. That is 0.5.\n2. Double it.\n\nThe answer is option 1. #### 1"
+    assert steps(text) == [
+        "Let's think.\n1. Take 3.5 from 4. That is 0.5.\n",
+        "2. Double it.\n\nThe answer is option 1. #### 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("1) a\n2) b\n3) c", 3),
+        ("**1.** a\n**2.** b", 2),
+        (" [1] . a\n [2] . b\n", 2),
+        ("\n".join(f"[{k}] step {k} says x" for k in range(1, 13)), 12),
+        ("Step 1: a\nmore\n\nStep 2: b", 2),
+        ("### Step 1\na\n### Step 2\nb", 2),
+        ("**Step 1: a**\nx\n**STEP 2.** b", 2),
+        ("Step 0: a\nStep 1: b", 2),
+        ("We add.\n\nWe divide.\n\nSo 5.", 3),
+        ("We add 3. Then we divide by 2. This gives 5.", 3),
+        ("", 0),
+        (" \n", 1),
+    ],
+)
+def test_the_usual_styles_are_recognised(text, count):
+    assert len(steps(text)) == count
+
+
+SPAM = {
+    "[1][1][1][1] x": 1,
+    "[1] a [2] b [3] c": 1,
+    "[1]\n[2]\n[3]\n[4] a": 1,
+    "1.\n2.\n3.\n4. a": 1,
+    "Step 1:\nStep 2:\nStep 3: a": 1,
+    "```\n# Step 1: a\n# Step 2: b\n```": 1,
+    "...\n\n---\n\n***\n\nx": 1,
+    "there are 11. #### 1": 1,
+    # Three lines are three sentences; the markers have no part in it.
+    "[1] A\n[1] B\n[1] C": 3,
+    "[3] A\n[1] B\n[7] C": 3,
+}
+
+
+@pytest.mark.parametrize("spam", SPAM)
+def test_marker_spam_makes_no_steps(spam):
+    assert all(len(split_steps(spam, style)) == 1 for style in ("labels", "brackets", "numbered"))
+    assert len(split_steps(spam)) == SPAM[spam]
+
+
+@pytest.mark.parametrize("splitter", sorted(set(SPLITTERS) - {"pspo"}))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The answer is option 1. #### 1",
+        "#### 1",
+        "\\boxed{1}",
+        "**Answer:** option 1. #### 1",
+        "So the final answer is 1.",
+    ],
+)
+def test_an_answer_line_is_never_a_step_of_its_own(splitter, answer):
+    body = "Step 1: We add.\n\nStep 2: We divide."
+    assert len(split_steps(f"{body}\n\n{answer}", splitter)) == len(split_steps(body, splitter))
+    assert len(split_steps(answer, splitter)) == 1
+
+
+def test_the_answer_option_makes_no_difference_to_the_number_of_steps():
+    """With the released pattern of PSPO option 1 makes a step and option 2 does not."""
+    template = "[1] We add.\n[2] We divide.\nThus, the answer is option {0}. #### {0}"
+    for splitter in set(SPLITTERS) - {"pspo"}:
+        assert len(split_steps(template.format(1), splitter)) == len(split_steps(template.format(2), splitter))
+    assert len(split_steps(template.format(1), "pspo")) == len(split_steps(template.format(2), "pspo")) + 1
+
+
+def test_a_number_after_a_list_marker_with_nothing_but_the_answer_is_no_step():
+    assert len(split_steps("1. We add.\n2. #### 5", "numbered")) == 1
+
+
+def test_abbreviations_and_list_numbers_end_no_sentence():
+    text = "We take e.g. Three cats, i.e. A few. 1. Foo cf. Eq. 2 for more! Done."
+    assert steps(text, "sentences") == ["We take e.g. Three cats, i.e. A few. 1. ", "Foo cf. Eq. 2 for more! ", "Done."]
+    assert steps("1. Foo is one.\n2. Bar is two.", "sentences") == ["1. Foo is one.\n", "2. Bar is two."]
+    assert len("approx.") < _LOOK_BACK
+
+
+def test_delimiters_in_a_row_close_one_step_and_a_delimiter_at_the_end_opens_none():
+    assert steps("3*9=7;7+6=3;;3*7=1;", "delimiters", [";"]) == ["3*9=7;", "7+6=3;;", "3*7=1;"]
+    assert steps("a\n\nb;c", "delimiters", ["\n\n", ";"]) == ["a\n\n", "b;", "c"]
+
+
+def test_a_custom_pattern_opens_a_step_wherever_it_matches():
+    assert steps("(a) x (b) y (c) z", "pattern", r"\([a-z]\)") == ["(a) x ", "(b) y ", "(c) z"]
+    assert steps("So A.\nSo B.", "pattern", "^So") == ["So A.\n", "So B."]
+
+
+def test_a_custom_pattern_that_never_ends_is_stopped():
+    with pytest.raises(TimeoutError):
+        split_steps("a" * 40 + "!", "pattern", r"(a+|a)+$|(a|aa)+b")
+
+
+@pytest.mark.parametrize("arguments", [("steps",), ("auto", "x"), ("pattern",), ("delimiters",), ("delimiters", ";")])
+def test_an_unknown_splitter_or_a_missing_argument_is_refused(arguments):
+    with pytest.raises(ValueError, match="no step splitter"):
+        split_steps("x", *arguments)
+
+
+# ---- parity with the released code of PSPO -----------------------------------------------------------------------
+
+RELEASED = r"(\.\s+\d+\.\s)|(\?\s+\d+\.\s)|(\n*1+\.\s+)|(\\n\s*\d+\.)|(\[\d\])"
+
+
+def released_steps(text):
+    """What the released code makes of a text: marker and following text, empty ones and the preamble dropped."""
+    parts = re.split(RELEASED, text)
+    found = []
+    for at in range(1, len(parts), 6):
+        marker = next(part for part in parts[at : at + 5] if part is not None)
+        body = parts[at + 5]
+        if body.strip():
+            found.append((marker, body))
+    return found
+
+
+@given(texts)
+def test_the_pspo_splitter_finds_the_steps_of_the_released_code(text):
+    released, spans = released_steps(text), split_steps(text, "pspo")
+    assert len(spans) == (max(1, len(released)) if text else 0)
+    for (marker, body), (start, end) in zip(released, spans, strict=False):
+        assert marker + body in text[start:end]
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("[1] . A\n [2] . B", 2),
+        ("1. A. 2. B.", 2),
+        ("1. A\n2. B", 1),
+        ("[1]a[1]b[1]c[1]d", 4),
+        ("[9] a [10] b", 1),
+        ("[1] a. There are 11. So b", 2),
+        ("[1] a\nThus, the answer is option 1. #### 1", 2),
+    ],
+)
+def test_what_the_released_pattern_does_with_its_own_odd_cases(text, count):
+    assert len(split_steps(text, "pspo")) == count
+
+
+# ---- hostile text ------------------------------------------------------------------------------------------------
+
+HOSTILE = ["\n", "1", ". ", "[1]", " ", "1. ", "\n1. a", "```\n", "Step ", "A. ", "#", "\n \n", "?\n", "\\n", "*",
+           "\n[1]\n", "** 1", "\t1", "é。", "\u2028"]  # fmt: skip
+
+
+@pytest.mark.parametrize("splitter", sorted(SPLITTERS))
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_time_grows_linearly_with_hostile_text(splitter, piece):
+    def seconds(copies):
+        best = float("inf")
+        for _ in range(3):
+            start = time.perf_counter()
+            split_steps(piece * copies, splitter)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    # Quadratic time would be 256 times as much.
+    assert seconds(32_000) < 100 * max(seconds(2_000), 2e-4)

@@ -1,0 +1,504 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""From the settings to the reward sources of a step, on rollouts as the trainer sees them."""
+
+import pytest
+import torch
+from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, settings
+
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
+from prime_ext.algorithms.estimators import ESTIMATORS
+from prime_ext.algorithms.normalization import OutcomeRelativeScale
+from prime_ext.algorithms.returns import return_to_go, whiten
+from prime_ext.reward_settings import CREDITS, OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
+from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.reward_sources import build_sources
+from recipes.quickstart.tokenizer import build_tokenizer
+
+KEYS = [*ROLLOUTS, *PADDING]
+TOKENIZER = build_tokenizer()
+# The texts of the rollouts; the hole of the third one is a delimiter that is not the model's own.
+TEXTS = ["1;2", "3;", "4;;5", "6", ";7"]
+GREEDY = {"000000000007": 1.0, "000000000009": 0.25}
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    queue = filled_queue(monkeypatch)
+    generator = torch.Generator().manual_seed(0)
+    for key, text in zip(ROLLOUTS, TEXTS, strict=True):
+        ids = TOKENIZER.encode(text, add_special_tokens=False)
+        assert len(ids) == len(ROLLOUTS[key][1])
+        n = len(ids)
+        queue.put(
+            key,
+            queue.tags["train"][key],
+            responses=torch.tensor(ids),
+            values=torch.rand(n, generator=generator),
+            old_log_probs=-torch.rand(n, generator=generator),
+        )
+    for key in PADDING:
+        nothing = {"responses": torch.tensor([0]), "values": torch.tensor([NAN]), "old_log_probs": torch.tensor([NAN])}
+        queue.put(key, queue.tags["train"][key], **nothing)
+    return queue
+
+
+STEPS = {"process__granularity": "step", "steps__splitter": "delimiters", "steps__delimiters": [";"]}
+
+
+def loaded(queue, options, scored=True):
+    steps = ResponseSteps(options.steps, TOKENIZER) if options.needs_steps else None
+    step = PrimeStep.load(batch_of(queue, KEYS), options, False, steps, GREEDY)
+    if scored:
+        score(step)
+    return step
+
+
+def process_source(queue, metrics=None, **changes):
+    step = loaded(queue, settings(process__normalization="none", **changes))
+    return step, build_sources(step, 1.0, None, {} if metrics is None else metrics)["process"]
+
+
+# ---- granularity, credit, redistribution -------------------------------------------------------------------------
+
+
+def test_token_rewards_are_beta_times_the_log_ratio_and_are_paid_everywhere(queue):
+    step, source = process_source(queue)
+    assert torch.equal(source.reward_BT, step.process_reward_BT) and torch.equal(source.mask_BT, step.mask_BT)
+
+
+def test_step_rewards_are_paid_at_the_end_of_each_step(queue):
+    metrics = {}
+    step, source = process_source(queue, metrics, **STEPS)
+    # "4" has a hole behind it, so that its step goes on to the next delimiter of the model.
+    assert source.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0]]
+    reward_BT, r = step.process_reward_BT, source.reward_BT
+    assert float(r[0, 1]) == pytest.approx(float(reward_BT[0, :2].sum())) and float(r[0, 2]) == float(reward_BT[0, 2])
+    torch.testing.assert_close(r.sum(-1), reward_BT.sum(-1))
+    assert metrics["prime/steps/mean"] == pytest.approx((2 + 1 + 2 + 1 + 1) / 5) and metrics["prime/steps/max"] == 2
+    assert metrics["prime/steps/timed_out"] == 0
+
+
+def test_token_ids_as_delimiters_give_the_same_steps_as_their_text(queue):
+    _, by_text = process_source(queue, **STEPS)
+    ids = [TOKENIZER.convert_tokens_to_ids(";")]
+    _, by_id = process_source(queue, **{**STEPS, "steps__delimiters": ids})
+    rows = [0, 1, 2, 3]
+    assert torch.equal(by_text.mask_BT[rows], by_id.mask_BT[rows])
+    # A response that begins with a delimiter: in the text nothing is written before it, by token it is a step.
+    assert by_id.mask_BT[4].tolist() == [1, 1, 0, 0]
+
+
+def test_the_whole_response_is_one_reward_at_its_last_token(queue):
+    step, source = process_source(queue, process__granularity="response")
+    assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
+    torch.testing.assert_close(source.reward_BT.sum(-1), step.process_reward_BT.sum(-1))
+    assert not source.reward_BT[:, 0][[0, 1, 2, 4]].any()
+
+
+def test_differences_of_prefix_values_leave_the_last_token_without_a_reward(queue):
+    step, source = process_source(queue, process__granularity="prefix_value")
+    last_BT = last_token_mask(step.mask_BT).bool()
+    assert not source.reward_BT[last_BT].any()
+    assert torch.equal(source.reward_BT[~last_BT], step.process_reward_BT[~last_BT])
+    assert torch.equal(source.mask_BT, step.mask_BT)
+
+
+@pytest.mark.parametrize("trace", [0.5, 1.0])
+def test_with_the_discount_zero_lambda_rewards_are_the_return_itself(queue, trace):
+    """Not summed a second time: the lambda is applied once."""
+    changes = {"process__reward_lambda": trace, "process__estimator": "reinforce", "process__normalization": "none"}
+    step = loaded(queue, settings(**changes, process__discount=0.0, outcome__coefficient=0.0, whitening=False))
+    advantage_BT, _ = step.advantages(1.0, {})
+    torch.testing.assert_close(advantage_BT, return_to_go(step.process_reward_BT, step.mask_BT, trace))
+
+
+def test_lambda_one_and_discount_zero_are_the_return_of_token_rewards(queue):
+    common = {"process__estimator": "reinforce", "outcome__coefficient": 0.0, "whitening": None}
+    once = loaded(queue, settings(**common)).advantages(1.0, {})[0]
+    other = settings(**common, process__reward_lambda=1.0, process__discount=0.0)
+    torch.testing.assert_close(loaded(queue, other).advantages(1.0, {})[0], once)
+
+
+@pytest.mark.parametrize("credit", CREDITS)
+def test_every_credit_pays_at_step_ends_only_and_is_finite_for_a_single_step(queue, credit):
+    threshold = {"process__credit_threshold": 0.0} if "clip" in credit else {}
+    step, source = process_source(queue, **STEPS, process__credit=credit, **threshold)
+    assert source.reward_BT.isfinite().all() and not source.reward_BT[~source.mask_BT.bool()].any()
+    single = [1, 3, 4]
+    total_B = step.process_reward_BT.sum(-1)[single]
+    expected_B = {"delta": 0 * total_B, "clip_delta": 0 * total_B, "clip": total_B.clamp_max(0)}.get(credit, total_B)
+    torch.testing.assert_close(source.reward_BT.sum(-1)[single], expected_B)
+
+
+def test_strict_min_makes_the_return_the_smallest_score_ahead(queue):
+    step, source = process_source(queue, **STEPS, process__credit="strict_min")
+    first, second = float(step.process_reward_BT[0, :2].sum()), float(step.process_reward_BT[0, 2])
+    expected = [min(first, second)] * 2 + [second, 0.0]
+    assert return_to_go(source.reward_BT, step.mask_BT)[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("where", ["uniform", "last"])
+@pytest.mark.parametrize("changes", [{}, STEPS, {"process__granularity": "prefix_value"}])
+def test_redistributed_rewards_move_credit_inside_a_response_only(queue, where, changes):
+    _, source = process_source(queue, **changes, process__redistribution=where)
+    assert source.reward_BT.sum(-1).tolist() == pytest.approx([0.0] * len(KEYS), abs=1e-6)
+
+
+def test_redistribution_to_the_last_token_makes_the_return_minus_the_potential(queue):
+    """r_L := -Phi(s_L), whether the last token was rewarded or not: exactly policy-invariant shaping."""
+    step, source = process_source(queue, process__redistribution="last")
+    _, other = process_source(queue, process__redistribution="last", process__granularity="prefix_value")
+    torch.testing.assert_close(source.reward_BT, other.reward_BT)
+    before_BT = step.process_reward_BT.cumsum(-1) - step.process_reward_BT
+    torch.testing.assert_close(return_to_go(source.reward_BT, step.mask_BT), -before_BT * step.mask_BT)
+
+
+def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monkeypatch):
+    monkeypatch.setattr("prime_ext.trainer.response_steps.split_steps", _never)
+    options = settings(process__granularity="step", steps__splitter="pattern", steps__pattern="^x")
+    step, metrics = loaded(queue, options), {}
+    source = build_sources(step, 1.0, None, metrics)["process"]
+    assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
+    assert metrics["prime/steps/timed_out"] == len(ROLLOUTS)
+
+
+def _never(*_):
+    raise TimeoutError
+
+
+def test_special_tokens_belong_to_the_last_step():
+    steps = ResponseSteps(StepSettings("delimiters", None, [";"]), TOKENIZER)
+    ids = TOKENIZER.encode("1;2;", add_special_tokens=False) + [TOKENIZER.eos_token_id]
+    boundary_BT = steps.boundaries(torch.tensor([ids]), torch.ones(1, 5))
+    assert boundary_BT.tolist() == [[False, True, False, False, False]]
+
+
+def test_settings_that_need_steps_or_greedy_responses_say_so_when_nothing_is_given(queue):
+    with pytest.raises(RuntimeError, match="need the steps of the responses"):
+        PrimeStep.load(batch_of(queue, KEYS), settings(**STEPS), False)
+    with pytest.raises(RuntimeError, match="need greedy responses"):
+        PrimeStep.load(batch_of(queue, KEYS), settings(outcome__estimator="remax"), False)
+
+
+# ---- estimators --------------------------------------------------------------------------------------------------
+
+
+def options_of(outcome="rloo", process="rloo", **changes):
+    cuts = {"segments__cuts": "low_probability", "segments__every": 1} if outcome == "segment" else {}
+    return settings(outcome__estimator=outcome, process__estimator=process, **{**cuts, **changes})
+
+
+@pytest.mark.parametrize("outcome", OUTCOME_ESTIMATORS)
+@pytest.mark.parametrize("process", PROCESS_ESTIMATORS)
+@pytest.mark.parametrize("granularity", ["token", "step"])
+def test_every_pair_of_estimators_works_on_a_batch_with_padding_holes_and_unequal_groups(
+    queue, outcome, process, granularity
+):
+    steps = STEPS if granularity == "step" else {}
+    step = loaded(queue, options_of(outcome, process, **steps))
+    advantage_BT, return_BT = step.advantages(1.0, {})
+    outside_BT = ~step.mask_BT.bool()
+    assert advantage_BT.isfinite().all() and return_BT[~outside_BT].isfinite().all()
+    assert not advantage_BT[outside_BT].any() and advantage_BT.any()
+
+
+@pytest.mark.parametrize("name", OUTCOME_ESTIMATORS)
+def test_with_a_process_coefficient_of_zero_every_outcome_estimator_is_that_of_the_name_bit_by_bit(queue, name):
+    step = loaded(queue, options_of(name, process__coefficient=0.0, whitening=None))
+    advantage_BT, _ = step.advantages(1.0, {})
+    source = build_sources(step, 1.0, None, {})["outcome"]
+    expected_BT = ESTIMATORS[name].advantage(source, step.mask_BT, step.group_B)
+    expected_BT = whiten(expected_BT, step.mask_BT) if ESTIMATORS[name].whitens else expected_BT * step.mask_BT
+    torch.testing.assert_close(advantage_BT, expected_BT, rtol=1e-5, atol=1e-6)
+    untouched = loaded(queue, options_of(name, process__coefficient=0.0, whitening=None))
+    untouched.process_reward_BT = None if name not in ("prm_value", "segment") else untouched.process_reward_BT
+    assert torch.equal(untouched.advantages(1.0, {})[0], advantage_BT)
+
+
+def test_the_critics_target_is_advantage_plus_value_before_coefficient_and_whitening(queue):
+    step = loaded(queue, options_of("gae", outcome__coefficient=3.0, outcome__trace=0.9, outcome__discount=0.8))
+    advantage_BT, return_BT = step.advantages(1.0, {})
+    for row, key in enumerate(ROLLOUTS):
+        positions = [t for t in range(step.mask_BT.shape[1]) if step.mask_BT[row, t]]
+        running = next_value = 0.0
+        for t in reversed(positions):
+            reward = ROLLOUTS[key][0] if t == positions[-1] else 0.0
+            value = float(step.value_BT[row, t])
+            running = reward + 0.8 * next_value - value + 0.8 * 0.9 * running
+            next_value = value
+            assert float(return_BT[row, t]) == pytest.approx(running + value, abs=1e-5)
+    assert float(advantage_BT[step.mask_BT.bool()].mean()) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_with_trace_one_the_critics_target_is_the_return_whatever_the_values(queue):
+    step = loaded(queue, options_of("gae"))
+    _, return_BT = step.advantages(1.0, {})
+    torch.testing.assert_close(return_BT, step.outcome_B.nan_to_num()[:, None] * step.mask_BT)
+
+
+def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
+    options = options_of("gae", "gae", outcome__coefficient=2.0, process__coefficient=0.5, whitening=False)
+    step, metrics = loaded(queue, options), {}
+    advantage_BT, return_BT = step.advantages(0.5, metrics)
+    normalizer = metrics["prime/process/normalizer"] + 1e-6
+    reward_BT = 2.0 * step.outcome_B.nan_to_num()[:, None] * last_token_mask(step.mask_BT)
+    reward_BT = reward_BT + 0.5 * 0.5 * step.process_reward_BT / normalizer
+    expected_BT = return_to_go(reward_BT, step.mask_BT)
+    torch.testing.assert_close(return_BT, expected_BT)
+    value_BT = torch.where(step.mask_BT.bool(), step.value_BT, 0.0)
+    torch.testing.assert_close(advantage_BT, expected_BT - value_BT)
+    assert "prime/outcome_and_process/return_std" in metrics
+    shut_BT, _ = loaded(queue, options).advantages(0.0, {})
+    torch.testing.assert_close(shut_BT, 2.0 * (step.outcome_B.nan_to_num()[:, None] * step.mask_BT - value_BT))
+
+
+def test_remax_subtracts_the_greedy_reward_and_the_mean_of_the_prompt_where_there_is_none(queue):
+    options = options_of("remax", process__coefficient=0.0, whitening=False)
+    advantage_BT, _ = loaded(queue, options).advantages(1.0, {})
+    assert advantage_BT[:5, 0].tolist() == pytest.approx([0.0, -1.0, -1.0, 0.75, 0.25])
+    step = PrimeStep.load(batch_of(queue, KEYS), options, False, None, {"000000000007": NAN, "000000000009": 0.0})
+    advantage_BT, _ = step.advantages(1.0, {})
+    assert advantage_BT[:5, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 1.0, 0.5])
+
+
+def test_the_prm_as_value_function_is_the_outcome_minus_the_process_rewards_so_far(queue):
+    step = loaded(queue, options_of("prm_value", process__coefficient=0.0, whitening=False))
+    advantage_BT, _ = step.advantages(1.0, {})
+    before_BT = step.process_reward_BT.cumsum(-1) - step.process_reward_BT
+    expected_BT = (step.outcome_B.nan_to_num()[:, None] - before_BT) * step.mask_BT
+    torch.testing.assert_close(advantage_BT, expected_BT)
+
+
+def test_segments_of_steps_are_differences_of_the_probability_of_success(queue):
+    changes = {"steps__splitter": "delimiters", "steps__delimiters": [";"], "process__coefficient": 0.0}
+    step = loaded(queue, settings(outcome__estimator="segment", whitening=False, **changes))
+    advantage_BT, _ = step.advantages(1.0, {})
+    middle = float(step.process_reward_BT[0, :2].sum().sigmoid())
+    assert advantage_BT[0].tolist() == pytest.approx([middle - 0.5, middle - 0.5, 1.0 - middle, 0.0])
+    # One step: the outcome minus one half, the PRM's opinion before the first token.
+    assert float(advantage_BT[1, 0]) == pytest.approx(-0.5)
+
+
+def test_segments_at_unlikely_tokens_follow_the_old_policys_probabilities(queue):
+    step = loaded(queue, options_of("segment", process__coefficient=0.0, whitening=False, segments__threshold=1.0))
+    advantage_BT, _ = step.advantages(1.0, {})
+    # Every token is below 1, so each is a segment; together they are the outcome minus one half.
+    rows = range(len(ROLLOUTS))
+    totals = [float(advantage_BT[row].sum()) for row in rows]
+    assert totals == pytest.approx([float(step.outcome_B[row]) - 0.5 for row in rows])
+
+
+def test_masked_steps_compare_the_rewards_so_far_at_the_same_token(queue):
+    options = options_of(process="masked_step", outcome__coefficient=0.0, whitening=False)
+    step, metrics = loaded(queue, options), {}
+    advantage_BT, _ = step.advantages(1.0, metrics)
+    so_far_BT = step.process_reward_BT.cumsum(-1) / (metrics["prime/process/normalizer"] + 1e-6)
+    at_0 = so_far_BT[:3, 0]
+    torch.testing.assert_close(advantage_BT[:3, 0], at_0 - at_0.mean())
+
+
+def test_the_baseline_per_token_takes_from_each_step_in_proportion_to_its_tokens(queue):
+    common = {**STEPS, "process__normalization": "none", "outcome__coefficient": 0.0, "whitening": False}
+    step = loaded(queue, settings(**common, process__estimator="rloo_per_token"))
+    advantage_BT, _ = step.advantages(1.0, {})
+    total_B, length_B = step.process_reward_BT.sum(-1), step.mask_BT.sum(-1)
+    per_token = float((total_B[1] + total_B[2]) / (length_B[1] + length_B[2]))
+    assert float(advantage_BT[0, 0]) == pytest.approx(float(total_B[0]) - 3 * per_token, abs=1e-6)
+    assert float(advantage_BT[0, 2]) == pytest.approx(float(step.process_reward_BT[0, 2]) - per_token, abs=1e-6)
+
+
+# ---- outcome_relative --------------------------------------------------------------------------------------------
+
+
+def test_the_relative_scale_gives_the_process_advantage_its_share_of_the_outcomes_spread(queue):
+    options = settings(process__normalization="outcome_relative", process__relative_share=0.3, whitening=False)
+    step, metrics = loaded(queue, options), {}
+    scale = OutcomeRelativeScale(share=0.3)
+    step.advantages(1.0, metrics, scale)
+    assert metrics["prime/process/return_std_over_outcome"] == pytest.approx(0.3, rel=1e-4)
+    assert metrics["prime/process/relative_factor"] == pytest.approx(0.3 * scale.outcome_std / scale.process_std)
+    assert "prime/process/normalizer" not in metrics
+
+
+def test_the_relative_scale_remembers_and_a_shut_gate_still_teaches_it(queue):
+    options = settings(process__normalization="outcome_relative", whitening=False)
+    scale = OutcomeRelativeScale()
+    loaded(queue, options).advantages(0.0, {}, scale)
+    first = scale.process_std
+    assert first > 0
+    later = loaded(queue, options)
+    later.process_reward_BT = later.process_reward_BT * 100
+    metrics = {}
+    later.advantages(1.0, metrics, scale)
+    assert scale.process_std == pytest.approx(0.9 * first + 0.1 * 100 * first, rel=1e-4)
+    assert metrics["prime/process/relative_factor"] < scale.outcome_std / first
+
+
+# ---- selection ---------------------------------------------------------------------------------------------------
+
+
+def test_dropped_rollouts_take_part_in_nothing(queue):
+    options = settings(selection__remove=1, process__coefficient=0.0, whitening=False)
+    step, metrics = loaded(queue, options), {}
+    # The first prompt has one correct and two wrong rollouts: a wrong one goes, the one with the higher score.
+    rewards_B = step.process_reward_BT.sum(-1)
+    step.drop_inconsistent(metrics)
+    gone = 1 if rewards_B[1] > rewards_B[2] else 2
+    stays = 3 - gone
+    assert not step.mask_BT[gone].any() and step.mask_BT[stays].any() and step.mask_BT[0].any()
+    assert metrics["prime/selection/dropped_wrong"] + metrics["prime/selection/dropped_correct"] == 2
+    advantage_BT, _ = step.advantages(1.0, metrics)
+    assert not advantage_BT[gone].any()
+    # Of the two that stay each is the other's baseline.
+    assert float(advantage_BT[0, 0]) == pytest.approx(1.0) and float(advantage_BT[stays, 0]) == pytest.approx(-1.0)
+    assert step.valid_B.tolist()[-2:] == [False, False]
+
+
+def test_selection_without_scores_is_an_error(queue):
+    with pytest.raises(RuntimeError, match="prime.selection needs the PRM's scores"):
+        loaded(queue, settings(selection__remove=1), scored=False).drop_inconsistent({})
+
+
+# ---- defects of earlier implementations --------------------------------------------------------------------------
+
+
+def contiguous(n_groups=3, n=4, n_tokens=6, seed=0):
+    """Groups side by side and no padding rows: what the released code assumes."""
+    generator = torch.Generator().manual_seed(seed)
+    length_B = torch.randint(1, n_tokens + 1, (n_groups * n,), generator=generator)
+    mask_BT = (torch.arange(n_tokens)[None, :] < length_B[:, None]).float()
+    reward_BT = torch.randn(n_groups * n, n_tokens, generator=generator) * mask_BT
+    accuracy_B = torch.randint(0, 2, (n_groups * n,), generator=generator).float()
+    return mask_BT, reward_BT, accuracy_B, torch.arange(n_groups * n) // n
+
+
+def released_by_loops(mask_BT, process_BT, accuracy_B, n, discount):
+    """The released code written out: process and outcome rewards, each leave-one-out, summed, whitened."""
+    n_rows, n_tokens = mask_BT.shape
+    total_BT = torch.zeros(n_rows, n_tokens, dtype=torch.float64)
+    last = [int(mask_BT[i].sum()) - 1 for i in range(n_rows)]
+    outcome = [[float(accuracy_B[i]) if t == last[i] else 0.0 for t in range(n_tokens)] for i in range(n_rows)]
+    process = process_BT.double().tolist()
+    for reward, where in ((process, lambda i, t: t <= last[i]), (outcome, lambda i, t: t == last[i])):
+        for start in range(0, n_rows, n):
+            group = range(start, start + n)
+            mean = {}
+            for j in group:
+                paid = [reward[j][t] for t in range(n_tokens) if where(j, t)]
+                mean[j] = sum(paid) / len(paid)
+            for i in group:
+                running = 0.0
+                for t in reversed(range(n_tokens)):
+                    centred = reward[i][t] * n / (n - 1) - sum(mean.values()) / (n - 1) if where(i, t) else 0.0
+                    running = centred + discount * running
+                    total_BT[i, t] += running
+    values = total_BT[mask_BT.bool()]
+    return ((total_BT - values.mean()) * torch.rsqrt(values.var() + 1e-8) * mask_BT).float()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("discount", [1.0, 0.95])
+def test_parity_with_the_released_code_on_contiguous_unpadded_groups(seed, discount):
+    mask_BT, reward_BT, accuracy_B, group_B = contiguous(seed=seed)
+    last_BT = last_token_mask(mask_BT)
+    sources = {
+        "process": RewardSource(reward_BT, mask_BT, discount=discount),
+        "outcome": RewardSource(accuracy_B[:, None] * last_BT, last_BT, discount=discount),
+    }
+    advantage_BT = combine_sources(sources, mask_BT, group_B)[0]
+    expected_BT = released_by_loops(mask_BT, reward_BT, accuracy_B, 4, discount)
+    torch.testing.assert_close(advantage_BT, expected_BT, atol=1e-5, rtol=1e-5)
+
+
+def test_o1_coefficients_reach_the_advantage(queue):
+    """Released code: rm_coef and reward_coef change nothing but logged totals."""
+    first, _ = loaded(queue, settings()).advantages(1.0, {})
+    second, _ = loaded(queue, settings(process__coefficient=5.0)).advantages(1.0, {})
+    assert not torch.allclose(first, second)
+
+
+def test_o1_the_kl_penalty_reaches_the_advantage(queue):
+    with_penalty = PrimeStep.load(batch_of(queue, KEYS), settings(process__coefficient=0.0), True)
+    assert (
+        with_penalty.outcome_B[0] == 0.75 and PrimeStep.load(batch_of(queue, KEYS), settings(), False).outcome_B[0] == 1
+    )
+
+
+def test_o6_r23_the_normaliser_is_that_of_the_global_batch_not_of_a_part_of_it(queue):
+    step, metrics = loaded(queue, settings()), {}
+    build_sources(step, 1.0, None, metrics)
+    largest = max(
+        float(return_to_go(step.process_reward_BT[[row]], step.mask_BT[[row]]).abs().max()) for row in range(5)
+    )
+    assert metrics["prime/process/normalizer"] == pytest.approx(largest)
+
+
+def test_o7_the_rewards_carry_beta(queue):
+    """Released code: r_t = q_t; without normalisation tens of nats would meet an outcome in [0, 1]."""
+    step = loaded(queue, settings(process__normalization="none"), scored=False)
+    step.reference_log_prob_BT = torch.full_like(step.mask_BT, -3.0)
+    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05, metrics={}, when="before")
+    assert float(build_sources(step, 1.0, None, {})["process"].reward_BT[0, 0]) == pytest.approx(0.1)
+
+
+def test_o11_an_untrained_prm_with_the_gate_at_its_start_changes_nothing(queue):
+    """Normalisation blows the rounding noise of an untrained PRM up to the size of a signal; the gate keeps it out."""
+    step = loaded(queue, settings(), scored=False)
+    step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
+    noise_BT = -1e-6 * torch.rand(step.mask_BT.shape, generator=torch.Generator().manual_seed(0))
+    step.set_scores(noise_BT, beta=0.05, metrics={}, when="before")
+    gated_BT, _ = step.advantages(0.0, {})
+    alone_BT, _ = loaded(queue, settings(process__coefficient=0.0)).advantages(1.0, {})
+    assert torch.equal(gated_BT, alone_BT)
+    assert not torch.allclose(step.advantages(1.0, {})[0], alone_BT, atol=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(set(OUTCOME_ESTIMATORS) - {"gae", "remax", "prm_value", "segment"}))
+def test_o15_o16_r25_groups_of_one_and_rows_without_tokens_are_finite(name):
+    """Released code: a division by n - 1 = 0, the mean of nothing, and the index -1 that wraps around."""
+    mask_BT = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    source = RewardSource(mask_BT.clone(), last_token_mask(mask_BT), estimator=name, lone="zero")
+    advantage_BT = combine_sources({"outcome": source}, mask_BT, torch.tensor([0, 1]), False)[0]
+    assert advantage_BT.isfinite().all() and not advantage_BT[1].any()
+
+
+def test_o24_r18_gae_and_remax_work_where_the_released_code_and_the_recipe_stop(queue):
+    for name in ("gae", "remax", "grpo", "reinforce"):
+        assert loaded(queue, options_of(name)).advantages(1.0, {})[0].any()
+
+
+def test_r1_the_last_token_is_rewarded_unless_prefix_values_are_asked_for(queue):
+    step, source = process_source(queue)
+    torch.testing.assert_close(source.reward_BT.sum(-1), step.process_reward_BT.sum(-1))
+    assert source.reward_BT[0, 2] != 0
+
+
+def test_r2_the_whole_response_may_have_more_than_one_token(queue):
+    assert process_source(queue, process__granularity="response")[1].reward_BT[2, 3] != 0
+
+
+def test_r10_r12_no_row_order_is_assumed_and_equal_outcomes_get_no_outcome_advantage(queue):
+    keys = [KEYS[k] for k in (4, 6, 1, 0, 5, 3, 2)]
+    step = PrimeStep.load(batch_of(queue, keys), settings(process__coefficient=0.0, whitening=False), False)
+    advantage_BT, _ = step.advantages(1.0, {})
+    reference_BT, _ = loaded(queue, settings(process__coefficient=0.0, whitening=False)).advantages(1.0, {})
+    torch.testing.assert_close(advantage_BT, reference_BT[[4, 6, 1, 0, 5, 3, 2]])
+
+
+def test_r24_each_source_has_a_discount_of_its_own(queue):
+    one, _ = loaded(queue, settings(process__discount=0.5)).advantages(1.0, {})
+    other, _ = loaded(queue, settings(outcome__discount=0.5)).advantages(1.0, {})
+    assert not torch.allclose(one, other)
