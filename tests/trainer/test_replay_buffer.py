@@ -23,7 +23,8 @@ from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.settings import VerifierSettings
-from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptsExhausted
+from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.verdict_log import VerifierFailed
 
 GOOD, HARD, EASY = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
@@ -53,12 +54,10 @@ def start(
     queue = FakeQueue().install(monkeypatch)
     rollouts = FakeRollouts(queue, outcomes, seed, lengths)
     buffer = PromptFilterReplayBuffer(
-        band=band,
-        label_key="acc",
+        judge=PromptJudge(band, "acc", VerifierSettings(on_failure=on_failure, warn_rate=0.1)),
         max_in_flight=oversample,
         max_examined=max_examined,
         partial=partial,
-        verifier=VerifierSettings(on_failure=on_failure, warn_rate=0.1),
         requeue=rollouts.requeue,
         trainer_mode="sync",
         trainer_config=OmegaConf.create({}),
@@ -208,7 +207,7 @@ def test_a_partial_batch_may_not_be_empty(patch):
 
 def test_a_reward_without_the_label_is_an_error_that_names_the_key(patch):
     rollouts = start(patch, [GOOD] * 10)
-    rollouts.buffer.label_key = "correct"
+    rollouts.buffer.judge.label_key = "correct"
     with pytest.raises(RuntimeError, match=r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key"):
         step(rollouts, 2)
 
