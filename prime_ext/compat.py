@@ -135,6 +135,13 @@ VERL_NAMES = (
     VerlName("verl.checkpoint_engine.base", "CheckpointEngine", "CPU mode: weights to standalone servers"),
     VerlName("verl.workers.rollout.llm_server", "FullyAsyncLLMServerClient", "CPU mode: interrupted rollouts"),
     VerlName(
+        "verl.models.transformers.monkey_patch",
+        "apply_monkey_patch",
+        "fused kernels for each model on its own",
+        "patch_forward_with_backends(model, use_fused_kernels=use_fused_kernels, fused_kernels_backend",
+    ),
+    VerlName("verl.models.transformers.dense_common", "CausalLMOutputForPPO", "chunked log-probabilities"),
+    VerlName(
         "verl.trainer.ppo.v1",
         "agent_loop_tq",
         "greedy responses (prime.outcome.estimator=remax)",

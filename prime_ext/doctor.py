@@ -14,7 +14,7 @@
 """``python -m prime_ext.doctor``: what is installed here, whether verl sees prime_ext, and what has to be mended.
 
 Exits with 1 and one line per problem, each with what to do about it; with 0 otherwise. ``--json`` prints the same for
-programs.
+programs. ``--plan`` says instead what a configuration needs: memory per device, FLOPs per step, and whether it fits.
 """
 
 import argparse
@@ -242,7 +242,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the report; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--plan", action="store_true", help="memory and FLOPs of a configuration instead of a diagnosis"
+    )
+    parser.add_argument("--config-name", default="prime_trainer", help="with --plan; default: %(default)s")
+    parser.add_argument(
+        "--device-memory", type=float, metavar="GIB", help="with --plan; default: the device found here"
+    )
+    parser.add_argument("overrides", nargs="*", help="with --plan: as for python -m prime_ext.train, key=value")
+    options = parser.parse_intermixed_args(arguments)
+    if options.plan:
+        from prime_ext.cost import report as cost_report
+
+        return cost_report.run(options.config_name, options.overrides, options.device_memory, options.json)
+    if options.overrides:
+        parser.error(f"{options.overrides[0]}: overrides need --plan")
     # Libraries may print while they are imported; only the report goes to stdout.
     with redirect_stdout(sys.stderr):
         report = diagnose()

@@ -14,8 +14,8 @@
 """What verl loads in every process: through the entry point group ``verl.plugins``, or, loudly,
 ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
-Importing it registers the trainers and, under ``VERL_PLATFORM=cpu``, CPU support; and it keeps verl from repeating one
-warning for every rollout. verl hides errors of entry points;
+Importing it registers the trainers and, under ``VERL_PLATFORM=cpu``, CPU support; it makes ``use_fused_kernels`` a
+choice of each model; and it keeps verl from repeating one warning for every rollout. verl hides errors of entry points;
 ``python -m prime_ext.doctor`` shows them.
 """
 
@@ -28,5 +28,7 @@ if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
 
 import prime_ext.trainer.registration  # noqa: E402, F401
 from prime_ext import log_once  # noqa: E402
+from prime_ext.cost import fused_forward  # noqa: E402
 
+fused_forward.install_when_imported()
 log_once.install()

@@ -25,6 +25,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from prime_ext.cost import BACKENDS, CPU_BACKENDS
 from prime_ext.preflight_async import COLOCATE_ASYNC, SEPARATE_ASYNC, check_async, prompts_per_update, rollout_ranks
 from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
@@ -58,6 +59,7 @@ def check_config(config: DictConfig) -> list[str]:
         *_check_trainer(config, prime, prm),
         *check_async(config),
         *_check_batches(config, prime, prm),
+        *_check_fused_kernels(config, prm),
         *check_prm(config, prm),
         *(_check_cpu(config, prime, prm) if config.trainer.device == "cpu" else []),
     ]
@@ -140,6 +142,18 @@ def _check_batches(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
             yield (
                 f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
                 f"micro-batch of {micro[key]}; change the micro-batch size or set use_dynamic_bsz=true"
+            )
+
+
+def _check_fused_kernels(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
+    sections = {"actor_rollout_ref.model": config.actor_rollout_ref.model, "prm.model": config.prm.model}
+    for key, model in sections.items():
+        backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
+        if model.get("use_fused_kernels") and backend not in allowed and (prm.enable or key != "prm.model"):
+            yield (
+                f"{key}.fused_kernel_options.impl_backend={backend} is not one of {', '.join(allowed)} "
+                f"(trainer.device={config.trainer.device})"
             )
 
 

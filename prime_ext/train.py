@@ -64,12 +64,24 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
     Returns:
         The resolved configuration (None when it does not compose), and one line per problem.
     """
+    from prime_ext.preflight import check_config, check_files
+
+    config, problem = compose_config(config_name, overrides)
+    if config is None:
+        return None, [problem]
+    return config, [*check_config(config), *check_files(config)]
+
+
+def compose_config(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", str]:
+    """Compose and resolve. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
+
+    Returns:
+        The configuration, or None and one line that says why it does not compose.
+    """
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-
-    from prime_ext.preflight import check_config, check_files
 
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
     if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
@@ -82,8 +94,8 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
         # The second half of Hydra's message is advice for its own syntax; the first line names the key.
         cause = error.__cause__ or error
         line = str(error).splitlines()[0]
-        return None, [line if cause is error else f"{line} {str(cause).splitlines()[0]}"]
-    return config, [*check_config(config), *check_files(config)]
+        return None, line if cause is error else f"{line} {str(cause).splitlines()[0]}"
+    return config, ""
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 # limitations under the License.
 """PRIME's advantage: an estimate for the outcome and one for the process rewards, summed, then whitened."""
 
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -64,6 +65,9 @@ def combine_sources(
     entering = {name: source for name, source in sources.items() if source.coefficient != 0.0}
     if not entering:
         raise ValueError("every reward source has the coefficient 0; at least one must count")
+    # Once, because every step of an estimator asks for the masks as bool.
+    response_mask_BT = response_mask_BT.bool()
+    entering = {name: replace(source, mask_BT=source.mask_BT.bool()) for name, source in entering.items()}
     per_source = {name: source_return(source, response_mask_BT, group_B) for name, source in entering.items()}
     return_BT = reduce(torch.add, per_source.values())
     if whitening is None:

@@ -25,47 +25,67 @@ def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
-    """Keeps two numbers per token for the backward pass, which computes the logits of each chunk again."""
+    """Keeps two or three numbers per token for the backward pass, which computes the logits of each chunk again."""
 
     @staticmethod
-    def forward(ctx, hidden_NH, weight_VH, target_N, chunk, temperature):
-        log_probs, highest, log_sums = [], [], []
+    def forward(ctx, hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy):
+        ctx.set_materialize_grads(False)
+        log_probs, highest, log_sums, entropies = [], [], [], []
         for hidden_CH, target_C in zip(hidden_NH.split(chunk), target_N.split(chunk), strict=True):
             logits_CV = _logits(hidden_CH, weight_VH, temperature)
             # The highest logit and the rest of log Z are kept apart: in their sum large logits would drown the rest.
             highest.append(logits_CV.amax(-1))
             logits_CV.sub_(highest[-1][:, None])
             target_logit_C = logits_CV.gather(1, target_C[:, None])[:, 0]
-            log_sums.append(logits_CV.exp_().sum(-1).log_())
+            odds_CV = logits_CV.exp() if with_entropy else logits_CV.exp_()
+            sum_C = odds_CV.sum(-1)
+            log_sums.append(sum_C.log())
             log_probs.append(target_logit_C - log_sums[-1])
-            del logits_CV
-        ctx.save_for_backward(hidden_NH, weight_VH, target_N, torch.cat(highest), torch.cat(log_sums))
+            if with_entropy:
+                # log Z - E[logit]
+                entropies.append(log_sums[-1] - odds_CV.mul_(logits_CV).sum(-1) / sum_C)
+            del logits_CV, odds_CV
+        entropy_N = torch.cat(entropies) if with_entropy else None
+        ctx.save_for_backward(hidden_NH, weight_VH, target_N, torch.cat(highest), torch.cat(log_sums), entropy_N)
         ctx.chunk, ctx.temperature = chunk, temperature
-        return torch.cat(log_probs)
+        return torch.cat(log_probs), entropy_N
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_N):
-        hidden_NH, weight_VH, target_N, highest_N, log_sum_N = ctx.saved_tensors
+    def backward(ctx, grad_N, entropy_grad_N):
+        if grad_N is None and entropy_grad_N is None:
+            return (None,) * 6
+        hidden_NH, weight_VH, target_N, highest_N, log_sum_N, entropy_N = ctx.saved_tensors
         need_hidden, need_weight = ctx.needs_input_grad[:2]
-        grad_hidden_NH = torch.empty_like(hidden_NH) if need_hidden else None
+        grad_hidden_NH = torch.zeros_like(hidden_NH) if need_hidden else None
         # Summed over chunks in float32, whatever the dtype of the weights.
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=log_sum_N.dtype) if need_weight else None
         for start in range(0, len(target_N), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            # d log p(target) / d logits = onehot(target) - p, in place of the logits.
-            slope_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature)
-            slope_CV.sub_(highest_N[part, None]).sub_(log_sum_N[part, None]).exp_().neg_()
-            slope_CV.scatter_add_(1, target_N[part, None], slope_CV.new_ones(len(slope_CV), 1))
-            slope_CV.mul_(grad_N[part, None] / ctx.temperature)
+            log_p_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature)
+            log_p_CV.sub_(highest_N[part, None]).sub_(log_sum_N[part, None])
+            if entropy_grad_N is None:
+                slope_CV = log_p_CV.exp_().mul_(-grad_N[part, None])
+            else:
+                # d entropy / d logits = -p (log p + entropy)
+                factor_CV = (log_p_CV + entropy_N[part, None]).mul_(-entropy_grad_N[part, None])
+                if grad_N is not None:
+                    factor_CV.sub_(grad_N[part, None])
+                slope_CV = log_p_CV.exp_().mul_(factor_CV)
+                del factor_CV
+            if grad_N is not None:
+                # d log p(target) / d logits = onehot(target) - p
+                slope_CV.scatter_add_(1, target_N[part, None], grad_N[part, None].to(slope_CV.dtype))
+            if ctx.temperature != 1.0:
+                slope_CV.div_(ctx.temperature)
             if grad_hidden_NH is not None:
                 grad_hidden_NH[part] = slope_CV.to(weight_VH.dtype) @ weight_VH
             if grad_weight_VH is not None:
                 grad_weight_VH.addmm_(slope_CV.T, hidden_NH[part].to(slope_CV.dtype))
-            del slope_CV
+            del slope_CV, log_p_CV
         if grad_weight_VH is not None:
             grad_weight_VH = grad_weight_VH.to(weight_VH.dtype)
-        return grad_hidden_NH, grad_weight_VH, None, None, None
+        return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
 def chunked_log_probs(
@@ -92,6 +112,33 @@ def chunked_log_probs(
     Raises:
         ValueError: shapes do not fit, or chunk or temperature is not positive.
     """
+    _check(hidden_NH, weight_VH, target_N, chunk, temperature)
+    if len(target_N) == 0:
+        return plain_log_probs(hidden_NH, weight_VH, target_N, temperature)
+    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, False)[0]
+
+
+def chunked_log_probs_and_entropy(
+    hidden_NH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    target_N: torch.Tensor,
+    chunk: int = 256,
+    temperature: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`chunked_log_probs`, and the entropy of each token's distribution, ``(N,)``; both are differentiable.
+
+    Holds the logits of two chunks at once instead of one. Arguments and errors are those of
+    :func:`chunked_log_probs`; there has to be at least one token.
+    """
+    _check(hidden_NH, weight_VH, target_N, chunk, temperature)
+    if len(target_N) == 0:
+        raise ValueError("no tokens were given")
+    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, True)
+
+
+def _check(
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, chunk: int, temperature: float
+) -> None:
     if hidden_NH.dim() != 2 or weight_VH.dim() != 2 or hidden_NH.shape[1] != weight_VH.shape[1]:
         raise ValueError(
             f"hidden {tuple(hidden_NH.shape)} and weight {tuple(weight_VH.shape)} must be (N, H) and (V, H)"
@@ -100,9 +147,6 @@ def chunked_log_probs(
         raise ValueError(f"target {tuple(target_N.shape)} must have one id per row of hidden {tuple(hidden_NH.shape)}")
     if chunk < 1 or not temperature > 0:
         raise ValueError(f"chunk and temperature must be positive, got {chunk} and {temperature}")
-    if len(target_N) == 0:
-        return plain_log_probs(hidden_NH, weight_VH, target_N, temperature)
-    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature)
 
 
 def plain_log_probs(

@@ -51,8 +51,9 @@ def leave_one_out(
     keep_BT = source_mask_BT.bool()
     # A selection, not a product with the mask: outside of it there may be anything, NaN included.
     reward_BT = torch.where(keep_BT, reward_BT, reward_BT.new_zeros(()))
-    mean_B = reward_BT.sum(-1) / keep_BT.sum(-1).clamp_min(1)
-    groups = PromptGroups.of(group_B, keep_BT.any(-1))
+    count_B = keep_BT.sum(-1, dtype=torch.int32)
+    mean_B = reward_BT.sum(-1) / count_B.clamp_min(1)
+    groups = PromptGroups.of(group_B, count_B > 0)
     size_B, group_sum_B = groups.size_B, groups.sum(mean_B)
     others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
     if form == "released":

@@ -117,7 +117,7 @@ def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor, epsilon: float = 1e-8)
     The variance is the unbiased one, as in the code of PRIME and of verl. With fewer than two valid tokens only the
     mean is removed.
     """
-    count = int(mask_BT.bool().sum())
+    count = int(mask_BT.bool().sum(-1, dtype=torch.int32).sum())
     if count == 0:
         return torch.zeros_like(value_BT)
     kept_BT = torch.where(mask_BT.bool(), value_BT, value_BT.new_zeros(()))

@@ -63,7 +63,7 @@ class RewardSource:
         Undiscounted, such a reward is the same at every token of the response, and one column is enough to work on.
         """
         keep_BT = self.mask_BT.bool()
-        count_B = keep_BT.sum(-1)
+        count_B = keep_BT.sum(-1, dtype=torch.int32)
         if bool((count_B > 1).any()):
             return None
         last_B1 = last_token(response_mask_BT)[:, None]

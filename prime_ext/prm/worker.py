@@ -27,6 +27,7 @@ from verl.workers.utils.padding import no_padding_2_padding, response_from_neste
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
+from prime_ext.cost.fused_guard import FusedGuard
 from prime_ext.prm.engines import copy_weights, engine_of, register_engine
 from prime_ext.prm.pass_counter import PassCounter
 
@@ -90,7 +91,7 @@ class PRMLoss:
         return recorded
 
 
-class ImplicitPRMWorker(TrainingWorker):
+class ImplicitPRMWorker(FusedGuard, TrainingWorker):
     """verl's training worker whose response log-probabilities go to the store of rollouts.
 
     Args:
@@ -101,6 +102,8 @@ class ImplicitPRMWorker(TrainingWorker):
     def __init__(self, config: TrainingWorkerConfig, role: str = "prm"):
         super().__init__(config)
         self._role = role
+        # What the comparison of fused and plain log-probabilities found, until the next metrics of an update.
+        self._guard_metrics: dict[str, float] = {}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def reset(self) -> None:
@@ -127,6 +130,7 @@ class ImplicitPRMWorker(TrainingWorker):
         """Log-probabilities of the response tokens, without training, written to the field named by the options."""
         name = tu.pop(data, key=OUTPUT_FIELD)
         response_mask = data["response_mask"]
+        self._guard(data)
         output = self.infer_batch(data)
         if output is None:
             return None
@@ -142,6 +146,7 @@ class ImplicitPRMWorker(TrainingWorker):
         ones have already moved. The metrics of the update are fetched with :meth:`update_metrics`.
         """
         row_B = data[ROW].tolist()
+        self._guard(data)
         self.loss_fn.start_recording()
         try:
             output = self.train_mini_batch(data)
@@ -149,9 +154,16 @@ class ImplicitPRMWorker(TrainingWorker):
             recorded = self.loss_fn.stop_recording()
         if output is None:
             return None
-        self._update_metrics = tu.get(output, "metrics")
+        self._update_metrics = {**tu.get(output, "metrics"), **self._guard_metrics}
+        self._guard_metrics = {}
         log_probs = torch.nested.as_nested_tensor([recorded[row] for row in row_B], layout=torch.jagged)
         return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
+
+    def _guard(self, data: TensorDict) -> None:
+        """Compare fused and plain log-probabilities once; these passes are none of the training's."""
+        counted = self._passes.forward
+        self._guard_metrics |= self.guard_fused_log_probs(data, f"the PRM ({self._role})")
+        self._passes.forward = counted
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:

@@ -18,7 +18,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs, plain_log_probs
+from prime_ext.algorithms.chunked_log_probs import (
+    chunked_log_probs,
+    chunked_log_probs_and_entropy,
+    plain_log_probs,
+)
 
 
 def inputs(seed, n, vocabulary, width, dtype=torch.float64, scale=1.0):
@@ -108,3 +112,33 @@ def test_shapes_that_do_not_fit_are_refused():
     for chunk, temperature in ((0, 1.0), (1, 0.0)):
         with pytest.raises(ValueError, match="must be positive"):
             chunked_log_probs(hidden_NH, weight_VH, target_N, chunk, temperature)
+
+
+@given(st.integers(0, 1000), st.integers(1, 9), st.integers(2, 20), st.integers(1, 10), st.sampled_from([0.5, 1.0]))
+def test_the_entropy_and_its_gradient_equal_the_definition(seed, n, vocabulary, chunk, temperature):
+    given_inputs = inputs(seed, n, vocabulary, 4)
+
+    def weighed(function):
+        def both(hidden_NH, weight_VH, target_N):
+            log_prob_N, entropy_N = function(hidden_NH, weight_VH, target_N)
+            return log_prob_N + 0.3 * entropy_N
+
+        return both
+
+    def definition(hidden_NH, weight_VH, target_N):
+        log_prob_NV = torch.log_softmax(hidden_NH @ weight_VH.T / temperature, -1)
+        return reference(hidden_NH, weight_VH, target_N, temperature), -(log_prob_NV.exp() * log_prob_NV).sum(-1)
+
+    def chunked(*tensors):
+        return chunked_log_probs_and_entropy(*tensors, chunk, temperature)
+
+    expected = gradients(weighed(definition), *given_inputs)
+    for got, wanted in zip(gradients(weighed(chunked), *given_inputs), expected, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-10, rtol=1e-9)
+
+
+def test_gradients_of_the_entropy_alone_and_of_neither():
+    hidden_NH, weight_VH, target_N = inputs(1, 5, 7, 3)
+    assert torch.autograd.gradcheck(
+        lambda h, w: chunked_log_probs_and_entropy(h, w, target_N, 2, 0.8), (hidden_NH, weight_VH)
+    )

@@ -11,61 +11,147 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Peak memory and time of log-probabilities at a vocabulary of 151,936, chunked and plain, forward and backward.
+"""Log-probabilities at a vocabulary of 151,936: plain, by verl's fused torch kernel, and chunked.
 
     python tests/benchmarks/chunked_log_probs.py
 
-Each measurement is a process of its own, because the peak of a process never falls. What a process needs without any
-logits (interpreter, inputs, gradients) is measured too and subtracted. Prints and writes chunked_log_probs.json beside
-this file.
+First the function alone, forward and backward; then a whole update of the PRM by its worker on verl's engine. Each
+measurement is a process of its own, because the peak of a process never falls; what the process holds without any
+logits is subtracted. Errors are those against float64. Prints and writes chunked_log_probs.json beside this file.
 """
 
 import argparse
 import json
 import os
-import platform
-import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+os.environ["VERL_PLATFORM"] = "cpu"
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 MIB = 2**20
+KINDS = ("plain", "verl_torch", "chunked")
+BACKENDS = {"plain": None, "verl_torch": "torch", "chunked": "chunked"}
+ENGINE_WIDTH, ENGINE_LAYERS = 64, 2
 
 
-def measure(kind: str, tokens: int, vocabulary: int, width: int, chunk: int) -> dict[str, float]:
-    """Peak memory in MiB and seconds of one forward and backward pass, in this process."""
+def measure_function(kind: str, tokens: int, vocabulary: int, width: int) -> dict[str, Any]:
+    """Forward and backward pass of the function alone."""
     import torch
+    from machine import peak_mib
+    from verl.utils.experimental.torch_functional import FusedLinearForPPO
 
-    from prime_ext.algorithms.chunked_log_probs import chunked_log_probs, plain_log_probs
+    from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy, plain_log_probs
 
+    functions = {
+        "plain": plain_log_probs,
+        "verl_torch": lambda *inputs: FusedLinearForPPO().forward(*inputs, 1.0)[0],
+        "chunked": lambda *inputs: chunked_log_probs_and_entropy(*inputs)[0],
+    }
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     hidden_NH = torch.randn(tokens, width, generator=generator).requires_grad_()
     weight_VH = (0.1 * torch.randn(vocabulary, width, generator=generator)).requires_grad_()
     target_N = torch.randint(vocabulary, (tokens,), generator=generator)
-    start = time.perf_counter()
     if kind == "nothing":
         hidden_NH.grad, weight_VH.grad = torch.ones_like(hidden_NH), torch.ones_like(weight_VH)
-        total = 0.0
-    else:
-        log_prob_N = (
-            chunked_log_probs(hidden_NH, weight_VH, target_N, chunk)
-            if kind == "chunked"
-            else plain_log_probs(hidden_NH, weight_VH, target_N)
-        )
-        log_prob_N.sum().backward()
-        total = float(log_prob_N.detach().double().sum())
-    seconds = time.perf_counter() - start
+        return {"peak_mib": peak_mib()}
+    start = time.process_time()
+    log_prob_N = functions[kind](hidden_NH, weight_VH, target_N)
+    log_prob_N.sum().backward()
+    result: dict[str, Any] = {"cpu_seconds": time.process_time() - start, "peak_mib": peak_mib()}
+    exact_N = plain_log_probs(hidden_NH[:16].double(), weight_VH.double(), target_N[:16])
+    result["error"] = float((log_prob_N[:16].double() - exact_N).abs().max().detach())
+    return result
+
+
+def measure_update(kind: str, model: str, tokens: int, vocabulary: int) -> dict[str, Any]:
+    """One update of the PRM on one micro-batch of ``tokens`` tokens."""
+    import torch
+    from engines import PRM_LOG_PROBS, Rollouts, build_worker, nested
+    from machine import forget_peak, peak_mib, resident_mib
+
+    torch.set_num_threads(1)
+    worker = build_worker(Path(model), fused=BACKENDS[kind], micro_batch_size=4, checkpointing=True)
+    seconds, log_probs, held = 0.0, None, 0.0
+    # The first update is short and builds the optimiser's state.
+    for length in (4, tokens // 4 - 4):
+        rollouts = Rollouts(4, 4, length, vocabulary)
+        reference = nested([torch.full((len(mask),), -12.0) for mask in rollouts.masks])
+        held = resident_mib()
+        forget_peak()
+        start = time.process_time()
+        log_probs = worker.update_and_score(rollouts.prm_data(reference, 4))[PRM_LOG_PROBS].values()
+        seconds = time.process_time() - start
+    metrics = worker.update_metrics()
     return {
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "seconds": seconds,
-        "log_prob_sum": total,
-        "gradient_norm": float(hidden_NH.grad.double().norm()),
+        "cpu_seconds": seconds,
+        "peak_mib": peak_mib(),
+        "held_mib": held,
+        "grad_norm": metrics["grad_norm"][0],
+        "log_probs": log_probs.tolist(),
+    }
+
+
+def in_a_process(what: str, **options: Any) -> dict[str, Any]:
+    """Run this file for one measurement; the last line it prints is the result."""
+    command = [sys.executable, __file__, "--measure", what]
+    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-3000:])
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def median(results: list[dict[str, Any]], key: str, digits: int) -> float:
+    return round(statistics.median(result[key] for result in results), digits)
+
+
+def function_alone(repeats: int, **shape: Any) -> dict[str, Any]:
+    floor = in_a_process("function", kind="nothing", **shape)["peak_mib"]
+    runs: dict[str, list] = {kind: [] for kind in KINDS}
+    for _ in range(repeats):
+        for kind in KINDS:
+            runs[kind].append(in_a_process("function", kind=kind, **shape))
+    return {
+        kind: {
+            "peak_above_inputs_and_gradients_mib": round(median(results, "peak_mib", 1) - floor, 1),
+            "cpu_seconds": median(results, "cpu_seconds", 2),
+            "largest_error": results[0]["error"],
+        }
+        for kind, results in runs.items()
+    }
+
+
+def prm_update(repeats: int, **shape: Any) -> dict[str, Any]:
+    from engines import save_llama
+
+    runs: dict[str, list] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory() as folder:
+        model = save_llama(Path(folder), shape["vocabulary"], ENGINE_WIDTH, ENGINE_LAYERS)
+        for _ in range(repeats):
+            for kind in KINDS:
+                runs[kind].append(in_a_process("update", kind=kind, model=model, **shape))
+    plain = runs["plain"][0]
+    return {
+        kind: {
+            "peak_mib": median(results, "peak_mib", 1),
+            "held_before_mib": median(results, "held_mib", 1),
+            "peak_above_held_mib": round(median(results, "peak_mib", 1) - median(results, "held_mib", 1), 1),
+            "cpu_seconds": median(results, "cpu_seconds", 2),
+            "largest_log_prob_difference_to_plain": max(
+                abs(a - b) for a, b in zip(results[0]["log_probs"], plain["log_probs"], strict=True)
+            ),
+            "grad_norm": results[0]["grad_norm"],
+        }
+        for kind, results in runs.items()
     }
 
 
@@ -73,40 +159,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--vocabulary", type=int, default=151936)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--chunk", type=int, default=64)
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 896])
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--kind", choices=("nothing", "chunked", "plain"), help="measure one kind in this process")
+    parser.add_argument("--measure", choices=("function", "update"), help="one measurement in this process")
+    parser.add_argument("--kind", choices=("nothing", *KINDS))
+    parser.add_argument("--width", type=int)
+    parser.add_argument("--model")
     arguments = parser.parse_args()
-    shape = (arguments.tokens, arguments.vocabulary, arguments.width, arguments.chunk)
-    if arguments.kind:
-        print(json.dumps(measure(arguments.kind, *shape)))
+    if arguments.measure == "function":
+        shape = (arguments.tokens, arguments.vocabulary, arguments.width)
+        print(json.dumps(measure_function(arguments.kind, *shape)))
+        return
+    if arguments.measure == "update":
+        print(json.dumps(measure_update(arguments.kind, arguments.model, arguments.tokens, arguments.vocabulary)))
         return
 
-    import torch
+    from machine import describe
 
-    names = ("tokens", "vocabulary", "width", "chunk")
-    options = [part for name, value in zip(names, shape, strict=True) for part in (f"--{name}", str(value))]
-    results = {}
-    for kind in ("nothing", "chunked", "plain"):
-        command = [sys.executable, __file__, "--kind", kind, *options]
-        results[kind] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    floor = results.pop("nothing")["peak_mib"]
-    for kind, result in results.items():
-        result["logits_mib"] = round(result.pop("peak_mib") - floor, 1)
-        print(f"{kind:8s} {result['logits_mib']:8.1f} MiB above inputs and gradients, {result['seconds']:.2f} s")
+    shape = {"tokens": arguments.tokens, "vocabulary": arguments.vocabulary}
+    settings = {**shape, "repeats": arguments.repeats, "dtype": "float32", "chunk": 256, "verl_chunk": 512}
     report = {
-        "settings": dict(zip(names, shape, strict=True)) | {"threads": 1, "dtype": "float32"},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "machine": describe(),
+        "settings": settings | {"update_model": {"width": ENGINE_WIDTH, "layers": ENGINE_LAYERS}},
         "one_matrix_of_logits_mib": round(arguments.tokens * arguments.vocabulary * 4 / MIB, 1),
-        "one_chunk_of_logits_mib": round(arguments.chunk * arguments.vocabulary * 4 / MIB, 1),
-        "inputs_and_gradients_peak_mib": round(floor, 1),
-        "results": results,
-        "plain_over_chunked_memory": round(results["plain"]["logits_mib"] / results["chunked"]["logits_mib"], 2),
-        "chunked_over_plain_seconds": round(results["chunked"]["seconds"] / results["plain"]["seconds"], 2),
+        "prm_update": prm_update(arguments.repeats, **shape),
+        "function_by_width": {
+            str(width): function_alone(arguments.repeats, width=width, **shape) for width in arguments.widths
+        },
     }
     arguments.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"plain / chunked memory {report['plain_over_chunked_memory']}; written to {arguments.output}")
+    print(json.dumps(report, indent=2))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,8 @@ VARIANTS = {
         "prm.reference=kl",
         "actor_rollout_ref.actor.use_kl_loss=true",
     ],
-    "LoRA on its own base": [
+    "LoRA on its own base, log-probabilities in chunks": [
+        "prm.model.use_fused_kernels=true",
         "prm.model.lora_rank=4",
         "prm.model.target_modules=all-linear",
         "prm.reference=base",
@@ -105,7 +106,7 @@ PASSES = {
     "dpo, grpo": [(2, 1, 1), (2, 1, 1)],
     "ipvrm, policy reference": [(1, 1, 0), (1, 1, 0)],
     "reverse in two epochs every second step, reference of the KL penalty": [(1, 0, 0), (3, 2, 0)],
-    "LoRA on its own base": [(2, 1, 0), (2, 1, 0)],
+    "LoRA on its own base, log-probabilities in chunks": [(2, 1, 0), (2, 1, 0)],
     "double forward, refreshed reference": [(2, 1, 1), (2, 1, 1)],
     "no reference, the policy waits for a step": [(1, 0, 0), (1, 0, 0)],
     "ppo on the outcome, steps": [(1, 1, 1), (1, 1, 1)],
@@ -134,6 +135,11 @@ def test_two_steps(tmp_path, variant):
     # With outcome_relative, rewards that are still exactly 0 in the first step have no size to be scaled to.
     late = {"prime.process.warm_up_steps=1", "prime.process.normalization=outcome_relative"} & set(VARIANTS[variant])
     assert ("prime/process/return_std" not in metrics[1]) == bool(late) and "prime/process/return_std" in metrics[2]
+    fused = "prm.model.use_fused_kernels=true" in VARIANTS[variant]
+    assert ("prm/fused_log_prob_difference" in metrics[1]) == fused
+    if fused:
+        # Chunked and plain log-probabilities were compared on the first batch.
+        assert metrics[1]["prm/fused_log_prob_difference"] < 1e-4 and "prm/fused_log_prob_difference" not in metrics[2]
     if variant == "double forward, refreshed reference":
         checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2" / "prm"
         assert (checkpoint / "reference" / "model_world_size_1_rank_0.pt").is_file()

@@ -545,3 +545,15 @@ def test_what_the_settings_say_of_the_estimators_is_what_the_estimators_say():
     assert (*normalization.NORMALIZATIONS, "outcome_relative") == NORMALIZATIONS
     assert tuple(step_credit.CREDITS) == CREDITS and set(CREDITS_WITH_A_THRESHOLD) <= set(CREDITS)
     assert tuple(SPLITTERS) == TEXT_SPLITTERS
+
+
+@pytest.mark.parametrize("section", ["actor_rollout_ref.model", "prm.model"])
+def test_a_fused_kernel_has_to_exist_on_the_device(problems_of, section):
+    def changes(backend):
+        return {f"{section}.use_fused_kernels": True, f"{section}.fused_kernel_options.impl_backend": backend}
+
+    assert problems_of(changes=changes("chunked")) == problems_of(changes=changes("torch")) == []
+    assert problems_of("prime_trainer", changes=changes("triton") | {"trainer.n_gpus_per_node": 1}) == []
+    for backend in ("triton", "magic"):
+        (problem,) = problems_of(changes=changes(backend))
+        assert f"{section}.fused_kernel_options.impl_backend={backend} is not one of chunked, torch " in problem

@@ -42,7 +42,7 @@ class _Summary:
 
     @classmethod
     def of(cls, source: RewardSource, group_B: torch.Tensor) -> "_Summary":
-        kept_BT, count_B = source.kept_reward(), source.mask_BT.bool().sum(-1)
+        kept_BT, count_B = source.kept_reward(), source.mask_BT.bool().sum(-1, dtype=torch.int32)
         return cls(kept_BT, kept_BT.sum(-1) / count_B.clamp_min(1), PromptGroups.of(group_B, count_B > 0))
 
     def group_mean(self) -> torch.Tensor:

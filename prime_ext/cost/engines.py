@@ -1,0 +1,119 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The models of a run and how they are trained, read from a composed configuration."""
+
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.cost import DTYPE_BYTES
+from prime_ext.cost.errors import PlanError
+from prime_ext.cost.memory import Engine
+from prime_ext.cost.model_shape import adapter_weights, read_shape
+
+
+def read_engines(config: DictConfig) -> dict[str, Engine]:
+    """The models of a run by name: ``policy``, and those it needs of ``KL reference``, ``PRM``, ``PRM reference``.
+
+    Raises:
+        PlanError: a model cannot be read, or an engine is none of FSDP's.
+    """
+    policy, prm = config.actor_rollout_ref, config.prm
+    key = "actor_rollout_ref.model"
+    engines = {"policy": _engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)}
+    penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    if penalty and not _lora_rank(policy.model):
+        engine = _engine(config, "KL reference", key, policy.model, policy.ref.fsdp_config, policy.actor)
+        engines["KL reference"] = _frozen(config, engine)
+    if not prm.enable:
+        return engines
+    engines["PRM"] = _engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
+    if prm.reference == "frozen":
+        model = prm.model.copy()
+        OmegaConf.update(model, "path", prm.reference_path)
+        OmegaConf.update(model, "lora_rank", 0)
+        engine = _engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
+        engines["PRM reference"] = _frozen(config, engine)
+    if prm.update_mode == "none":
+        engines["PRM"] = replace(engines["PRM"], trained=0)
+    return engines
+
+
+def _engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, batches: Any) -> Engine:
+    strategy = batches.get("strategy") or engine.get("strategy")
+    if engine.get("strategy", strategy) not in ("fsdp", "fsdp2"):
+        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {engine.strategy} of {name}")
+    cpu = config.trainer.device == "cpu"
+    shape = read_shape(key if key.endswith("path") else f"{key}.path", str(model.path), bool(model.trust_remote_code))
+    rank = _lora_rank(model)
+    adapter = adapter_weights(key, shape, rank, model.target_modules, bool(model.trust_remote_code)) if rank else 0
+    # verl's mixed precision is bf16 unless told otherwise.
+    precision = (engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
+    parallel = engine.get("ulysses_sequence_parallel_size", 1) or 1
+    return Engine(
+        name=name,
+        shape=shape,
+        trained=adapter or shape.weights,
+        adapter=adapter,
+        weight_bytes=DTYPE_BYTES[engine.model_dtype or "fp32"],
+        compute_bytes=DTYPE_BYTES[precision],
+        shards=_shards(config, engine),
+        tokens=_micro_batch_tokens(config, batches, parallel),
+        recompute=bool(model.enable_gradient_checkpointing),
+        backend=(model.get("fused_kernel_options") or {}).get("impl_backend") if model.use_fused_kernels else None,
+        # On the CPU the weights are in host memory anyway, and prime_ext leaves them there.
+        param_offload=bool(engine.param_offload) and not cpu,
+        optimizer_offload=bool(engine.optimizer_offload) and not cpu,
+        stays_on_host=bool(engine.get("offload_policy")) and not cpu,
+    )
+
+
+def _frozen(config: DictConfig, engine: Engine) -> Engine:
+    """A model that is never trained; on accelerators verl keeps its weights on the host."""
+    on_host = config.trainer.device != "cpu"
+    return replace(
+        engine, trained=0, recompute=False, param_offload=False, optimizer_offload=False, stays_on_host=on_host
+    )
+
+
+def _lora_rank(model: Any) -> int:
+    return int(model.get("lora_rank", 0) or 0)
+
+
+def devices(config: DictConfig) -> int:
+    """Accelerators of the run."""
+    return int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+
+
+def _shards(config: DictConfig, engine: Any) -> int:
+    every, size = devices(config), int(engine.get("fsdp_size", -1))
+    return every if size < 0 or size >= every else size
+
+
+def longest_sequence(config: DictConfig) -> int:
+    """Tokens of a prompt and a response of full length."""
+    return int(config.data.max_prompt_length + config.data.max_response_length)
+
+
+def _micro_batch_tokens(config: DictConfig, batches: Any, parallel: int) -> int:
+    """Tokens of the largest micro-batch on one device, with responses of full length."""
+    length = longest_sequence(config)
+    if batches.use_dynamic_bsz:
+        budget = batches.get("ppo_max_token_len_per_gpu") or batches.get("max_token_len_per_gpu")
+        return max(int(budget), -(-length // parallel))
+    rows = batches.get("ppo_micro_batch_size_per_gpu") or batches.get("micro_batch_size_per_gpu")
+    if not rows:
+        raise PlanError("neither use_dynamic_bsz=true nor a micro-batch size per GPU is set")
+    return -(-int(rows) * length // parallel)

@@ -1,0 +1,140 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Memory of one engine on one device: what it holds, and what it needs while it works.
+
+Weights, gradients and optimiser states are exact. What a pass needs (gathered weights, activations, logits) is an
+estimate from the sizes of the model; ``docs/cost.md`` says how far it is from measured runs.
+"""
+
+from dataclasses import dataclass
+
+from prime_ext.cost import CHUNKED
+from prime_ext.cost.model_shape import ModelShape
+
+# Logits that exist at once, in matrices of (tokens, vocabulary): measured on the CPU in float32
+# (tests/benchmarks/chunked_log_probs.py). In 16 bit: logits and gradient, and one copy in float32 for the softmax.
+PLAIN_COPIES_FLOAT32 = 3.7
+PLAIN_BYTES_16_BIT = 8
+# Tokens per chunk, and float32 copies of a chunk.
+CHUNKED_LOGITS = {CHUNKED: (256, 2), "torch": (512, 6)}
+# Hidden-size vectors that a block keeps for its backward pass beside attention and feed-forward.
+KEPT_WIDTHS = 8
+ADAM_STATES = 2
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What the configuration says about one model.
+
+    Attributes:
+        name: in the table.
+        shape: sizes of the model.
+        trained: weights with gradient and optimiser states: all, those of an adapter, or 0.
+        adapter: weights of the adapter, which come on top of the model's.
+        weight_bytes, compute_bytes: bytes of a weight at rest and in a pass.
+        shards: devices that share the weights.
+        tokens: of a micro-batch, on one device.
+        recompute: whether only the inputs of the blocks are kept.
+        backend: of fused log-probabilities; None for plain ones.
+        param_offload, optimizer_offload: moved to the host between passes.
+        stays_on_host: gathered from the host block by block, as verl does for models that are not trained.
+    """
+
+    name: str
+    shape: ModelShape
+    trained: int
+    adapter: int
+    weight_bytes: int
+    compute_bytes: int
+    shards: int
+    tokens: int
+    recompute: bool
+    backend: str | None
+    param_offload: bool
+    optimizer_offload: bool
+    stays_on_host: bool
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes."""
+
+    name: str
+    weights: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    activations: float
+    logits: float
+    idle: float
+    host: float
+    working: float
+
+
+def engine_memory(engine: Engine) -> EngineMemory:
+    """Memory of an engine, per device."""
+    weights = (engine.shape.weights + engine.adapter) * engine.weight_bytes / engine.shards
+    gradients = engine.trained * engine.weight_bytes / engine.shards
+    optimizer = ADAM_STATES * gradients
+    gathered, activations, logits = gathered_bytes(engine), activation_bytes(engine), logit_bytes(engine)
+    held = 0.0 if engine.stays_on_host else weights + gradients + optimizer
+    # verl frees the gradients when the optimiser has stepped.
+    on_host = weights if engine.stays_on_host or engine.param_offload else 0.0
+    idle = 0.0 if engine.stays_on_host or engine.param_offload else weights
+    if engine.optimizer_offload:
+        on_host += optimizer
+    elif not engine.stays_on_host:
+        idle += optimizer
+    return EngineMemory(
+        engine.name,
+        weights,
+        gradients,
+        optimizer,
+        gathered,
+        activations,
+        logits,
+        idle,
+        on_host,
+        working=held + gathered + activations + logits,
+    )
+
+
+def gathered_bytes(engine: Engine) -> float:
+    """Whole weights that a pass gathers: everything outside of the blocks, a block, and the next one."""
+    shape = engine.shape
+    blocks = min(2, shape.layers) * shape.block_weights
+    gradients = shape.block_weights if engine.trained else 0
+    return float(shape.root_weights + blocks + gradients) * engine.compute_bytes
+
+
+def activation_bytes(engine: Engine) -> float:
+    """Activations of a micro-batch: those of one block, and either its input or everything of each other block."""
+    shape, tokens = engine.shape, engine.tokens
+    block = KEPT_WIDTHS * shape.width + 2 * (shape.attention_width + shape.key_value_width) + 4 * shape.intermediate
+    if not engine.trained:
+        return float(tokens * (shape.width + block) * engine.compute_bytes)
+    kept = shape.layers * shape.width + block if engine.recompute else shape.layers * block
+    return float(tokens * kept * engine.compute_bytes)
+
+
+def logit_bytes(engine: Engine) -> float:
+    """Logits that exist at once, and what computing them piece by piece needs."""
+    vocabulary, tokens = engine.shape.vocabulary, engine.tokens
+    if engine.backend is None:
+        each = 4 * PLAIN_COPIES_FLOAT32 if engine.compute_bytes == 4 else PLAIN_BYTES_16_BIT
+        return float(tokens * vocabulary * each)
+    chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
+    # The gradient of the output layer is summed over the chunks before it joins the others.
+    summed = vocabulary * engine.shape.width * 4 if engine.trained > engine.adapter else 0
+    return float(min(tokens, chunk) * vocabulary * 4 * copies + summed)

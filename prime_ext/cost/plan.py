@@ -1,0 +1,208 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Memory per device and FLOPs per step of a composed configuration, from the models' config.json alone."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig
+
+from prime_ext.cost import DTYPE_BYTES
+from prime_ext.cost import flops as flops_module
+from prime_ext.cost.engines import devices, longest_sequence, read_engines
+from prime_ext.cost.flops import Passes, prm_passes, training_passes
+from prime_ext.cost.memory import Engine, EngineMemory, engine_memory
+from prime_ext.cost.model_shape import ModelShape
+
+GIB = 2**30
+# Interpreter, libraries, and on a GPU the context of CUDA and NCCL; not measured on GPUs.
+PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 1.5 * GIB}
+
+# How prm.reference is come by: a pass of its own, or log-probabilities that exist anyway.
+REFERENCES = {"frozen": "own", "base": "own", "policy": "shared", "kl": "shared", "none": "shared"}
+# reverse needs the scores of after and takes its rewards from the update.
+UPDATE_MODES = {"reverse": "after"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs of one part of a step, all devices together."""
+
+    name: str
+    flops_per_token_and_weight: float
+    flops: float
+    of_prm: bool
+
+
+@dataclass
+class Plan:
+    """What a run would need.
+
+    Attributes:
+        facts: what the numbers rest on.
+        memory: engines, bytes per device.
+        rollout: bytes per device of the rollout engine: ``weights``, ``cache``, ``total``.
+        phases: peak bytes per device of each part of a step.
+        work: FLOPs per step.
+        device_bytes: memory of a device, None if unknown.
+        warnings: one line each.
+    """
+
+    facts: dict[str, Any]
+    memory: list[EngineMemory]
+    rollout: dict[str, float]
+    phases: dict[str, float]
+    work: list[Work]
+    device_bytes: float | None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def peak(self) -> tuple[str, float]:
+        """The phase that needs most, and how much."""
+        name = max(self.phases, key=lambda phase: self.phases[phase])
+        return name, self.phases[name]
+
+    @property
+    def prm_share(self) -> float:
+        """Part of the step's FLOPs that the PRM takes."""
+        total = sum(work.flops for work in self.work)
+        return sum(work.flops for work in self.work if work.of_prm) / total if total else 0.0
+
+
+def make_plan(config: DictConfig, device_bytes: float | None) -> Plan:
+    """Plan a resolved configuration.
+
+    Raises:
+        PlanError: a model cannot be read, or an engine is none of FSDP's.
+    """
+    engines = read_engines(config)
+    memory = [engine_memory(engine) for engine in engines.values()]
+    rollout, problems = _rollout(config, engines["policy"].shape, device_bytes)
+    cpu = config.trainer.device == "cpu"
+    process = PROCESS_BYTES["cpu" if cpu else "cuda"]
+    idle = sum(part.idle for part in memory)
+    remains = 0.0 if config.actor_rollout_ref.rollout.free_cache_engine else rollout["total"]
+    phases = {"rollout": process + idle + rollout["total"]}
+    phases |= {part.name: process + remains + idle - part.idle + part.working for part in memory}
+    plan = Plan(_facts(config, engines), memory, rollout, phases, _work(config, engines), device_bytes, problems)
+    name, peak = plan.peak
+    if device_bytes is not None and peak > device_bytes:
+        plan.warnings.append(
+            f"the part {name!r} needs about {peak / GIB:.1f} GiB of a device's {device_bytes / GIB:.1f}; "
+            f"{_advice(config, plan, name)}"
+        )
+    if any(engine.shape.mixture for engine in engines.values()):
+        plan.warnings.append("a model has experts: its FLOPs are counted as if every token used all of them")
+    return plan
+
+
+def _rollout(config: DictConfig, shape: ModelShape, device_bytes: float | None) -> tuple[dict[str, float], list[str]]:
+    rollout = config.actor_rollout_ref.rollout
+    size = DTYPE_BYTES.get(str(rollout.dtype), 8)
+    weights = shape.weights * size / int(rollout.tensor_model_parallel_size)
+    per_token = 2.0 * shape.layers * shape.key_value_width * size / int(rollout.tensor_model_parallel_size)
+    if config.trainer.device == "cpu" or device_bytes is None:
+        rows = min(rollout.max_num_seqs, config.data.train_batch_size * rollout.n * config.prime.filter.oversample)
+        cache = rows * longest_sequence(config) * per_token
+        return {"weights": weights, "cache": cache, "total": weights + cache, "cache_bytes_per_token": per_token}, []
+    total = rollout.gpu_memory_utilization * device_bytes
+    parts = {"weights": weights, "cache": total - weights, "total": total, "cache_bytes_per_token": per_token}
+    if parts["cache"] < longest_sequence(config) * per_token:
+        return parts, [
+            f"actor_rollout_ref.rollout.gpu_memory_utilization={rollout.gpu_memory_utilization} leaves "
+            f"{parts['cache'] / GIB:.1f} GiB for the cache of the rollout engine, less than one sequence needs; raise "
+            f"it or tensor_model_parallel_size"
+        ]
+    return parts, []
+
+
+# ---- FLOPs ---------------------------------------------------------------------------------------------------------
+
+
+def _rollouts(config: DictConfig) -> int:
+    return int(config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
+
+
+def _work(config: DictConfig, engines: dict[str, Engine]) -> list[Work]:
+    policy = engines["policy"]
+    once = Passes(forward=1)
+    updates = training_passes(policy.recompute, bool(policy.adapter))
+    work = [
+        _one(config, "rollout (the kept responses)", policy, once),
+        _one(config, "old log-probabilities", policy, once),
+        _one(config, "policy update", policy, updates, config.actor_rollout_ref.actor.ppo_epochs),
+    ]
+    if config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+        work.insert(2, _one(config, "KL reference", policy, once))
+    return work + (list(_prm_work(config, engines)) if config.prm.enable else [])
+
+
+def _prm_work(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Work]:
+    prm, engine = config.prm, engines["PRM"]
+    mode = UPDATE_MODES.get(prm.update_mode, prm.update_mode)
+    if REFERENCES[prm.reference] == "own":
+        yield _one(config, "PRM reference", engines.get("PRM reference", engine), Passes(forward=1), of_prm=True)
+    trains = 0.0 if mode == "none" else 1 / prm.update_freq
+    # A step without an update scores in a pass of its own.
+    scores = prm_passes(mode, "shared", False).forward - (mode != "none")
+    scoring = trains * scores + (1 - trains)
+    if scoring:
+        yield _one(config, "PRM score", engine, Passes(forward=1), scoring, of_prm=True)
+    if trains:
+        passes = training_passes(engine.recompute, bool(engine.adapter))
+        yield _one(config, "PRM update", engine, passes, trains * prm.epochs, of_prm=True)
+    if trains and prm.accuracy_freq:
+        yield _one(config, "PRM accuracy", engine, Passes(forward=1), 1 / prm.accuracy_freq, of_prm=True)
+
+
+def _one(
+    config: DictConfig, name: str, engine: Engine, passes: Passes, times: float = 1.0, of_prm: bool = False
+) -> Work:
+    length, shape = longest_sequence(config), engine.shape
+    width = shape.layers * shape.attention_width
+    count = times * flops_module.flops(passes, shape.product_weights, width, _rollouts(config) * length, length)
+    return Work(name, times * passes.flops_per_token_and_weight, count, of_prm)
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------
+
+
+def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
+    return {
+        "device": config.trainer.device,
+        "devices": devices(config),
+        "rollouts per step": _rollouts(config),
+        "tokens per rollout at most": longest_sequence(config),
+        "tokens per micro-batch and device": {engine.name: engine.tokens for engine in engines.values()},
+        "parameters": {engine.name: engine.shape.weights for engine in engines.values()},
+        "trained parameters": {engine.name: engine.trained for engine in engines.values()},
+    }
+
+
+def _advice(config: DictConfig, plan: Plan, phase: str) -> str:
+    """The largest lever for the phase that does not fit."""
+    if phase == "rollout":
+        return "lower rollout.gpu_memory_utilization, or set actor.fsdp_config.param_offload=true and optimizer_offload"
+    part = next(part for part in plan.memory if part.name == phase)
+    section = "prm" if phase.startswith("PRM") else "actor_rollout_ref"
+    waiting = sum(other.idle for other in plan.memory if other.name != phase)
+    tokens = "prm.max_token_len_per_gpu" if section == "prm" else "actor.ppo_max_token_len_per_gpu"
+    levers = {
+        f"{section}.model.use_fused_kernels=true": part.logits,
+        f"a smaller micro-batch ({tokens})": part.activations,
+        "param_offload=true and optimizer_offload=true for the policy and the PRM": waiting,
+        f"{section}.model.lora_rank=16, or more devices": part.gradients + part.optimizer,
+    }
+    return f"try {max(levers, key=lambda lever: levers[lever])}"

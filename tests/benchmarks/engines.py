@@ -1,0 +1,259 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests/cost.
+
+The policy has verl's PPO loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks
+for the device. Import this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``.
+"""
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+with socket.socket() as listener:
+    listener.bind(("127.0.0.1", 0))
+    RANK = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**RANK, "MASTER_PORT": listener.getsockname()[1]}.items():
+        os.environ.setdefault(name, str(value))
+
+import prime_ext.plugin  # noqa: E402, F401  (CPU mode, fused kernels of each model on its own)
+
+import torch  # noqa: E402  isort: skip
+from verl.trainer.config import CheckpointConfig  # noqa: E402
+from verl.utils import tensordict_utils as tu  # noqa: E402
+from verl.utils.device import get_device_name  # noqa: E402
+from verl.workers.config import (  # noqa: E402
+    FSDPActorConfig,
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+    TrainingWorkerConfig,
+)
+from verl.workers.utils.losses import ppo_loss  # noqa: E402
+
+from prime_ext.cost import CHUNKED, fused_forward  # noqa: E402
+from prime_ext.prm.worker import (  # noqa: E402
+    LABEL,
+    OFFSET,
+    OUTPUT_FIELD,
+    PRM_LOG_PROBS,
+    REFERENCE_LOG_PROBS,
+    ROW,
+    WEIGHT,
+    ImplicitPRMWorker,
+    PRMLoss,
+)
+
+
+def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, tie: bool = True, **more) -> Path:
+    """A random model of the Llama layout, and a tokenizer that fits it."""
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        tie_word_embeddings=tie,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+        **{"intermediate_size": 3 * width, "num_key_value_heads": heads, "max_position_embeddings": 4096, **more},
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
+    return path
+
+
+def smollm2_135m(path: Path) -> Path:
+    """Random weights in the shape of SmolLM2-135M (134.5 M parameters)."""
+    return save_llama(path, 49152, 576, 30, 9, intermediate_size=1536, num_key_value_heads=3)
+
+
+def build_worker(
+    path: Path,
+    *,
+    role: str = "prm",
+    fused: str | None = None,
+    lora_rank: int = 0,
+    checkpointing: bool = True,
+    remove_padding: bool = False,
+    micro_batch_size: int = 4,
+    learning_rate: float = 1e-6,
+) -> ImplicitPRMWorker:
+    """A worker for ``role`` prm, policy or reference; ``fused`` names the backend of fused kernels."""
+    cpu = get_device_name() == "cpu"
+    precision = {name: "fp32" for name in ("param_dtype", "reduce_dtype", "buffer_dtype")} if cpu else None
+    engine = FSDPEngineConfig(
+        strategy="fsdp2",
+        forward_only=role == "reference",
+        model_dtype="fp32" if cpu else None,
+        mixed_precision=precision,
+        use_torch_compile=False,
+        use_dynamic_bsz=False,
+        micro_batch_size_per_gpu=micro_batch_size,
+        infer_micro_batch_size_per_gpu=micro_batch_size,
+    )
+    model = HFModelConfig(
+        path=str(path),
+        use_remove_padding=remove_padding,
+        enable_gradient_checkpointing=checkpointing,
+        override_config={"attn_implementation": "sdpa"},
+        lora_rank=lora_rank,
+        lora_alpha=2 * lora_rank,
+        use_fused_kernels=fused is not None,
+        fused_kernel_options={"impl_backend": fused},
+    )
+    worker = ImplicitPRMWorker(
+        TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=model,
+            engine_config=engine,
+            optimizer_config=FSDPOptimizerConfig(lr=learning_rate, total_training_steps=1000, clip_grad=10.0),
+            checkpoint_config=CheckpointConfig(),
+        )
+    )
+    worker.reset()
+    if role == "policy":
+        actor = FSDPActorConfig(
+            strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=micro_batch_size, use_kl_loss=False
+        )
+        worker.set_loss_fn(partial(ppo_loss, config=actor))
+    else:
+        worker.set_loss_fn(PRMLoss("ce", 0.05))
+    return worker
+
+
+def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+class Rollouts:
+    """Random prompts and responses, and what the workers need of them."""
+
+    def __init__(self, rows: int, prompt: int, response: int, vocabulary: int):
+        generator = torch.Generator().manual_seed(0)
+        # Lengths differ, as those of responses do; their mean is three quarters of the longest.
+        lengths = torch.linspace(response / 2, response, rows).int().tolist()
+        self.prompts = [torch.randint(2, vocabulary, (prompt,), generator=generator) for _ in range(rows)]
+        self.responses = [torch.randint(2, vocabulary, (length,), generator=generator) for length in lengths]
+        self.masks = [torch.ones_like(response) for response in self.responses]
+        self.rows = rows
+        self.tokens = rows * prompt + sum(lengths)
+
+    def data(self, fields: dict[str, Any] | None = None, **options: Any):
+        sequences = [torch.cat(pair) for pair in zip(self.prompts, self.responses, strict=True)]
+        tensors = {
+            "input_ids": nested(sequences),
+            "position_ids": nested([torch.arange(len(ids)) for ids in sequences]),
+            "prompts": nested(self.prompts),
+            "responses": nested(self.responses),
+            "response_mask": nested(self.masks),
+            "loss_mask": nested(self.masks),
+            ROW: torch.arange(self.rows),
+            **(fields or {}),
+        }
+        options = {"pad_mode": "no_padding", "temperature": 1.0, "calculate_entropy": False, **options}
+        return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict=options)
+
+    def update_data(self, fields: dict[str, Any], mini_batch: int):
+        options = {"global_batch_size": mini_batch, "mini_batch_size": mini_batch, "epochs": 1, "seed": 0}
+        return self.data(fields, dataloader_kwargs={"shuffle": False}, **options)
+
+    def prm_data(self, reference: torch.Tensor, mini_batch: int):
+        fields = {
+            REFERENCE_LOG_PROBS: reference,
+            LABEL: torch.arange(self.rows).remainder(2).float(),
+            WEIGHT: torch.full((self.rows,), 1 / mini_batch),
+            OFFSET: torch.zeros(self.rows),
+        }
+        return self.update_data(fields, mini_batch)
+
+    def policy_data(self, old_log_probs: torch.Tensor, mini_batch: int):
+        generator = torch.Generator().manual_seed(1)
+        advantages = nested([torch.randn(len(mask), generator=generator) for mask in self.masks])
+        return self.update_data({"old_log_probs": old_log_probs, "advantages": advantages}, mini_batch)
+
+
+def score(worker: ImplicitPRMWorker, rollouts: Rollouts, without_adapter: bool = False) -> torch.Tensor:
+    """Log-probabilities of the response tokens, nested."""
+    options = {"no_lora_adapter": True} if without_adapter else {}
+    return worker.score(rollouts.data(compute_loss=False, **{OUTPUT_FIELD: PRM_LOG_PROBS}, **options))[PRM_LOG_PROBS]
+
+
+def module_of(worker: ImplicitPRMWorker) -> torch.nn.Module:
+    """The causal language model, below the adapter if there is one."""
+    module = worker.engine.module
+    return module.get_base_model() if hasattr(module, "get_base_model") else module
+
+
+@contextmanager
+def fused_by(worker: ImplicitPRMWorker, backend: str) -> Iterator[None]:
+    """Let a worker that was built without fused kernels use them: ``chunked``."""
+    assert backend == CHUNKED
+    if "_prime_ext_fused" not in vars(worker):
+        fused_forward.bind(module_of(worker), fused_forward.forward_chunked)
+        worker._prime_ext_fused = True
+    worker.engine_config.use_fused_kernels = True
+    try:
+        yield
+    finally:
+        worker.engine_config.use_fused_kernels = False
+
+
+class PassCounter:
+    """Counts the tokens that go through a model forward, forward again for the backward pass, and backward.
+
+    Hooks on the final norm see every forward and backward pass once; what the first layer sees beyond that are
+    forward passes repeated because activations were not kept.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: Counter[str] = Counter()
+
+    def watch(self, worker: ImplicitPRMWorker) -> None:
+        decoder = module_of(worker).model
+
+        def size(hidden: torch.Tensor) -> int:
+            return hidden.shape[0] * hidden.shape[1]
+
+        def on_norm(module, inputs, output):
+            self.tokens["forward"] += size(output)
+            if output.requires_grad:
+                output.register_hook(lambda grad: self.tokens.update(backward=size(grad)))
+
+        # Before the layer: a repeated forward pass ends as soon as the backward pass has what it needs.
+        def on_layer(module, inputs):
+            self.tokens["layer"] += size(inputs[0])
+
+        decoder.norm.register_forward_hook(on_norm)
+        decoder.layers[0].register_forward_pre_hook(on_layer)
+
+    def take(self) -> dict[str, int]:
+        """Tokens since the last call, padding included."""
+        seen, self.tokens = self.tokens, Counter()
+        return {
+            "forward": seen["forward"],
+            "repeated_forward": seen["layer"] - seen["forward"],
+            "backward": seen["backward"],
+        }

@@ -1,0 +1,135 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Log-probabilities without logits on verl's FSDP2 engine, on one and on two gloo ranks.
+
+Models with and without fused kernels, and with different backends, live side by side in one process, as the policy, the
+PRM and its reference do.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).resolve().parent
+FUSED = ["chunked", "torch"]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_ranks(work_dir, n_ranks):
+    environment = os.environ | {
+        "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_PLUGINS": "none",
+        "WORLD_SIZE": str(n_ranks),
+        "LOCAL_WORLD_SIZE": str(n_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")])),
+    }
+    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with open(log, "w") as stream:
+            command = [sys.executable, str(HERE / "fused_rank.py"), str(work_dir)]
+            own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            processes.append(subprocess.Popen(command, env=own, stdout=stream, stderr=subprocess.STDOUT))
+    try:
+        codes = [process.wait(timeout=400) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
+    return torch.load(work_dir / "results.pt", weights_only=False)
+
+
+@pytest.fixture(scope="module")
+def results_by_ranks(tmp_path_factory):
+    return {n: run_ranks(tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
+def results(request, results_by_ranks):
+    return results_by_ranks[request.param]
+
+
+def assert_equal(got, wanted, tolerance=2e-6):
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_scores_do_not_depend_on_the_backend(results, backend):
+    assert_equal(results["before", backend], results["before", None])
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_an_update_is_the_same_whatever_the_backend(results, backend):
+    assert_equal(results["interleaved", backend], results["interleaved", None])
+    assert_equal(results["after", backend], results["after", None], 2e-5)
+    for name, values in results["metrics", None].items():
+        assert results["metrics", backend][name] == pytest.approx(values, rel=1e-5)
+
+
+def test_the_update_moved_something(results):
+    assert (results["after", "chunked"][0] - results["before", "chunked"][0]).abs().max() > 1e-3
+
+
+def test_packed_sequences_score_as_padded_ones(results):
+    assert_equal(results["packed"], results["before", None])
+
+
+def test_the_entropy_is_that_of_the_logits(results):
+    for backend in FUSED:
+        for got, wanted in zip(results["entropy"][backend], results["entropy"][None], strict=True):
+            # The last position predicts nothing.
+            torch.testing.assert_close(got[:-1], wanted[:-1], atol=1e-5, rtol=1e-5)
+
+
+def test_a_base_model_behind_its_adapter_keeps_its_scores(results):
+    adapter = results["adapter"]
+    assert_equal(adapter["switched off"], adapter["before"])
+    assert (adapter["after"][0] - adapter["before"][0]).abs().max() > 1e-4
+
+
+def test_the_guard_compares_once(results):
+    for backend in FUSED:
+        assert results["guard", backend]["fused_log_prob_difference"] < 1e-5
+        assert results["guard again", backend] == {}
+    assert results["guard", None] == {}
+
+
+def test_the_guard_stops_a_model_whose_logits_are_not_what_the_fused_pass_thinks(results):
+    message = results["scaled logits"]
+    assert "log-probabilities of prm.model differ by at most" in message and "use_fused_kernels=false" in message
+
+
+def test_an_unknown_backend_is_an_error(results):
+    assert results["unknown backend"] == (
+        "fused_kernel_options.impl_backend='magic' is not one of chunked, torch, triton, liger"
+    )
+
+
+def test_one_and_two_ranks_agree(results_by_ranks):
+    for key in (("before", "chunked"), ("interleaved", "chunked"), ("after", "chunked")):
+        assert_equal(results_by_ranks[1][key], results_by_ranks[2][key], 2e-5)

@@ -1,0 +1,292 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the plan says about memory and FLOPs, for models that are described by a config.json only."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf, open_dict
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from prime_ext import doctor
+from prime_ext.cost.errors import PlanError
+from prime_ext.cost.model_shape import adapter_weights, read_shape
+from prime_ext.cost.plan import GIB, make_plan
+
+WIDTH, INTERMEDIATE, LAYERS, HEADS, KEY_VALUE_HEADS, VOCABULARY = 64, 160, 3, 4, 2, 1000
+HEAD = WIDTH // HEADS
+BLOCK = 2 * WIDTH + WIDTH * (2 * HEADS + 2 * KEY_VALUE_HEADS) * HEAD + 3 * WIDTH * INTERMEDIATE
+EMBEDDING = VOCABULARY * WIDTH
+
+
+def llama_config(tie):
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=INTERMEDIATE,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_VALUE_HEADS,
+        tie_word_embeddings=tie,
+    )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders with a config.json and nothing else."""
+    folders = {}
+    for name, tie in (("tied", True), ("untied", False)):
+        folders[name] = tmp_path_factory.mktemp(name)
+        llama_config(tie).save_pretrained(folders[name])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def composed():
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return {name: compose(name) for name in ("prime_trainer", "prime_trainer_cpu")}
+
+
+@pytest.fixture
+def planned(composed, models):
+    def plan(changes=None, name="prime_trainer", device=80):
+        config = composed[name].copy()
+        base = {
+            "actor_rollout_ref.model.path": str(models["untied"]),
+            "trainer.n_gpus_per_node": 1,
+            "data.train_batch_size": 8,
+            "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
+        }
+        with open_dict(config):
+            for key, value in {**base, **(changes or {})}.items():
+                OmegaConf.update(config, key, value, force_add=True)
+        OmegaConf.resolve(config)
+        return make_plan(config, device * GIB if device else None)
+
+    return plan
+
+
+def part(plan, name):
+    return next(memory for memory in plan.memory if memory.name == name)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, embeddings", [("tied", 1), ("untied", 2)])
+def test_parameters_are_those_of_the_model(models, name, embeddings):
+    shape = read_shape("model", str(models[name]))
+    model = LlamaForCausalLM(llama_config(name == "tied"))
+    assert shape.weights == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.weights == LAYERS * BLOCK + embeddings * EMBEDDING + WIDTH
+    assert shape.block_weights == BLOCK
+    assert shape.root_weights == embeddings * EMBEDDING + WIDTH
+    # The input embedding is looked up, not multiplied; a tied one is the output layer too.
+    assert shape.product_weights == LAYERS * BLOCK + EMBEDDING + WIDTH
+
+
+def test_weights_of_an_adapter_are_those_of_peft(models):
+    from peft import LoraConfig, get_peft_model
+
+    shape = read_shape("model", str(models["tied"]))
+    for targets in ("all-linear", ["q_proj", "v_proj"]):
+        model = get_peft_model(LlamaForCausalLM(llama_config(True)), LoraConfig(r=4, target_modules=targets))
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        assert adapter_weights("prm.model", shape, 4, targets) == trained
+    with pytest.raises(PlanError, match=r"prm.model.target_modules=\['nothing'\] names no layer"):
+        adapter_weights("prm.model", shape, 4, ["nothing"])
+
+
+def test_a_model_that_is_not_there(planned, tmp_path):
+    with pytest.raises(PlanError, match="has no config.json; the plan reads local models only"):
+        planned({"actor_rollout_ref.model.path": str(tmp_path / "missing")})
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_weights_gradients_and_states_of_a_trained_model(planned, models):
+    weights = read_shape("model", str(models["untied"])).weights
+    prm = part(planned(), "PRM")
+    assert (prm.weights, prm.gradients, prm.optimizer) == (4 * weights, 4 * weights, 8 * weights)
+    # Gradients live from the backward pass to the optimiser's step.
+    assert prm.idle == 12 * weights and prm.host == 0
+
+
+def test_fsdp_shards_what_is_held_and_not_what_is_gathered(planned):
+    one, eight = part(planned(), "PRM"), part(planned({"trainer.n_gpus_per_node": 8}), "PRM")
+    assert (eight.weights, eight.optimizer) == (one.weights / 8, one.optimizer / 8)
+    assert eight.gathered == one.gathered
+    hybrid = part(planned({"trainer.n_gpus_per_node": 8, "prm.engine.fsdp_size": 2}), "PRM")
+    assert hybrid.weights == one.weights / 2
+
+
+def test_offload_moves_weights_and_states_to_the_host_between_passes(planned):
+    kept = part(planned(), "PRM")
+    offloaded = part(planned({"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}), "PRM")
+    assert offloaded.idle == 0 and offloaded.host == kept.weights + kept.optimizer
+    assert offloaded.working == kept.working
+    # Then the PRM is not in the way of the others.
+    before, after = planned(), planned({"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True})
+    assert before.phases["policy"] - after.phases["policy"] == pytest.approx(kept.idle)
+
+
+def test_a_reference_lives_on_the_host_of_an_accelerator(planned):
+    reference = part(planned(), "PRM reference")
+    assert reference.idle == 0 and reference.host == reference.weights
+    assert reference.gradients == reference.optimizer == 0
+    on_cpu = part(planned(name="prime_trainer_cpu"), "PRM reference")
+    assert on_cpu.idle == on_cpu.weights and on_cpu.host == 0
+
+
+@pytest.mark.parametrize("reference", ["policy", "kl", "none"])
+def test_other_references_need_no_second_model(planned, reference):
+    plan = planned({"prm.reference": reference, "actor_rollout_ref.actor.use_kl_loss": True})
+    assert [memory.name for memory in plan.memory] == ["policy", "KL reference", "PRM"]
+
+
+def test_an_adapter_has_gradients_and_states_of_its_own_size(planned, models):
+    plan = planned({"prm.model.lora_rank": 4, "prm.reference": "base"})
+    adapter = adapter_weights("prm.model", read_shape("model", str(models["untied"])), 4, "all-linear")
+    prm = part(plan, "PRM")
+    assert (prm.gradients, prm.optimizer) == (4 * adapter, 8 * adapter)
+    assert [memory.name for memory in plan.memory] == ["policy", "PRM"]
+
+
+def test_logits_are_what_fused_log_probabilities_spare(planned):
+    tokens = 16384
+    plain = part(planned(), "PRM")
+    assert plain.logits == tokens * VOCABULARY * 8
+    fused = part(planned({"prm.model.use_fused_kernels": True}), "PRM")
+    # Two copies of a chunk, and the sum of the output layer's gradient, which an adapter does not have.
+    assert fused.logits == 256 * VOCABULARY * 4 * 2 + VOCABULARY * WIDTH * 4
+    adapter = {"prm.model.use_fused_kernels": True, "prm.model.lora_rank": 4, "prm.reference": "base"}
+    assert part(planned(adapter), "PRM").logits == 256 * VOCABULARY * 4 * 2
+    rows = {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 2}
+    assert part(planned(rows), "PRM").logits == 2 * 1024 * VOCABULARY * 8
+
+
+def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(planned):
+    plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.4})
+    assert plan.rollout["total"] == pytest.approx(0.4 * 80 * GIB)
+    awake = planned({"actor_rollout_ref.rollout.free_cache_engine": False})
+    assert awake.phases["PRM"] - planned().phases["PRM"] == pytest.approx(awake.rollout["total"])
+
+
+def test_a_warning_names_the_part_that_does_not_fit_and_the_largest_lever(planned):
+    logits = planned({"prm.max_token_len_per_gpu": 10_000_000, "prm.reference": "policy"}, device=40)
+    assert len(logits.warnings) == 1 and "\n" not in logits.warnings[0]
+    assert "the part 'PRM' needs about" in logits.warnings[0] and "of a device's 40.0" in logits.warnings[0]
+    crowded = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.99})
+    assert "the part 'rollout' needs" in crowded.warnings[0]
+    assert planned().warnings == []
+
+
+def test_a_rollout_engine_without_room_for_a_sequence(planned):
+    plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001})
+    assert any("gpu_memory_utilization=1e-06 leaves" in warning for warning in plan.warnings)
+
+
+def test_megatron_is_beyond_the_plan(planned):
+    with pytest.raises(PlanError, match="knows the strategies fsdp and fsdp2, not megatron of PRM"):
+        planned({"prm.engine.strategy": "megatron"})
+
+
+# ---- FLOPs ---------------------------------------------------------------------------------------------------------
+
+
+def multiples(plan):
+    return {work.name: work.flops_per_token_and_weight for work in plan.work if work.of_prm}
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({}, {"PRM reference": 2, "PRM update": 8}),
+        ({"prm.reference": "policy"}, {"PRM update": 8}),
+        ({"prm.update_mode": "before"}, {"PRM reference": 2, "PRM score": 2, "PRM update": 8}),
+        ({"prm.update_mode": "after"}, {"PRM reference": 2, "PRM score": 2, "PRM update": 8}),
+        ({"prm.update_mode": "reverse"}, {"PRM reference": 2, "PRM score": 2, "PRM update": 8}),
+        ({"prm.update_mode": "none"}, {"PRM reference": 2, "PRM score": 2}),
+        ({"prm.epochs": 2}, {"PRM reference": 2, "PRM update": 16}),
+        ({"prm.update_freq": 4}, {"PRM reference": 2, "PRM score": 1.5, "PRM update": 2}),
+        ({"prm.model.lora_rank": 4, "prm.reference": "base"}, {"PRM reference": 2, "PRM update": 6}),
+        ({"prm.model.enable_gradient_checkpointing": False}, {"PRM reference": 2, "PRM update": 6}),
+        ({"prm.accuracy_freq": 10}, {"PRM reference": 2, "PRM update": 8, "PRM accuracy": 0.2}),
+    ],
+)
+def test_passes_of_the_prm_by_configuration(planned, changes, expected):
+    assert multiples(planned({"prm.accuracy_freq": 0} | changes)) == pytest.approx(expected)
+
+
+def test_the_share_of_the_prm(planned):
+    """Rollout 2, old log-probabilities 2, policy 8; reference 2, PRM 8: 10 of 22."""
+    plan = planned({"prm.accuracy_freq": 0})
+    assert plan.prm_share == pytest.approx(10 / 22)
+    assert planned({"prm.enable": False, "prime.process.coefficient": 0}).prm_share == 0
+
+
+def test_the_flops_of_a_pass_grow_with_the_rollouts_of_a_step(planned, models):
+    plan = planned()
+    old = next(work for work in plan.work if work.name == "old log-probabilities")
+    shape, tokens = read_shape("model", str(models["untied"])), 8 * 4 * 1024
+    assert old.flops == 2 * shape.product_weights * tokens + 2 * LAYERS * WIDTH * 1024 * tokens
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table(models, capsys):
+    path = f"actor_rollout_ref.model.path={models['tied']}"
+    arguments = ["--plan", "--config-name", "prime_trainer_cpu", path, "--device-memory", "24"]
+    assert doctor.main(arguments) == 0
+    out = capsys.readouterr().out
+    for text in ("GiB per device", "PRM reference", "share of the PRM", "6.0 N", "fits:"):
+        assert text in out
+    assert doctor.main([*arguments[:-1], "0.5"]) == 1
+    assert "warning: the part" in capsys.readouterr().out
+
+
+def test_the_command_prints_json(models, capsys):
+    path = f"actor_rollout_ref.model.path={models['tied']}"
+    assert doctor.main(["--plan", "--json", "--config-name", "prime_trainer_cpu", "--device-memory", "24", path]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["device_bytes"] == 24 * GIB and plan["warnings"] == []
+    assert plan["peak"]["bytes"] == max(plan["phases"].values())
+
+
+def test_mistakes_are_one_line(models, capsys):
+    assert doctor.main(["--plan", "actor_rollout_ref.model.path=/nowhere"]) == 2
+    assert "actor_rollout_ref.model.path: /nowhere has no config.json" in capsys.readouterr().err
+    assert doctor.main(["--plan", "prm.no_such_key=1"]) == 2
+    assert "no_such_key" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        doctor.main(["a=b"])
+
+
+def test_a_plan_for_accelerators_is_made_without_one(models):
+    command = [
+        sys.executable,
+        "-m",
+        "prime_ext.doctor",
+        "--plan",
+        "--json",
+        f"actor_rollout_ref.model.path={models['tied']}",
+    ]
+    done = subprocess.run([*command, "--device-memory", "80"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout)["facts"]["device"] == "cuda"
