@@ -25,6 +25,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from transformers import GenerationConfig
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
@@ -110,10 +111,10 @@ class PrimeTrainerMixin(_Trainer):
             lower=settings.lower if settings.enable else 0.0,
             upper=settings.upper if settings.enable else 1.0,
             drop_truncated=settings.enable and settings.drop_truncated,
-            max_response_length=self.config.data.max_response_length,
         )
+        limit = self.config.data.max_response_length
         options = {
-            "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier),
+            "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier, limit, self._end_tokens),
             "max_examined": math.ceil(self.config.data.train_batch_size * settings.max_examined),
             "partial": settings.on_exhausted == "partial",
             "trainer_mode": self.trainer_mode,
@@ -132,6 +133,15 @@ class PrimeTrainerMixin(_Trainer):
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
             **options,
         )
+
+    def _end_tokens(self) -> set[int]:
+        """Tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+        model = self.config.actor_rollout_ref.model
+        ends = {self.tokenizer.eos_token_id}
+        if (Path(model.path) / "generation_config.json").is_file():
+            more = GenerationConfig.from_pretrained(model.path).eos_token_id
+            ends.update(more if isinstance(more, list) else [more])
+        return ends - {None}
 
     @property
     def _mode_config(self) -> DictConfig:

@@ -14,7 +14,7 @@
 """The verdicts of the prompt filter: which finished prompts are worth training on, and what to report about them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
@@ -33,10 +33,21 @@ class PromptJudge:
         band: the filter.
         label_key: key of the reward's extra info that holds the accuracy of a rollout.
         verifier: what to do with rollouts that the verifier could not judge.
+        max_response_length: tokens at which a response is cut off; 0 for no limit.
+        end_tokens: gives the tokens that end a response. One of that length that ends with such a token is whole.
     """
 
-    def __init__(self, band: AccuracyBand, label_key: str, verifier: VerifierSettings):
+    def __init__(
+        self,
+        band: AccuracyBand,
+        label_key: str,
+        verifier: VerifierSettings,
+        max_response_length: int = 0,
+        end_tokens: Callable[[], Collection[int]] = tuple,
+    ):
         self.band = band
+        self.max_response_length = max_response_length
+        self.end_tokens = end_tokens
         self.label_key = label_key
         self.verdicts: dict[str, str] = {}
         self._accuracy: dict[str, list[float]] = {}
@@ -53,15 +64,16 @@ class PromptJudge:
         Raises:
             VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
         """
-        lengths: dict[str, list[int]] = {uid: [] for uid in uids}
+        truncated: dict[str, list[bool]] = {uid: [] for uid in uids}
         accuracies: dict[str, list[float]] = {uid: [] for uid in uids}
         keys = [key for key in partition if transfer.group_uid(key) in accuracies]
+        cut_off = self._cut_off(keys, partition_id, partition)
         undecided = []
         for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
             uid = transfer.group_uid(key)
             if self._log.add(uid, key, info):
                 accuracies[uid].append(transfer.label_of(key, info, self.label_key))
-                lengths[uid].append(partition[key]["response_len"])
+                truncated[uid].append(key in cut_off)
             else:
                 undecided.append(key)
         if undecided:
@@ -69,8 +81,17 @@ class PromptJudge:
             for key in undecided:
                 del partition[key]
         for uid in uids:
-            self.verdicts[uid] = self.band.classify(accuracies[uid], lengths[uid])
+            self.verdicts[uid] = self.band.classify(accuracies[uid], truncated[uid])
             self._accuracy[uid] = accuracies[uid]
+
+    def _cut_off(self, keys: Collection[str], partition_id: str, partition: dict[str, dict]) -> set[str]:
+        """Rollouts that reached the limit of their length without an end; looked up only if the filter asks."""
+        if not self.band.drop_truncated or not self.max_response_length:
+            return set()
+        full = [key for key in keys if partition[key]["response_len"] >= self.max_response_length]
+        last = transfer.fetch_last_tokens(full, partition_id)
+        ends = set(self.end_tokens())
+        return {key for key, token in zip(full, last, strict=True) if token not in ends}
 
     def keeps(self, uid: str) -> bool:
         """Whether the prompt was judged and may be trained on."""

@@ -144,7 +144,7 @@ def test_every_prompt_is_trained_on_once_or_rejected_or_still_there(
         left = in_system(rollouts)
         for uid in rollouts.submitted:
             accuracies = [value for value in outcomes[int(uid)] if value is not None]
-            kept = BAND.classify(accuracies, [3] * len(accuracies)) == KEPT
+            kept = BAND.classify(accuracies, [False] * len(accuracies)) == KEPT
             assert kept == (uid in trained) or uid in left
             assert not (uid in trained and uid in left)
         assert rollouts.submitted == sorted(set(rollouts.submitted))
