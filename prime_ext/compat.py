@@ -37,6 +37,7 @@ class VerlName:
 
 _TRAINER = "verl.trainer.ppo.v1.trainer_base"
 _BUFFER = "verl.trainer.ppo.v1.replay_buffer"
+_SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async"
 _WORKERS = "verl.workers.engine_workers"
 
 VERL_NAMES = (
@@ -55,13 +56,51 @@ VERL_NAMES = (
     VerlName(_TRAINER, "PPOTrainer._get_required_batch_multiple", "padding to the PRM's mini-batch"),
     VerlName(_TRAINER, "PPOTrainer._fetch_one_gen_batch", "prompts with stable ids"),
     VerlName(_TRAINER, "PPOTrainer._submit_batch_to_rollout", "knowing what was submitted"),
-    VerlName(_TRAINER, "PPOTrainer.prepare_step", "oversampling"),
+    VerlName(_TRAINER, "PPOTrainer.prepare_step", "oversampling", "self._add_batch_to_generate()"),
+    VerlName(_TRAINER, "PPOTrainer.step", "metrics of a step of several mini-batches", "self.prepare_step()"),
     VerlName(_TRAINER, "PPOTrainer._add_prompts_to_generate", "refilling"),
     VerlName("verl.trainer.ppo.v1.trainer_sync", "PPOTrainerSync", "the base of prime_sync"),
+    VerlName(
+        _TRAINER,
+        "PPOTrainer._add_async_warmup_batches",
+        "prompts in the system after a resume",
+        "target_prompts - restored_prompts",
+    ),
+    VerlName(
+        _TRAINER,
+        "PPOTrainer._reissue_inflight_prompts",
+        "prompts that were generating when a checkpoint was saved",
+        "self.agent_loop_manager.generate_sequences(batch)",
+    ),
+    VerlName(
+        "verl.trainer.ppo.v1.trainer_colocate_async", "PPOTrainerColocateAsync", "the base of prime_colocate_async"
+    ),
+    VerlName(_SEPARATE, "PPOTrainerSeparateAsync", "the base of prime_separate_async"),
+    VerlName(
+        _SEPARATE,
+        "PPOTrainerSeparateAsync._init_resource_pool_mgr",
+        "snapshots of the policy",
+        "ray.remote(DetachActorWorker)",
+    ),
+    VerlName(_SEPARATE, "PPOTrainerSeparateAsync._setup", "logging without hybrid replicas", "flush=True"),
+    VerlName(
+        "verl.experimental.separation.engine_workers",
+        "DetachActorWorker.save_model_to_cpu",
+        "snapshots of the policy",
+        "self.copy_handler(self.actor.engine.module)",
+    ),
+    VerlName("verl.trainer.ppo.utils", "Role", "snapshots of the policy"),
     VerlName(_BUFFER, "ReplayBuffer._sync_metadata_from_transfer_queue", "finding finished rollouts"),
     VerlName(_BUFFER, "ReplayBuffer._clear_groups", "dropping rejected prompts"),
     VerlName(_BUFFER, "ReplayBuffer._materialize_batch", "handing out the batch"),
     VerlName(_BUFFER, "ReplayBuffer._wait_for_next_poll", "waiting for rollouts"),
+    VerlName(_BUFFER, "ReplayBufferAsync._terminal_eviction_reasons", "the accuracy band"),
+    VerlName(_BUFFER, "ReplayBufferAsync._stale_terminal_keys", "staleness of groups with failed rollouts"),
+    VerlName(_BUFFER, "ReplayBufferAsync._has_enough_samples", "the bound on examined prompts"),
+    VerlName(
+        _BUFFER, "ReplayBufferAsync.wait_for_sampleable", "one new prompt for each evicted one", "self.refill_fn(len("
+    ),
+    VerlName(_BUFFER, "ReplayBuffer._select_prompt_uids", "taking the earliest prompts first"),
     VerlName(_WORKERS, "TrainingWorker.infer_batch", "scoring"),
     VerlName(_WORKERS, "TrainingWorker.train_mini_batch", "training the PRM"),
     VerlName(_WORKERS, "TrainingWorker.set_loss_fn", "training the PRM"),
@@ -92,6 +131,9 @@ VERL_NAMES = (
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngine._build_fsdp_module", "CPU mode: engines"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithLMHead", "CPU mode: engines"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithValueHead", "CPU mode: engines"),
+    VerlName("verl.checkpoint_engine.base", "CheckpointEngineRegistry", "CPU mode: weights to standalone servers"),
+    VerlName("verl.checkpoint_engine.base", "CheckpointEngine", "CPU mode: weights to standalone servers"),
+    VerlName("verl.workers.rollout.llm_server", "FullyAsyncLLMServerClient", "CPU mode: interrupted rollouts"),
     VerlName(
         "verl.models.transformers.monkey_patch",
         "apply_monkey_patch",

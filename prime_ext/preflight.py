@@ -26,14 +26,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.cost import BACKENDS, CPU_BACKENDS
+from prime_ext.preflight_async import COLOCATE_ASYNC, SEPARATE_ASYNC, check_async, prompts_per_update, rollout_ranks
 from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
 from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
-TRAINER_MODES = ("prime_sync",)
+TRAINER_MODES = ("prime_sync", COLOCATE_ASYNC, SEPARATE_ASYNC)
 
 # What verl 0.9.1 reserves: CPUs per worker process (ResourcePoolManager) and for TransferQueue's controller.
 CPUS_PER_RANK = 3
+CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 
 
@@ -55,6 +57,7 @@ def check_config(config: DictConfig) -> list[str]:
     assert isinstance(prime, PrimeSettings) and isinstance(prm, PRMSettings)
     return [
         *_check_trainer(config, prime, prm),
+        *check_async(config),
         *_check_batches(config, prime, prm),
         *_check_fused_kernels(config, prm),
         *check_prm(config, prm),
@@ -103,7 +106,10 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
 
 
 def _check_batches(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
-    prompts = config.data.train_batch_size
+    prompts = prompts_per_update(config)
+    batch = f"data.train_batch_size={prompts}"
+    if prompts != config.data.train_batch_size:
+        batch = f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
     rollouts = config.actor_rollout_ref.rollout.n
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     actor = config.actor_rollout_ref.actor
@@ -124,9 +130,9 @@ def _check_batches(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
     for key, size in sizes.items():
         data_parallel = max(1, ranks // (parallel[key] or 1))
         if size > prompts:
-            yield f"{key}={size} is above data.train_batch_size={prompts}"
+            yield f"{key}={size} is above {batch}"
         elif prompts % size:
-            yield f"data.train_batch_size={prompts} is not a multiple of {key}={size}"
+            yield f"{batch} is not a multiple of {key}={size}"
         elif (size * rollouts) % data_parallel:
             yield (
                 f"{key}={size} times rollout.n={rollouts} is {size * rollouts} rollouts, which do not divide over "
@@ -165,17 +171,20 @@ def _check_cpu(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> It
             yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    needed = CPUS_PER_RANK * ranks + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
+    rollouts = rollout_ranks(config)
+    needed = CPUS_PER_RANK * ranks + CPUS_PER_ROLLOUT_RANK * rollouts + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
     cpus = config.ray_kwargs.ray_init.num_cpus
     cpus = os.cpu_count() if cpus is None else cpus
     if cpus < needed:
         yield (
             f"ray_kwargs.ray_init.num_cpus={cpus}: verl reserves {needed} logical CPUs ({CPUS_PER_RANK} for each of "
-            f"{ranks} ranks, {CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue), Ray would wait forever"
+            f"{ranks} ranks, {f'{CPUS_PER_ROLLOUT_RANK} for each of {rollouts} rollout ranks, ' if rollouts else ''}"
+            f"{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue), Ray would wait forever"
         )
     gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
-    if gpus < ranks:
-        yield f"+ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {ranks} logical GPU slots, one per rank"
+    if gpus < ranks + rollouts:
+        each = "one per rank and rollout rank" if rollouts else "one per rank"
+        yield f"+ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {ranks + rollouts} logical GPU slots, {each}"
 
 
 def check_files(config: DictConfig) -> list[str]:

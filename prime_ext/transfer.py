@@ -93,6 +93,14 @@ def trajectories(uids: Sequence[str], partition_id: str) -> list[str]:
     return [key for key, tag in tags.items() if not tag.get("is_prompt", False) and group_uid(key) in wanted]
 
 
+def fetch_last_tokens(keys: Sequence[str], partition_id: str) -> list[int]:
+    """The last token of each response."""
+    if not keys:
+        return []
+    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["responses"])
+    return [int(response[-1]) for response in data["responses"].unbind()]
+
+
 def clear(keys: Sequence[str], partition_id: str) -> None:
     """Forget trajectories."""
     tq.kv_clear(partition_id=partition_id, keys=list(keys))

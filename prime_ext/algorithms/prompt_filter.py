@@ -33,24 +33,22 @@ class AccuracyBand:
     Attributes:
         lower: inclusive lower bound in [0, 1].
         upper: inclusive upper bound in [0, 1], not below ``lower``.
-        drop_truncated: also drop the prompt when any rollout reached ``max_response_length``.
-        max_response_length: response length in tokens at which a rollout counts as truncated.
+        drop_truncated: also drop the prompt when any rollout was cut off by the limit of its length.
     """
 
     lower: float = 0.2
     upper: float = 0.8
     drop_truncated: bool = False
-    max_response_length: int = 0
 
-    def classify(self, accuracies: Sequence[float], response_lengths: Sequence[int]) -> str:
-        """Verdict on one prompt from the accuracy and length of each rollout that finished.
+    def classify(self, accuracies: Sequence[float], truncated: Sequence[bool]) -> str:
+        """Verdict on one prompt from each rollout that finished: its accuracy, and whether it was cut off.
 
         Returns:
             ``kept``, ``too_hard``, ``too_easy``, ``truncated``, or ``failed`` when no rollout finished.
         """
         if not accuracies:
             return FAILED
-        if self.drop_truncated and max(response_lengths) >= self.max_response_length:
+        if self.drop_truncated and any(truncated):
             return TRUNCATED
         mean = sum(accuracies) / len(accuracies)
         if mean < self.lower - _TOLERANCE:

@@ -14,7 +14,7 @@
 """rollout.name=transformers: the replica that starts the server and the adapter that sends it the weights."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, Iterable
 from typing import Any
 
 import ray
@@ -26,7 +26,7 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from prime_ext.cpu import ROLLOUT_NAME
 from prime_ext.cpu.rollout_server import TransformersServer
-from prime_ext.cpu.weights import pack_in_buckets
+from prime_ext.cpu.weights import pack_in_buckets_async
 
 # The server lives in a process of its own, started by Ray; what it needs from this process's environment.
 _FORWARDED_VARIABLES = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS")
@@ -101,7 +101,7 @@ class TransformersServerAdapter(BaseRollout):
 
     async def update_weights(  # type: ignore[override]
         self,
-        weights: Iterable[tuple[str, torch.Tensor]],
+        weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
         global_steps: int | None = None,
         wire_format: str = "named_tensors",
         peft_config: Any = None,
@@ -114,7 +114,8 @@ class TransformersServerAdapter(BaseRollout):
         """
         if wire_format != "named_tensors":
             raise ValueError(
-                f"rollout.name={ROLLOUT_NAME} cannot receive {wire_format!r}; use checkpoint_engine.backend=naive."
+                f"rollout.name={ROLLOUT_NAME} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive "
+                "or tcp."
             )
         if peft_config is not None:
             raise ValueError(
@@ -123,7 +124,7 @@ class TransformersServerAdapter(BaseRollout):
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         await self.server.begin_weight_update.remote()
         try:
-            for bucket in pack_in_buckets(weights, bucket_bytes):
+            async for bucket in pack_in_buckets_async(weights, bucket_bytes):
                 await self.server.receive_weights.remote(bucket)
             await self.server.finish_weight_update.remote(global_steps)
         except BaseException:

@@ -184,7 +184,7 @@ class TransformersServer:
         async with self._changed:
             await self._changed.wait_for(lambda: self._admitting or (self._paused and self._rejecting))
             if not self._admitting:
-                return self._token_output(GenerationOutput([], [], "aborted"), with_log_probs=False)
+                return self._token_output(GenerationOutput([], [], "aborted"), self.global_steps, with_log_probs=False)
             if self._weights_problem:
                 raise RuntimeError(f"The rollout server cannot generate: {self._weights_problem}.")
             seed = sampling_params.get("seed")
@@ -196,21 +196,24 @@ class TransformersServer:
             self._prompt_counts[prompt] += 1
             future: asyncio.Future[GenerationOutput] = asyncio.get_running_loop().create_future()
             self._futures[self._generator.submit(request)] = future
+            # The weights stay as they are until the request is answered, but others may be there when this goes on.
+            version = self.global_steps
             if self._worker is None:
                 self._worker = asyncio.create_task(self._decode_until_idle())
         output = await future
-        return self._token_output(output, with_log_probs=bool(sampling_params.get("logprobs", False)))
+        return self._token_output(output, version, with_log_probs=bool(sampling_params.get("logprobs", False)))
 
     @property
     def _admitting(self) -> bool:
         return not self._paused and self._loader is None
 
-    def _token_output(self, output: GenerationOutput, with_log_probs: bool) -> TokenOutput:
+    @staticmethod
+    def _token_output(output: GenerationOutput, version: int | None, with_log_probs: bool) -> TokenOutput:
         return TokenOutput(
             token_ids=output.token_ids,
             log_probs=output.log_probs if with_log_probs else None,
             stop_reason="aborted" if output.stop_reason == "aborted" else "completed",
-            extra_fields={"global_steps": self.global_steps},
+            extra_fields={"global_steps": version},
         )
 
     async def _decode_until_idle(self) -> None:

@@ -13,7 +13,7 @@
 # limitations under the License.
 """Moves model weights from a trainer to a model in another process, checked by name, shape and completeness."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,20 +39,52 @@ class PackedTensor:
         return data.view(getattr(torch, self.dtype)).reshape(self.shape)
 
 
+class _Bucket:
+    """Collects tensors until they are large enough to be sent."""
+
+    def __init__(self, bucket_bytes: int) -> None:
+        self._bucket_bytes = bucket_bytes
+        self._n_bytes = 0
+        self._tensors: list[PackedTensor] = []
+
+    def add(self, name: str, tensor: torch.Tensor) -> list[PackedTensor]:
+        """Pack a tensor. Returns the bucket if it is full now, else nothing."""
+        self._tensors.append(PackedTensor.pack(name, tensor))
+        self._n_bytes += self._tensors[-1].data.nbytes
+        return self.take() if self._n_bytes >= self._bucket_bytes else []
+
+    def take(self) -> list[PackedTensor]:
+        """What there is."""
+        taken, self._tensors, self._n_bytes = self._tensors, [], 0
+        return taken
+
+
 def pack_in_buckets(
     named_tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int
 ) -> Iterator[list[PackedTensor]]:
     """Pack the tensors into lists of at least ``bucket_bytes`` bytes each (the last one may be smaller)."""
-    bucket: list[PackedTensor] = []
-    n_bytes = 0
+    bucket = _Bucket(bucket_bytes)
     for name, tensor in named_tensors:
-        bucket.append(PackedTensor.pack(name, tensor))
-        n_bytes += bucket[-1].data.nbytes
-        if n_bytes >= bucket_bytes:
-            yield bucket
-            bucket, n_bytes = [], 0
-    if bucket:
-        yield bucket
+        if full := bucket.add(name, tensor):
+            yield full
+    if rest := bucket.take():
+        yield rest
+
+
+async def pack_in_buckets_async(
+    named_tensors: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]], bucket_bytes: int
+) -> AsyncIterator[list[PackedTensor]]:
+    """As :func:`pack_in_buckets`, also for tensors that arrive over time."""
+    if not isinstance(named_tensors, AsyncIterable):
+        for packed in pack_in_buckets(named_tensors, bucket_bytes):
+            yield packed
+        return
+    bucket = _Bucket(bucket_bytes)
+    async for name, tensor in named_tensors:
+        if full := bucket.add(name, tensor):
+            yield full
+    if rest := bucket.take():
+        yield rest
 
 
 class WeightLoader:

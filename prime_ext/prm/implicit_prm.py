@@ -72,6 +72,7 @@ class ImplicitPRM:
         self.temperature = rollout.temperature if settings.temperature_of_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None
+        self._reference_step = 0
 
     # ---- life cycle --------------------------------------------------------------------------------------------
 
@@ -155,11 +156,13 @@ class ImplicitPRM:
     def refresh_reference(self, step: int) -> bool:
         """Give the frozen reference newer weights if training step ``step`` (from 1) begins a new period.
 
-        It takes over the weights as they are before the updates of that step. Returns whether it did.
+        It takes over the weights as they are before the updates of that step, however often the step asks. Returns
+        whether it did.
         """
         frequency = self.settings.reference_refresh_freq
-        if not frequency or step == 1 or (step - 1) % frequency:
+        if not frequency or step == 1 or (step - 1) % frequency or step == self._reference_step:
             return False
+        self._reference_step = step
         self._reference_group.take_over_weights(self.settings.reference_refresh_source)
         return True
 

@@ -25,6 +25,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from transformers import GenerationConfig
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
@@ -42,7 +43,9 @@ from prime_ext.trainer import checkpoint
 from prime_ext.trainer.greedy_baseline import greedy_rewards
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
+from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
+from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
 
 if TYPE_CHECKING:
@@ -71,13 +74,8 @@ class PrimeTrainerMixin(_Trainer):
         self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
         prm_settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
         self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
-        process = self.prime.process
-        self.gate = ReliabilityGate(process.gate_decay, process.gate_start) if process.reliability_gate else None
-        self.scale = (
-            OutcomeRelativeScale(process.relative_share, process.relative_decay, process.relative_limit)
-            if process.normalization == "outcome_relative" and process.coefficient > 0
-            else None
-        )
+        self.gate: ReliabilityGate | None = None
+        self.scale: OutcomeRelativeScale | None = None
         self.response_steps: ResponseSteps | None = None
         self._greedy: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
@@ -92,6 +90,14 @@ class PrimeTrainerMixin(_Trainer):
                 logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
             config.data.gen_batch_size = 1
         super().__init__(config)
+        # Both are asked once per mini-batch of a step; their memory lasts as many steps in every mode.
+        process, share = self.prime.process, 1 / self.parameter_sync_step
+        if process.reliability_gate:
+            self.gate = ReliabilityGate(process.gate_decay**share, process.gate_start)
+        if process.normalization == "outcome_relative" and process.coefficient > 0:
+            self.scale = OutcomeRelativeScale(
+                process.relative_share, process.relative_decay**share, process.relative_limit
+            )
 
     # ---- prompts: submission, filter, refill -----------------------------------------------------------------
 
@@ -99,45 +105,69 @@ class PrimeTrainerMixin(_Trainer):
         custom = self.config.trainer.v1.sampler.get("custom_sampler", None)
         if custom is not None and custom.get("path") and custom.get("name"):
             return super()._build_replay_buffer()
-        filter_settings = self.prime.filter
-        batch_size = self.config.data.train_batch_size
+        settings = self.prime.filter
         sampler = self.config.trainer.v1.sampler
         band = AccuracyBand(
-            lower=filter_settings.lower if filter_settings.enable else 0.0,
-            upper=filter_settings.upper if filter_settings.enable else 1.0,
-            drop_truncated=filter_settings.enable and filter_settings.drop_truncated,
-            max_response_length=self.config.data.max_response_length,
+            lower=settings.lower if settings.enable else 0.0,
+            upper=settings.upper if settings.enable else 1.0,
+            drop_truncated=settings.enable and settings.drop_truncated,
         )
+        limit = self.config.data.max_response_length
+        options = {
+            "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier, limit, self._end_tokens),
+            "max_examined": math.ceil(self.config.data.train_batch_size * settings.max_examined),
+            "partial": settings.on_exhausted == "partial",
+            "trainer_mode": self.trainer_mode,
+            "trainer_config": self._mode_config,
+            "max_off_policy_threshold": sampler.max_off_policy_threshold,
+            "max_off_policy_strategy": sampler.max_off_policy_strategy,
+            "sampler_kwargs": sampler.sampler_kwargs,
+            "refill_fn": self._add_prompts_to_generate,
+            "poll_interval": self.prime.poll_interval,
+        }
+        if self.trainer_mode != "sync":
+            return PromptFilterReplayBufferAsync(**options)
         return PromptFilterReplayBuffer(
-            band=band,
-            label_key=self.prime.label_key,
             max_in_flight=self._oversampled(),
-            max_examined=math.ceil(batch_size * filter_settings.max_examined),
-            partial=filter_settings.on_exhausted == "partial",
-            verifier=self.prime.verifier,
             requeue=self._requeue_prompts,
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
-            trainer_mode=self.trainer_mode,
-            trainer_config=self.config.trainer.v1.get(self.trainer_mode, {}),
-            max_off_policy_threshold=sampler.max_off_policy_threshold,
-            max_off_policy_strategy=sampler.max_off_policy_strategy,
-            sampler_kwargs=sampler.sampler_kwargs,
-            refill_fn=self._add_prompts_to_generate,
-            poll_interval=self.prime.poll_interval,
+            **options,
         )
 
+    def _end_tokens(self) -> set[int]:
+        """Tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+        model = self.config.actor_rollout_ref.model
+        ends = {self.tokenizer.eos_token_id}
+        if (Path(model.path) / "generation_config.json").is_file():
+            more = GenerationConfig.from_pretrained(model.path).eos_token_id
+            ends.update(more if isinstance(more, list) else [more])
+        return ends - {None}
+
     @property
-    def _filters_prompts(self) -> bool:
+    def _mode_config(self) -> DictConfig:
+        return self.config.trainer.v1.get(self.trainer_mode, {})
+
+    @property
+    def _requeues_prompts(self) -> bool:
         return isinstance(self.replay_buffer, PromptFilterReplayBuffer)
+
+    @property
+    def _buffers_prompts(self) -> bool:
+        """Whether prompts stay in the buffer from one step to the next, as they do in the asynchronous modes."""
+        return isinstance(self.replay_buffer, PromptFilterReplayBufferAsync)
 
     def _oversampled(self) -> int:
         factor = self.prime.filter.oversample if self.prime.filter.enable else 1.0
         return math.ceil(self.config.data.train_batch_size * factor)
 
-    def prepare_step(self) -> dict:
-        """Submit the first prompts of the step, as many as may be in flight."""
-        self._submit_batch_to_rollout(self._next_train_batch(self._oversampled()))
-        return {}
+    def _add_batch_to_generate(self) -> None:
+        """Submit the prompts of a step: as many as may be in flight, or, in an asynchronous mode, be in the system."""
+        wanted = self._oversampled()
+        if self._buffers_prompts:
+            warm_up = math.floor(self.config.data.train_batch_size * self._mode_config.num_warmup_batches)
+            wanted += warm_up - self.replay_buffer.count_prompts()
+        if wanted > 0:
+            self._add_prompts_to_generate(wanted)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """The next prompt: one that was given back, or a new one with an id that repeats when the run is repeated."""
@@ -147,12 +177,12 @@ class PrimeTrainerMixin(_Trainer):
             prompt = super()._fetch_one_gen_batch()
             prompt["uid"] = tu.get_tensordict({"uid": np.array([f"{self._prompts_fetched:012d}"], dtype=object)})["uid"]
             self._prompts_fetched += 1
-        if self._filters_prompts:
+        if self._requeues_prompts:
             self._prompt_of_uid[_uids(prompt)[0]] = prompt.copy()
         return prompt
 
     def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
-        if self._filters_prompts:
+        if self._requeues_prompts:
             self.replay_buffer.on_submit(_uids(batch))
         return super()._submit_batch_to_rollout(batch)
 
@@ -194,9 +224,9 @@ class PrimeTrainerMixin(_Trainer):
             )
         if self.prm is not None and self.config.prm.optim.total_training_steps <= 0:
             with open_dict(self.config):
-                steps = self.total_training_steps * self.parameter_sync_step
                 # The schedule moves once per update of the PRM.
-                self.config.prm.optim.total_training_steps = max(1, steps // self.prm.settings.update_freq)
+                steps = self.total_training_steps // self.prm.settings.update_freq * self.parameter_sync_step
+                self.config.prm.optim.total_training_steps = max(1, steps)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         multiple = super()._get_required_batch_multiple(dp_size)
@@ -212,6 +242,8 @@ class PrimeTrainerMixin(_Trainer):
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._load_prime_state(self._checkpoint_folder())
+            if self._buffers_prompts:
+                self.replay_buffer.drop_orphans()
 
     def _checkpoint_folder(self) -> Path:
         """Where verl has just resumed from."""
@@ -227,6 +259,12 @@ class PrimeTrainerMixin(_Trainer):
             raise FileNotFoundError(f"{path} is missing: {folder} is not a checkpoint of prime_ext")
         # Written by _save_prime_state; holds prompts of the dataset, which are arbitrary Python objects.
         state = torch.load(path, weights_only=False)
+        if self.trainer_mode == "sync" and state.get("prompts_in_system"):
+            logger.warning(
+                "%s was saved by an asynchronous trainer: the %d prompts it was generating are skipped in this epoch",
+                folder,
+                state["prompts_in_system"],
+            )
         self._queued_prompts = deque(state["queued_prompts"])
         self._prompts_fetched = state["prompts_fetched"]
         if self.gate is not None and state["gate_average"] is not None:
@@ -241,6 +279,8 @@ class PrimeTrainerMixin(_Trainer):
         state = {
             "queued_prompts": list(self._queued_prompts),
             "prompts_fetched": self._prompts_fetched,
+            # verl saves these prompts itself, with its store of rollouts.
+            "prompts_in_system": self.replay_buffer.count_prompts() if self._buffers_prompts else 0,
             "gate_average": None if self.gate is None else self.gate.average,
             "relative_scale": None if self.scale is None else (self.scale.process_std, self.scale.outcome_std),
             "kl_coefficient": None if kl_control is None else kl_control.value,
@@ -271,6 +311,13 @@ class PrimeTrainerMixin(_Trainer):
 
     # ---- one step --------------------------------------------------------------------------------------------
 
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """verl's step, and what the filter did in it."""
+        batch = super().step(metrics, timing_raw)
+        if self._buffers_prompts:
+            metrics.update(self.replay_buffer.step_metrics())
+        return batch
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
         batch = super()._compute_advantage(batch, metrics)
@@ -282,7 +329,10 @@ class PrimeTrainerMixin(_Trainer):
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
             gated = self.gate is not None
+            finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
             batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated).run(batch)
+            if self._buffers_prompts:
+                metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
         if self.prime.selection.remove:
             step.drop_inconsistent(metrics)
             # As in verl's padding, a row with empty masks is not trained on.

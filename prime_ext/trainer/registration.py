@@ -13,10 +13,38 @@
 # limitations under the License.
 """The trainers that ``trainer.v1.trainer_mode`` can name."""
 
+import logging
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import ray
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
+
+
+class _WithoutFlush(logging.LoggerAdapter):
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, {name: value for name, value in kwargs.items() if name != "flush"}
+
+
+@contextmanager
+def _loggable(module: ModuleType) -> Iterator[None]:
+    """verl 0.9.1 passes print's argument ``flush`` to a logger when ``hybrid_engine=false``, which ends the run."""
+    logger = module.logger
+    module.logger = _WithoutFlush(logger, {})  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        module.logger = logger  # type: ignore[attr-defined]
 
 
 @register_trainer("prime_sync")
@@ -24,3 +52,27 @@ class PrimeTrainerSync(PrimeTrainerMixin, PPOTrainerSync):
     """PRIME on verl's synchronous trainer: rollouts and training take turns on the same devices."""
 
     base_mode = "sync"
+
+
+@register_trainer("prime_colocate_async")
+class PrimeTrainerColocateAsync(PrimeTrainerMixin, PPOTrainerColocateAsync):
+    """PRIME on the same devices in turns; unfinished rollouts are interrupted, and continued by the next policy."""
+
+    base_mode = "colocate_async"
+
+
+@register_trainer("prime_separate_async")
+class PrimeTrainerSeparateAsync(PrimeTrainerMixin, PPOTrainerSeparateAsync):
+    """PRIME with rollout servers on devices of their own, which generate while policy and PRM are trained."""
+
+    base_mode = "separate_async"
+
+    def _setup(self) -> None:
+        with _loggable(trainer_separate_async):
+            super()._setup()
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(SnapshotActorWorker)

@@ -21,35 +21,26 @@ prompts are used up, so a run can be repeated and resumed exactly, and short res
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.skip import SkipManager
 
-from prime_ext import transfer
-from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
-from prime_ext.settings import VerifierSettings
-from prime_ext.trainer.verdict_log import VerdictLog
+from prime_ext.algorithms.prompt_filter import KEPT
+from prime_ext.trainer.prompt_judge import PARTIAL_HINT, PromptJudge, PromptsExhausted
 
 logger = logging.getLogger(__name__)
-
-
-class PromptsExhausted(RuntimeError):
-    """Too few prompts passed the filter."""
 
 
 class PromptFilterReplayBuffer(ReplayBuffer):
     """verl's replay buffer whose training batches hold only prompts inside the accuracy band.
 
     Args:
-        band: the filter.
-        label_key: key of the reward's extra info that holds the accuracy of a rollout.
+        judge: the filter.
         max_in_flight: prompts generating at the same time, at most.
         max_examined: prompts examined for one batch, at most.
         partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
-        verifier: what to do with rollouts that the verifier could not judge.
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
         on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
         kwargs: verl's own arguments.
@@ -58,28 +49,22 @@ class PromptFilterReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         *,
-        band: AccuracyBand,
-        label_key: str,
+        judge: PromptJudge,
         max_in_flight: int,
         max_examined: int,
         partial: bool,
-        verifier: VerifierSettings,
         requeue: Callable[[list[str]], None],
         on_batch: Callable[[list[str]], None] | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.band = band
-        self.label_key = label_key
+        self.judge = judge
         self.max_in_flight = max_in_flight
         self.max_examined = max_examined
         self.partial = partial
         self.requeue = requeue
         self.on_batch = on_batch
         self._submitted: list[str] = []
-        self._verdicts: dict[str, str] = {}
-        self._accuracy: dict[str, list[float]] = {}
-        self._verdict_log = VerdictLog(verifier)
         # Guides how far to generate ahead, nothing else.
         self._acceptance_rate = 0.5
 
@@ -126,51 +111,25 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         return batch, metrics
 
     def _classify_finished(self, partition_id: str) -> None:
-        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones.
-
-        Raises:
-            VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
-        """
-        finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self._verdicts.keys()
-        if not finished:
-            return
-        lengths: dict[str, list[int]] = {uid: [] for uid in finished}
-        accuracies: dict[str, list[float]] = {uid: [] for uid in finished}
-        keys = [key for key in self.partitions[partition_id] if transfer.group_uid(key) in finished]
-        undecided = []
-        for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
-            uid = transfer.group_uid(key)
-            if self._verdict_log.add(uid, key, info):
-                accuracies[uid].append(transfer.label_of(key, info, self.label_key))
-                lengths[uid].append(self.partitions[partition_id][key]["response_len"])
-            else:
-                undecided.append(key)
-        if undecided:
-            transfer.clear(undecided, partition_id)
-            for key in undecided:
-                del self.partitions[partition_id][key]
-        rejected = set()
-        for uid in finished:
-            verdict = self.band.classify(accuracies[uid], lengths[uid])
-            self._verdicts[uid] = verdict
-            self._accuracy[uid] = accuracies[uid]
-            if verdict != KEPT:
-                rejected.add(uid)
-        self._clear_groups(partition_id, rejected)
+        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones."""
+        finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self.judge.verdicts.keys()
+        if finished:
+            self.judge.judge(finished, partition_id, self.partitions[partition_id])
+            self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
         """The prompts to train on among the leading run of judged ones, and how many were examined to find them."""
         kept: list[str] = []
         for examined, uid in enumerate(self._submitted):
-            if uid not in self._verdicts or examined == self.max_examined or len(kept) == batch_size:
+            if uid not in self.judge.verdicts or examined == self.max_examined or len(kept) == batch_size:
                 return kept, examined
-            if self._verdicts[uid] == KEPT:
+            if self.judge.keeps(uid):
                 kept.append(uid)
         return kept, len(self._submitted)
 
     def _prompts_to_submit(self, batch_size: int, in_flight: int) -> int:
-        judged = len(self._verdicts)
-        kept = sum(verdict == KEPT for verdict in self._verdicts.values())
+        judged = len(self.judge.verdicts)
+        kept = sum(verdict == KEPT for verdict in self.judge.verdicts.values())
         rate = (kept + 4 * self._acceptance_rate) / (judged + 4)
         wanted = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
         room = min(self.max_in_flight - in_flight, self.max_examined - len(self._submitted))
@@ -179,19 +138,9 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         return max(min(max(wanted, least), room), 0)
 
     def _report_exhaustion(self, batch_size: int, kept: list[str], examined: int) -> None:
-        counts = Counter(self._verdicts[uid] for uid in self._submitted[:examined])
-        message = (
-            f"only {len(kept)} of {batch_size} prompts passed the filter among {examined} examined "
-            f"({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]} truncated, "
-            f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}; use data of another "
-            f"difficulty, widen prime.filter.lower/upper, or raise prime.filter.max_examined"
-        )
-        undecided = self._verdict_log.failures(self._submitted[:examined])
-        if undecided:
-            message = f"{undecided}; {message}"
+        message = self.judge.shortage(self._submitted[:examined], len(kept), batch_size)
         if not kept or not self.partial:
-            hint = "" if self.partial else ", or set prime.filter.on_exhausted=partial to train on fewer"
-            raise PromptsExhausted(message + hint)
+            raise PromptsExhausted(message + ("" if self.partial else PARTIAL_HINT))
         logger.warning("%s; training on the smaller batch", message)
 
     def _take(self, partition_id: str, kept: list[str]) -> KVBatchMeta:
@@ -200,32 +149,18 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         return batch
 
     def _metrics(self, examined: int, kept: int, refills: int) -> dict[str, float]:
-        uids = self._submitted[:examined]
-        counts = Counter(self._verdicts[uid] for uid in uids)
-        accuracy_all = [value for uid in uids for value in self._accuracy[uid]]
-        accuracy_kept = [value for uid in uids if self._verdicts[uid] == KEPT for value in self._accuracy[uid]]
         self._acceptance_rate = kept / examined
         return {
-            "prime/filter/examined": examined,
+            **self.judge.metrics(self._submitted[:examined]),
             "prime/filter/kept": kept,
-            "prime/filter/too_hard": counts[TOO_HARD],
-            "prime/filter/too_easy": counts[TOO_EASY],
-            "prime/filter/truncated": counts[TRUNCATED],
-            "prime/filter/failed": counts[FAILED],
-            "prime/filter/kept_fraction": kept / examined,
             "prime/filter/refills": refills,
             "prime/filter/returned_to_queue": len(self._submitted) - examined,
-            "prime/accuracy/before_filter": sum(accuracy_all) / max(1, len(accuracy_all)),
-            "prime/accuracy/after_filter": sum(accuracy_kept) / max(1, len(accuracy_kept)),
-            **self._verdict_log.metrics(uids),
         }
 
     def _finish_step(self, partition_id: str, examined: int) -> None:
         surplus = self._submitted[examined:]
         # The rollouts of rejected prompts are gone already.
-        self._clear_groups(partition_id, {uid for uid in surplus if self._verdicts.get(uid, KEPT) == KEPT})
+        self._clear_groups(partition_id, {uid for uid in surplus if self.judge.verdicts.get(uid, KEPT) == KEPT})
         self.requeue(surplus)
+        self.judge.forget(self._submitted)
         self._submitted.clear()
-        self._verdicts.clear()
-        self._accuracy.clear()
-        self._verdict_log.clear()

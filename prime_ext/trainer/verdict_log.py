@@ -94,5 +94,6 @@ class VerdictLog:
     def _of(self, uids: Iterable[str]) -> list[_Entry]:
         return [entry for uid in uids for entry in self._entries.get(uid, ())]
 
-    def clear(self) -> None:
-        self._entries.clear()
+    def forget(self, uid: str) -> None:
+        """Drop the verdicts on a prompt."""
+        self._entries.pop(uid, None)

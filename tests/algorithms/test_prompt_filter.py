@@ -25,7 +25,7 @@ BAND = AccuracyBand(lower=0.2, upper=0.8)
 
 @pytest.mark.parametrize("correct, verdict", [(0, TOO_HARD), (1, KEPT), (2, KEPT), (3, KEPT), (4, KEPT), (5, TOO_EASY)])
 def test_the_bounds_are_inclusive_with_five_rollouts(correct, verdict):
-    assert BAND.classify([1.0] * correct + [0.0] * (5 - correct), [3] * 5) == verdict
+    assert BAND.classify([1.0] * correct + [0.0] * (5 - correct), [False] * 5) == verdict
 
 
 @given(st.integers(1, 64), st.data())
@@ -33,23 +33,22 @@ def test_bounds_that_are_fractions_of_the_group_size_are_met_exactly(n, data):
     lower = data.draw(st.integers(0, n))
     upper = data.draw(st.integers(lower, n))
     correct = data.draw(st.integers(0, n))
-    verdict = AccuracyBand(lower / n, upper / n).classify([1.0] * correct + [0.0] * (n - correct), [1] * n)
+    verdict = AccuracyBand(lower / n, upper / n).classify([1.0] * correct + [0.0] * (n - correct), [False] * n)
     assert verdict == (TOO_HARD if correct < lower else TOO_EASY if correct > upper else KEPT)
 
 
 @given(st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.7]), min_size=1, max_size=10))
 def test_soft_accuracies_are_averaged_in_any_order(accuracies):
-    lengths = [1] * len(accuracies)
-    assert BAND.classify(accuracies, lengths) == BAND.classify(accuracies[::-1], lengths)
+    whole = [False] * len(accuracies)
+    assert BAND.classify(accuracies, whole) == BAND.classify(accuracies[::-1], whole)
     mean = sum(accuracies) / len(accuracies)
-    assert BAND.classify(accuracies, lengths) == (TOO_HARD if mean < 0.2 - 1e-6 else KEPT)
+    assert BAND.classify(accuracies, whole) == (TOO_HARD if mean < 0.2 - 1e-6 else KEPT)
 
 
 def test_one_truncated_rollout_drops_the_prompt_only_when_asked():
-    lengths = [8, 3]
-    assert AccuracyBand(drop_truncated=True, max_response_length=8).classify([1.0, 0.0], lengths) == TRUNCATED
-    assert AccuracyBand(drop_truncated=True, max_response_length=9).classify([1.0, 0.0], lengths) == KEPT
-    assert AccuracyBand(drop_truncated=False, max_response_length=8).classify([1.0, 0.0], lengths) == KEPT
+    assert AccuracyBand(drop_truncated=True).classify([1.0, 0.0], [True, False]) == TRUNCATED
+    assert AccuracyBand(drop_truncated=True).classify([1.0, 0.0], [False, False]) == KEPT
+    assert AccuracyBand(drop_truncated=False).classify([1.0, 0.0], [True, False]) == KEPT
 
 
 def test_a_prompt_without_any_finished_rollout_has_failed():
@@ -58,7 +57,7 @@ def test_a_prompt_without_any_finished_rollout_has_failed():
 
 
 def test_a_band_from_zero_to_one_keeps_everything_that_finished():
-    assert AccuracyBand(0.0, 1.0).classify([0.0], [1]) == KEPT == AccuracyBand(0.0, 1.0).classify([1.0], [1])
+    assert AccuracyBand(0.0, 1.0).classify([0.0], [False]) == KEPT == AccuracyBand(0.0, 1.0).classify([1.0], [False])
 
 
 def test_the_gate_opens_with_the_running_pair_accuracy():

@@ -53,6 +53,7 @@ CHANGED_FOR_CPU = {
     "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
     "actor_rollout_ref.rollout.agent.default_agent_loop": "seeded_single_turn_agent",
     "actor_rollout_ref.rollout.agent.num_workers": 1,
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "prime_ext.cpu.checkpoint_engine",
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 64,
     "actor_rollout_ref.rollout.dtype": "float32",
     "actor_rollout_ref.rollout.enforce_eager": True,

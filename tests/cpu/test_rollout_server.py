@@ -14,11 +14,14 @@
 """The rollout server without Ray: requests, weight updates, pause and resume, failures."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from prime_ext.cpu.agent_loop import sample_seed
 from prime_ext.cpu.rollout_server import TransformersServer, build_request
@@ -165,6 +168,47 @@ def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(make_se
     assert all(output.stop_reason == "aborted" and len(output.token_ids) < 100 for output in partial)
     assert completed.stop_reason == "completed" and len(completed.token_ids) == 100
     assert rejected.stop_reason == "aborted" and rejected.token_ids == []
+
+
+class _Client(FullyAsyncLLMServerClient):
+    """verl's client of the asynchronous modes, with a server in this process instead of a Ray actor."""
+
+    def __init__(self, server):
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "transformers", "response_length": 100}}})
+        super().__init__(config)
+        self._only = SimpleNamespace(generate=SimpleNamespace(remote=server.generate))
+
+    async def _acquire_server(self, request_id, **extra):
+        return "only", self._only
+
+    def _release_server(self, server_id, request_id=None):
+        pass
+
+
+def test_an_interrupted_rollout_goes_on_where_it_was_and_says_which_weights_drew_it(make_server, model, other_model):
+    async def run(interrupt_with=None):
+        server = make_server(ignore_eos=True, dtype="float64", response_length=100, max_num_seqs=8)
+        await update(server, model, global_steps=1)
+        client = _Client(server)
+        samplings = [{**SAMPLING, "seed": seed} for seed in range(3)]
+        tasks = [
+            asyncio.create_task(client.generate(str(i), prompt_ids=PROMPT, sampling_params=sampling))
+            for i, sampling in enumerate(samplings)
+        ]
+        if interrupt_with is not None:
+            await asyncio.sleep(0.02)
+            await server.abort_all_requests()
+            await update(server, interrupt_with, global_steps=2)
+            await server.resume_generation()
+        return [await asyncio.wait_for(task, 30) for task in tasks]
+
+    whole, same, other = (asyncio.run(run(weights)) for weights in (None, model, other_model))
+    for expected, resumed, changed in zip(whole, same, other, strict=True):
+        assert resumed.token_ids == expected.token_ids and len(resumed.token_ids) == 100
+        assert resumed.log_probs == pytest.approx(expected.log_probs, abs=1e-9)
+        assert (expected.extra_fields["min_global_steps"], expected.extra_fields["max_global_steps"]) == (1, 1)
+        assert (resumed.extra_fields["min_global_steps"], resumed.extra_fields["max_global_steps"]) == (1, 2)
+        assert len(changed.token_ids) == 100 and changed.token_ids != expected.token_ids
 
 
 def test_sleep_waits_for_the_requests_in_flight(make_server):

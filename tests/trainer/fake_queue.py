@@ -88,6 +88,7 @@ class FakeRollouts:
         self.buffer = None
         self.most_in_flight = 0
         self.n_submitted = 0
+        self.last_token = 1
 
     def submit(self, n):
         """What the trainer does to start or refill a step."""
@@ -118,9 +119,11 @@ class FakeRollouts:
         for session, accuracy in sessions:
             if accuracy is not None:
                 info = {"reward_extra_info": _reward_info(accuracy)}
-                self.queue.put(
-                    f"{uid}_{session}_0", {"response_len": self.lengths[int(uid)], "seq_len": 9}, extra_fields=info
-                )
+                length = self.lengths[int(uid)]
+                response = torch.ones(length, dtype=torch.long)
+                response[-1] = self.last_token
+                tag = {"response_len": length, "seq_len": 9}
+                self.queue.put(f"{uid}_{session}_0", tag, extra_fields=info, responses=response)
         self.queue.tags["train"][uid]["status"] = "failure" if None in outcomes else "finished"
 
 

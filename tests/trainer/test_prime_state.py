@@ -27,7 +27,8 @@ from prime_ext.trainer.prime_trainer import STATE_FILE, PrimeTrainerMixin
 def trainer(gate=None, scale=None):
     algorithm = SimpleNamespace(use_kl_in_reward=False)
     config = SimpleNamespace(algorithm=algorithm, trainer=SimpleNamespace(del_local_ckpt_after_load=False))
-    return SimpleNamespace(prm=None, gate=gate, scale=scale, config=config, _queued_prompts=deque(), _prompts_fetched=7)
+    prompts = {"_queued_prompts": deque(), "_prompts_fetched": 7, "_buffers_prompts": False, "trainer_mode": "sync"}
+    return SimpleNamespace(prm=None, gate=gate, scale=scale, config=config, **prompts)
 
 
 def test_gate_and_scale_go_on_where_they_were(tmp_path):

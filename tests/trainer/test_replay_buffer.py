@@ -23,12 +23,14 @@ from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.settings import VerifierSettings
-from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptsExhausted
+from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.verdict_log import VerifierFailed
 
 GOOD, HARD, EASY = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
 HALF_FAILED, FAILED = [None, 1.0], [None, None]
 BAND = AccuracyBand(0.2, 0.8)
+END = 2
 
 
 @pytest.fixture
@@ -48,17 +50,18 @@ def start(
     on_failure="drop",
     seed=0,
     lengths=None,
+    max_response_length=0,
 ):
     """A buffer and the rollouts that feed it."""
     queue = FakeQueue().install(monkeypatch)
     rollouts = FakeRollouts(queue, outcomes, seed, lengths)
     buffer = PromptFilterReplayBuffer(
-        band=band,
-        label_key="acc",
+        judge=PromptJudge(
+            band, "acc", VerifierSettings(on_failure=on_failure, warn_rate=0.1), max_response_length, lambda: {END}
+        ),
         max_in_flight=oversample,
         max_examined=max_examined,
         partial=partial,
-        verifier=VerifierSettings(on_failure=on_failure, warn_rate=0.1),
         requeue=rollouts.requeue,
         trainer_mode="sync",
         trainer_config=OmegaConf.create({}),
@@ -92,7 +95,7 @@ def expected_batches(outcomes, batch_size, steps):
         kept, first = [], position
         while len(kept) < batch_size:
             accuracies = [value for value in outcomes[position] if value is not None]
-            if BAND.classify(accuracies, [3] * len(accuracies)) == KEPT:
+            if BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
                 kept.append(position)
             position += 1
         batches.append(kept)
@@ -169,10 +172,18 @@ def test_a_prompt_all_of_whose_rollouts_failed_is_replaced(patch):
 
 
 def test_truncated_prompts_are_dropped_when_asked(patch):
-    band = AccuracyBand(0.2, 0.8, drop_truncated=True, max_response_length=8)
-    rollouts = start(patch, [GOOD] * 12, band=band, lengths=[8, 7] * 6)
+    band = AccuracyBand(0.2, 0.8, drop_truncated=True)
+    rollouts = start(patch, [GOOD] * 12, band=band, lengths=[8, 7] * 6, max_response_length=8)
     batch, metrics = step(rollouts, 3)
     assert prompts_of(batch) == [1, 3, 5] and metrics["prime/filter/truncated"] == 3
+
+
+def test_o14_r11_a_response_that_ends_in_the_last_place_is_not_truncated(patch):
+    band = AccuracyBand(0.2, 0.8, drop_truncated=True)
+    rollouts = start(patch, [GOOD] * 12, band=band, lengths=[8, 7] * 6, max_response_length=8)
+    rollouts.last_token = END
+    batch, metrics = step(rollouts, 3)
+    assert prompts_of(batch) == [0, 1, 2] and metrics["prime/filter/truncated"] == 0
 
 
 def test_data_outside_the_band_ends_in_an_error_that_says_what_to_change(patch):
@@ -208,7 +219,7 @@ def test_a_partial_batch_may_not_be_empty(patch):
 
 def test_a_reward_without_the_label_is_an_error_that_names_the_key(patch):
     rollouts = start(patch, [GOOD] * 10)
-    rollouts.buffer.label_key = "correct"
+    rollouts.buffer.judge.label_key = "correct"
     with pytest.raises(RuntimeError, match=r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key"):
         step(rollouts, 2)
 

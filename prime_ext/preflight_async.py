@@ -1,0 +1,106 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checks of the configuration that concern the asynchronous trainers. One line per problem."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+COLOCATE_ASYNC, SEPARATE_ASYNC = "prime_colocate_async", "prime_separate_async"
+# The section of trainer.v1 that holds the keys of each mode.
+SECTIONS = {COLOCATE_ASYNC: "colocate_async", SEPARATE_ASYNC: "separate_async"}
+
+STRATEGIES = ("drop", "wait")
+_ROLLOUT = "actor_rollout_ref.rollout"
+_SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def prompts_per_update(config: DictConfig) -> int:
+    """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a share of it."""
+    sync_step = config.trainer.v1.separate_async.parameter_sync_step
+    if config.trainer.v1.trainer_mode != SEPARATE_ASYNC or not _whole(sync_step, 1):
+        return config.data.train_batch_size
+    return max(1, config.data.train_batch_size // sync_step)
+
+
+def rollout_ranks(config: DictConfig) -> int:
+    """Devices of the standalone rollout servers; 0 where there are none."""
+    if config.trainer.v1.trainer_mode != SEPARATE_ASYNC:
+        return 0
+    sizes = (config.actor_rollout_ref.rollout.nnodes, config.actor_rollout_ref.rollout.n_gpus_per_node)
+    return sizes[0] * sizes[1] if all(_whole(size, 0) for size in sizes) else 0
+
+
+def check_async(config: DictConfig) -> Iterable[str]:
+    """Everything that can be wrong with an asynchronous mode; nothing for the synchronous one."""
+    mode = config.trainer.v1.trainer_mode
+    if mode not in SECTIONS:
+        return
+    warm_up = config.trainer.v1[SECTIONS[mode]].num_warmup_batches
+    key = f"trainer.v1.{SECTIONS[mode]}.num_warmup_batches"
+    if not isinstance(warm_up, int | float) or isinstance(warm_up, bool) or not 0 <= warm_up < float("inf"):
+        yield f"{key}={warm_up!r} must be a number >= 0"
+    sampler = config.trainer.v1.sampler
+    threshold = sampler.max_off_policy_threshold
+    if threshold is not None and not _whole(threshold, 1):
+        yield f"trainer.v1.sampler.max_off_policy_threshold={threshold!r} must be null or a whole number >= 1"
+    if sampler.max_off_policy_strategy not in STRATEGIES:
+        yield (
+            f"trainer.v1.sampler.max_off_policy_strategy={sampler.max_off_policy_strategy!r} is not one of "
+            f"{', '.join(STRATEGIES)}"
+        )
+    if OmegaConf.select(config, "skip.rollout_tq.enable"):
+        yield f"skip.rollout_tq.enable=true replays whole batches, which the prompt filter of {mode} does not submit"
+    if mode == SEPARATE_ASYNC:
+        yield from _check_separate(config)
+
+
+def _check_separate(config: DictConfig) -> Iterable[str]:
+    rollout = config.actor_rollout_ref.rollout
+    sync_step = config.trainer.v1.separate_async.parameter_sync_step
+    prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if not _whole(sync_step, 1):
+        yield f"{_SYNC_STEP}={sync_step!r} must be a whole number >= 1"
+    elif prompts != sync_step * mini_batch:
+        yield (
+            f"data.train_batch_size={prompts} must be {_SYNC_STEP}={sync_step} times "
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}, which is {sync_step * mini_batch}"
+        )
+    for name in ("nnodes", "n_gpus_per_node"):
+        if not _whole(rollout[name], 1):
+            yield f"{_ROLLOUT}.{name}={rollout[name]!r}: {SEPARATE_ASYNC} needs devices of its own for rollouts, >= 1"
+    replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    if rollout_ranks(config) and rollout_ranks(config) % replica:
+        yield (
+            f"{_ROLLOUT}.nnodes times n_gpus_per_node is {rollout_ranks(config)}, which is no multiple of the "
+            f"{replica} devices of a rollout server (tensor, data and pipeline parallel)"
+        )
+    on_cpu = config.trainer.device == "cpu"
+    if rollout.checkpoint_engine.backend == "naive":
+        choice = "tcp" if on_cpu else "nccl"
+        yield (
+            f"{_ROLLOUT}.checkpoint_engine.backend=naive reaches servers on the trainer's own devices only; "
+            f"{SEPARATE_ASYNC} needs another, {choice} for example"
+        )
+    hybrid = config.trainer.v1.separate_async.hybrid_rollout
+    if hybrid.enable_switch and not config.actor_rollout_ref.get("hybrid_engine", True):
+        yield (
+            "trainer.v1.separate_async.hybrid_rollout.enable_switch=true lends the trainer's devices to rollouts, "
+            "for which actor_rollout_ref.hybrid_engine=true is needed"
+        )

@@ -1,0 +1,137 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The verdicts of the prompt filter: which finished prompts are worth training on, and what to report about them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+
+from prime_ext import transfer
+from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
+from prime_ext.settings import VerifierSettings
+from prime_ext.trainer.verdict_log import VerdictLog
+
+
+class PromptsExhausted(RuntimeError):
+    """Too few prompts passed the filter."""
+
+
+class PromptJudge:
+    """Judges each prompt once, when all its rollouts have ended, and remembers the verdict until told to forget it.
+
+    Args:
+        band: the filter.
+        label_key: key of the reward's extra info that holds the accuracy of a rollout.
+        verifier: what to do with rollouts that the verifier could not judge.
+        max_response_length: tokens at which a response is cut off; 0 for no limit.
+        end_tokens: gives the tokens that end a response. One of that length that ends with such a token is whole.
+    """
+
+    def __init__(
+        self,
+        band: AccuracyBand,
+        label_key: str,
+        verifier: VerifierSettings,
+        max_response_length: int = 0,
+        end_tokens: Callable[[], Collection[int]] = tuple,
+    ):
+        self.band = band
+        self.max_response_length = max_response_length
+        self.end_tokens = end_tokens
+        self.label_key = label_key
+        self.verdicts: dict[str, str] = {}
+        self._accuracy: dict[str, list[float]] = {}
+        self._log = VerdictLog(verifier)
+
+    def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
+        """Judge prompts from their rollouts; those that the verifier could not judge leave the store and ``partition``.
+
+        Args:
+            uids: prompts all of whose rollouts have ended and that have no verdict yet.
+            partition_id: where their rollouts are in the store.
+            partition: tags of the rollouts by key.
+
+        Raises:
+            VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
+        """
+        truncated: dict[str, list[bool]] = {uid: [] for uid in uids}
+        accuracies: dict[str, list[float]] = {uid: [] for uid in uids}
+        keys = [key for key in partition if transfer.group_uid(key) in accuracies]
+        cut_off = self._cut_off(keys, partition_id, partition)
+        undecided = []
+        for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
+            uid = transfer.group_uid(key)
+            if self._log.add(uid, key, info):
+                accuracies[uid].append(transfer.label_of(key, info, self.label_key))
+                truncated[uid].append(key in cut_off)
+            else:
+                undecided.append(key)
+        if undecided:
+            transfer.clear(undecided, partition_id)
+            for key in undecided:
+                del partition[key]
+        for uid in uids:
+            self.verdicts[uid] = self.band.classify(accuracies[uid], truncated[uid])
+            self._accuracy[uid] = accuracies[uid]
+
+    def _cut_off(self, keys: Collection[str], partition_id: str, partition: dict[str, dict]) -> set[str]:
+        """Rollouts that reached the limit of their length without an end; looked up only if the filter asks."""
+        if not self.band.drop_truncated or not self.max_response_length:
+            return set()
+        full = [key for key in keys if partition[key]["response_len"] >= self.max_response_length]
+        last = transfer.fetch_last_tokens(full, partition_id)
+        ends = set(self.end_tokens())
+        return {key for key, token in zip(full, last, strict=True) if token not in ends}
+
+    def keeps(self, uid: str) -> bool:
+        """Whether the prompt was judged and may be trained on."""
+        return self.verdicts.get(uid) == KEPT
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Drop what is known of these prompts."""
+        for uid in list(uids):
+            self.verdicts.pop(uid, None)
+            self._accuracy.pop(uid, None)
+            self._log.forget(uid)
+
+    def metrics(self, uids: Collection[str]) -> dict[str, float]:
+        """Counts of the verdicts, accuracies before and after the filter, and the verifier's rates."""
+        counts = Counter(self.verdicts[uid] for uid in uids)
+        accuracy_all = [value for uid in uids for value in self._accuracy[uid]]
+        accuracy_kept = [value for uid in uids if self.keeps(uid) for value in self._accuracy[uid]]
+        return {
+            "prime/filter/examined": len(uids),
+            "prime/filter/too_hard": counts[TOO_HARD],
+            "prime/filter/too_easy": counts[TOO_EASY],
+            "prime/filter/truncated": counts[TRUNCATED],
+            "prime/filter/failed": counts[FAILED],
+            "prime/filter/kept_fraction": counts[KEPT] / max(1, len(uids)),
+            "prime/accuracy/before_filter": sum(accuracy_all) / max(1, len(accuracy_all)),
+            "prime/accuracy/after_filter": sum(accuracy_kept) / max(1, len(accuracy_kept)),
+            **self._log.metrics(uids),
+        }
+
+    def shortage(self, uids: Collection[str], kept: int, wanted: int) -> str:
+        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
+        counts = Counter(self.verdicts[uid] for uid in uids)
+        message = (
+            f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined "
+            f"({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]} truncated, "
+            f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}; use data of another "
+            f"difficulty, widen prime.filter.lower/upper, or raise prime.filter.max_examined"
+        )
+        undecided = self._log.failures(uids)
+        return f"{undecided}; {message}" if undecided else message
+
+
+PARTIAL_HINT = ", or set prime.filter.on_exhausted=partial to train on fewer"

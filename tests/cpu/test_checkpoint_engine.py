@@ -1,0 +1,103 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Weights over TCP: everything arrives at every receiver, in buckets, and a missing side is an error, not a hang."""
+
+import asyncio
+
+import pytest
+import torch
+
+from prime_ext.cpu.checkpoint_engine import TCPCheckpointEngine
+from prime_ext.cpu.weights import pack_in_buckets_async
+
+WEIGHTS = [
+    ("a", torch.randn(3, 4)),
+    ("b", torch.randn(5).bfloat16()),
+    ("c", torch.arange(7)),
+    ("scalar", torch.tensor(2.5)),
+    ("empty", torch.zeros(0, 3)),
+    ("d", torch.randn(40, 10)),
+]
+
+
+def connect(n_actors, n_rollouts, bucket_size=64, timeout=20.0):
+    """Engines of all workers, connected as verl's manager does it."""
+    actors = [TCPCheckpointEngine(bucket_size, is_master=rank == 0, timeout=timeout) for rank in range(n_actors)]
+    rollouts = [TCPCheckpointEngine(bucket_size, timeout=timeout) for _ in range(n_rollouts)]
+    metadata = [engine.prepare() for engine in [*actors, *rollouts]]
+    for engines, options in zip(
+        (actors, rollouts), TCPCheckpointEngine.build_topology(n_actors, n_rollouts, metadata), strict=True
+    ):
+        for number, engine in enumerate(engines):
+            engine.init_process_group(**{key: values[number] for key, values in options.items()})
+    return actors, rollouts
+
+
+async def received(engine):
+    return [(name, tensor) async for name, tensor in engine.receive_weights(global_steps=3)]
+
+
+@pytest.mark.parametrize("n_actors, n_rollouts, bucket_size", [(1, 1, 64), (2, 3, 1), (1, 2, 1 << 20)])
+def test_every_rollout_worker_gets_every_weight_in_order(n_actors, n_rollouts, bucket_size):
+    actors, rollouts = connect(n_actors, n_rollouts, bucket_size)
+
+    async def transfer():
+        sends = [engine.send_weights(iter(WEIGHTS), global_steps=3) for engine in actors]
+        return await asyncio.gather(*sends, *(received(engine) for engine in rollouts))
+
+    for _ in range(2):  # the connection serves one update after another
+        results = asyncio.run(transfer())
+        for weights in results[n_actors:]:
+            assert [name for name, _ in weights] == [name for name, _ in WEIGHTS]
+            for (_, tensor), (_, expected) in zip(weights, WEIGHTS, strict=True):
+                assert tensor.dtype == expected.dtype and torch.equal(tensor, expected)
+    sent = sum(tensor.nbytes for _, tensor in WEIGHTS) / 2**20
+    assert results[0] == {"weight_sync/megabytes": pytest.approx(sent)}
+    assert results[1:n_actors] == [{}] * (n_actors - 1)
+    for engine in [*actors, *rollouts]:
+        engine.finalize()
+
+
+def test_an_update_can_be_prepared_again_after_it_was_finalised():
+    for _ in range(2):
+        (actor,), (rollout,) = connect(1, 1)
+
+        async def transfer(actor=actor, rollout=rollout):
+            return await asyncio.gather(actor.send_weights(iter(WEIGHTS)), received(rollout))
+
+        assert len(asyncio.run(transfer())[1]) == len(WEIGHTS)
+        actor.finalize()
+        rollout.finalize()
+        actor.finalize()  # nothing to do
+
+
+def test_a_side_that_does_not_answer_is_an_error():
+    (actor,), (rollout, _) = connect(1, 2, timeout=0.3)
+    with pytest.raises(RuntimeError, match="2 of 2 rollout workers did not ask for weights within 0.3 s"):
+        asyncio.run(actor.send_weights(iter(WEIGHTS)))
+    with pytest.raises(RuntimeError, match="the trainer sent no weights within 0.3 s"):
+        asyncio.run(received(rollout))
+
+
+def test_weights_that_arrive_over_time_are_packed_like_others():
+    async def slowly():
+        for name, tensor in WEIGHTS:
+            await asyncio.sleep(0)
+            yield name, tensor
+
+    async def names(weights):
+        return [[packed.name for packed in bucket] async for bucket in pack_in_buckets_async(weights, 50)]
+
+    expected = asyncio.run(names(WEIGHTS))
+    assert asyncio.run(names(slowly())) == expected and len(expected) > 1

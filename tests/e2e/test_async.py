@@ -1,0 +1,168 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The asynchronous modes through verl's main: they train, generate meanwhile, and resume without losing a prompt."""
+
+import math
+import shutil
+
+import e2e_harness as harness
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow
+
+BATCH, STEPS, SAVED = 4, 4, 2
+COMMON = [
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.total_epochs=50",
+    f"trainer.save_freq={SAVED}",
+    "trainer.test_freq=-1",
+    # Long enough that rollouts are under way whenever the trainer turns to something else.
+    "data.max_response_length=80",
+    "prime.process.reliability_gate=true",
+    "prm.update_mode=before",
+    "algorithm.rollout_correction.rollout_is=token",
+]
+COLOCATE = [*COMMON, "trainer.v1.trainer_mode=prime_colocate_async"]
+SYNC_STEP = 2
+SEPARATE = [
+    *COMMON,
+    "trainer.v1.trainer_mode=prime_separate_async",
+    f"trainer.v1.separate_async.parameter_sync_step={SYNC_STEP}",
+    "trainer.v1.separate_async.num_warmup_batches=3",
+    f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH // SYNC_STEP}",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.n_gpus_per_node=1",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=tcp",
+    "ray_kwargs.ray_init.num_gpus=2",
+]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    harness.write_inputs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def colocate(inputs, tmp_path_factory):
+    """Folder of a run in the colocated mode."""
+    folder = tmp_path_factory.mktemp("colocate")
+    harness.run(inputs, folder, COLOCATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def resumed(inputs, colocate, tmp_path_factory):
+    """Folder of a run that goes on from the first checkpoint of the other."""
+    folder = tmp_path_factory.mktemp("resumed")
+    name = f"global_step_{SAVED}"
+    shutil.copytree(colocate / "checkpoints" / name, folder / "checkpoints" / name)
+    harness.run(inputs, folder, COLOCATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def separate(inputs, tmp_path_factory):
+    """Folder of a run in the separate mode, without servers on the trainer's device."""
+    folder = tmp_path_factory.mktemp("separate")
+    harness.run(inputs, folder, [*SEPARATE, "actor_rollout_ref.hybrid_engine=false"])
+    return folder
+
+
+def state(folder, step):
+    return torch.load(folder / "checkpoints" / f"global_step_{step}" / "prime_ext.pt", weights_only=False)
+
+
+def updates(folder, step, part):
+    """Steps that an optimiser has made, as it says itself."""
+    path = folder / "checkpoints" / f"global_step_{step}" / part / "optim_world_size_1_rank_0.pt"
+    values = torch.load(path, weights_only=False)["state"].values()
+    return {int(value["step"]) for value in values}
+
+
+def evicted(metrics):
+    names = ("off_policy", "filter_groups", "rollout_failure")
+    return sum(int(step.get(f"training/{name}/evicted_samples", 0)) for step in metrics for name in names)
+
+
+def assert_it_trains(metrics):
+    assert metrics
+    for step in metrics.values():
+        for name in ("prm/loss", "prm/grad_norm", "actor/grad_norm", "prime/staleness/mean", "actor/pg_loss"):
+            assert math.isfinite(step[name]), name
+        assert step["prm/grad_norm"] > 0 and step["actor/grad_norm"] > 0
+        assert step["prime/filter/kept"] == BATCH
+        assert (
+            0 <= step["prime/staleness/last_token/mean"] <= step["prime/staleness/mean"] <= step["prime/staleness/max"]
+        )
+        assert 0 <= step["prime/staleness/partial_fraction"] <= 1
+        assert "rollout_corr/rollout_is_mean" in step
+    assert metrics[1]["prime/staleness/max"] == 0
+    assert any(step["prime/staleness/max"] > 0 for step in metrics.values())
+
+
+def test_the_colocated_mode_trains(colocate):
+    metrics = harness.metrics(colocate)
+    assert sorted(metrics) == list(range(1, STEPS + 1))
+    assert_it_trains(metrics)
+    assert metrics[1]["training/rollout_probs_diff_max"] < 1e-5
+
+
+def test_interrupted_rollouts_are_continued_by_a_later_policy(colocate, resumed):
+    steps = [*harness.metrics(colocate).values(), *harness.metrics(resumed).values()]
+    assert any(step["prime/staleness/partial_fraction"] > 0 for step in steps)
+
+
+def test_every_prompt_is_accounted_for_at_every_checkpoint(colocate, resumed):
+    whole, rest = harness.metrics(colocate), harness.metrics(resumed)
+    first = [whole[step] for step in range(1, SAVED + 1)]
+    runs = {
+        (colocate, SAVED): first,
+        (colocate, STEPS): list(whole.values()),
+        (resumed, STEPS): [*first, *rest.values()],
+    }
+    for (folder, step), metrics in runs.items():
+        saved = state(folder, step)
+        assert saved["prompts_fetched"] == BATCH * step + evicted(metrics) + saved["prompts_in_system"]
+        # The window is (num_warmup_batches + prime.filter.oversample) batches, less the one that was trained on.
+        assert saved["prompts_in_system"] == 2 * BATCH
+        assert saved["queued_prompts"] == []
+
+
+def test_a_resumed_run_goes_on_with_the_next_step(colocate, resumed):
+    whole, rest = harness.metrics(colocate), harness.metrics(resumed)
+    assert sorted(rest) == list(range(SAVED + 1, STEPS + 1))
+    for part in ("actor", "prm"):
+        assert updates(colocate, SAVED, part) != updates(colocate, STEPS, part)
+        assert updates(resumed, STEPS, part) == updates(colocate, STEPS, part)
+    assert [rest[step]["prm/lr"] for step in rest] == [whole[step]["prm/lr"] for step in rest]
+    gate, accuracy = "prime/gate/pair_accuracy_average", "prm/pair_accuracy/before_update"
+    following = rest[SAVED + 1]
+    assert state(colocate, SAVED)["gate_average"] == pytest.approx(whole[SAVED][gate])
+    assert following[gate] == pytest.approx(0.8 * whole[SAVED][gate] + 0.2 * following[accuracy])
+
+
+def test_the_separate_mode_trains(separate):
+    metrics = harness.metrics(separate)
+    assert sorted(metrics) == list(range(1, STEPS + 1))
+    assert_it_trains(metrics)
+    assert all(step["weight_sync/megabytes"] > 0 for step in metrics.values())
+    assert metrics[1]["training/rollout_probs_diff_max"] < 1e-5
+    assert updates(separate, STEPS, "actor") == {STEPS * SYNC_STEP}
+
+
+def test_rollouts_go_on_while_the_prm_trains(separate):
+    assert sum(step["prime/rollouts_during_prm/total"] for step in harness.metrics(separate).values()) > 0
