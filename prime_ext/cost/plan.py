@@ -180,7 +180,8 @@ def _one(
 
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
-    return {
+    missing = {"not in the plan": "the critic"} if config.algorithm.adv_estimator == "gae" else {}
+    return missing | {
         "device": config.trainer.device,
         "devices": devices(config),
         "rollouts per step": _rollouts(config),

@@ -201,6 +201,11 @@ def test_a_rollout_engine_without_room_for_a_sequence(planned):
     assert any("gpu_memory_utilization=1e-06 leaves" in warning for warning in plan.warnings)
 
 
+def test_a_critic_is_said_to_be_missing(planned):
+    assert planned({"algorithm.adv_estimator": "gae"}).facts["not in the plan"] == "the critic"
+    assert "not in the plan" not in planned().facts
+
+
 def test_megatron_is_beyond_the_plan(planned):
     with pytest.raises(PlanError, match="knows the strategies fsdp and fsdp2, not megatron of PRM"):
         planned({"prm.engine.strategy": "megatron"})
