@@ -174,7 +174,10 @@ def test_a_json_list_and_json_lines_named_json_are_both_read(tmp_path):
 
 MALFORMED = {
     "pspo": [{"sentence": "a", "label": "2"}, {"sentence": "a </s><s> b </s><s> c", "label": "1"}, {"label": "1"}],
-    "prm800k": [{"question": "x"}, {"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"rating": 5}]}]}}],
+    "prm800k": [
+        {"question": "x"},
+        {"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"rating": 5}]}]}},
+    ],
     "math-shepherd": [
         {"input": "no tag", "label": "no tag"},
         {"input": "Q? Step 1: a ки", "label": "Q? Step 1: a ?"},
@@ -282,9 +285,7 @@ def test_the_shares_are_about_those_asked_for_and_do_not_move_each_other(seed, v
 
 
 def chain_rows(n):
-    questions = [
-        f"Anna number {number} has {chr(97 + number % 26)} apples and eats some of them." for number in range(n)
-    ]
+    questions = [f"Anna number {k} has {chr(97 + k % 26)} apples and eats some of them." for k in range(n)]
     return [{"question": q, "steps": ["First.", f"Then {k}."], "labels": [1, -1]} for k, q in enumerate(questions)]
 
 
