@@ -16,10 +16,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_step_rm import bert_tokenizer, byte_tokenizer, llama_tokenizer, roberta_tokenizer
 
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.pairs import PairEncoder, PairFormat
-from tests.step_rm.tiny_models import bert_tokenizer, byte_tokenizer, llama_tokenizer, roberta_tokenizer
 
 BERT, LLAMA, ROBERTA, BARE = bert_tokenizer(), llama_tokenizer(), roberta_tokenizer(), byte_tokenizer()
 

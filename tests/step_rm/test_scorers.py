@@ -22,8 +22,10 @@ import shutil
 import pytest
 import torch
 from aiohttp import web
+from classify_server import ClassifyServer
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_step_rm import save_bert, save_llama
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from prime_ext.settings_checks import SettingsError
@@ -34,8 +36,6 @@ from prime_ext.step_rm.scorers.classify import ClassifyScorer, ServerOptions, se
 from prime_ext.step_rm.scorers.local import LocalScorer, length_buckets, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
 from prime_ext.step_rm.scorers.settings import ScorerSettings, build_scorer
-from tests.step_rm.classify_server import ClassifyServer
-from tests.step_rm.tiny_models import save_bert, save_llama
 
 FORMAT = PairFormat(max_length=64)
 CHAINS = [

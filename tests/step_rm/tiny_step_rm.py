@@ -89,6 +89,8 @@ def save_bert(path, seed=0, labels=ID2LABEL, size=32, positions=128, scale=0.2, 
         initializer_range=scale,
         num_labels=len(labels),
         pad_token_id=tokenizer.pad_token_id,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     config.id2label = dict(labels)
     config.label2id = {name: number for number, name in labels.items()} if labels != ID2LABEL else dict(LABEL2ID)
