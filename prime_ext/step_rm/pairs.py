@@ -157,16 +157,24 @@ class PairEncoder:
         # <s> a <s> b: a second beginning parts nothing.
         return (begin, between, end) if between and between != begin else (self._begin, [], self._end)
 
+    def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[PairInput]:
+        """Ids of many steps, given as question, previous steps and current step. Every text is tokenised once."""
+        parts = [self.format.parts(*item) for item in inputs]
+        texts = list(dict.fromkeys(text for item in parts for text in item if text))
+        known: dict[str, list[int]] = {"": []}
+        if texts:
+            encoded = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            known.update(zip(texts, encoded, strict=True))
+        return [self._framed(known[asked], known[before], known[step]) for asked, before, step in parts]
+
     def encode(self, question: str, previous: Sequence[str], current: str) -> PairInput:
         """Ids of one step."""
-        asked, before, step = self.format.parts(question, previous, current)
-        asked_ids, before_ids = self._ids(asked) if asked else [], self._ids(before) if before else []
-        if asked_ids and before_ids:
-            asked_ids += self._line_break
-        return self._framed(asked_ids, before_ids, self._ids(step))
+        return self.encode_all([(question, previous, current)])[0]
 
     def _framed(self, asked: list[int], before: list[int], step: list[int]) -> PairInput:
         limit = self.format.max_length
+        if asked and before:
+            asked = [*asked, *self._line_break]
         if not asked and not before:
             room = limit - len(self._begin) - len(self._end)
             return PairInput((*self._begin, *step[:room], *self._end), False, len(step) > room)
@@ -183,4 +191,4 @@ class PairEncoder:
 
     def encode_steps(self, question: str, steps: Sequence[str]) -> list[PairInput]:
         """Ids of every step of a response."""
-        return [self.encode(question, steps[:number], step) for number, step in enumerate(steps)]
+        return self.encode_all([(question, steps[:number], step) for number, step in enumerate(steps)])

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Tiny step reward models with random weights, and tokenizers trained on the spot."""
+"""Tiny step reward models with random weights, and tokenizers made on the spot."""
 
 import random
 
@@ -26,14 +26,17 @@ CORPUS = [
 
 
 def bert_tokenizer():
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    # A trainer breaks ties differently in every process.
+    words = sorted({word for line in CORPUS for word in line.split()})
+    letters = sorted({letter for word in words for letter in word})
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, *(set(letters) - set(words)), *(f"##{x}" for x in letters)]
+    vocabulary = {name: number for number, name in enumerate(dict.fromkeys([*names[:4], *sorted(names[4:])]))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",

@@ -19,6 +19,7 @@ many times at once.
 """
 
 import asyncio
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +149,9 @@ class LocalScorer:
         Raises:
             StepRMError: scores that are not finite.
         """
-        encoded = [self.encoder.encode_steps(chain.question, chain.steps) for chain in chains]
+        every = [(chain.question, chain.steps[:at], step) for chain in chains for at, step in enumerate(chain.steps)]
+        inputs = iter(self.encoder.encode_all(every))
+        encoded = [list(itertools.islice(inputs, len(chain.steps))) for chain in chains]
         wanted = dict.fromkeys(item.ids for chain in encoded for item in chain)
         # Copied out first: what is needed now may leave the cache while the rest is computed.
         known = {ids: self._cache[ids] for ids in wanted if ids in self._cache}

@@ -44,7 +44,10 @@ def compose(overrides: list[str]) -> StepRMSettings:
     try:
         with initialize_config_module("prime_ext.config", version_base=None):
             config = hydra_compose("step_rm", overrides=overrides)
-        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise SettingsError(f"{missing[0]} is missing; give {missing[0]}=...")
+        values: Any = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingsError(str(error).splitlines()[0]) from error
     return StepRMSettings.from_mapping(values)

@@ -25,7 +25,10 @@ from tqdm import tqdm
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.pairs import PairEncoder
 from prime_ext.step_rm.question_split import SPLITS
-from prime_ext.step_rm.records import read_steps
+from prime_ext.step_rm.records import StoredStep, read_steps
+
+# Rows that are tokenised in one call.
+ROWS_AT_ONCE = 1024
 
 
 @dataclass
@@ -76,6 +79,7 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder, progress: bool = Tru
     """
     splits = {name: StepDataset() for name in SPLITS}
     places: dict[str, str] = {}
+    waiting: list[StoredStep] = []
     for path in paths:
         for number, row in enumerate(tqdm(read_steps(path), desc=path, unit=" steps", disable=not progress), start=1):
             if places.setdefault(row.group, row.split) != row.split:
@@ -83,14 +87,11 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder, progress: bool = Tru
                     f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
                     "elsewhere; convert all files in one go, or with the same shares and seed"
                 )
-            item = encoder.encode(row.question, row.previous, row.current)
-            split = splits[row.split]
-            split.ids.append(np.asarray(item.ids, dtype=np.int32))
-            split.classes.append(LABELS.index(row.label))
-            split.step_index.append(row.step_index)
-            split.sources.append(row.source)
-            split.contexts_cut += item.context_cut
-            split.steps_cut += item.step_cut
+            waiting.append(row)
+            if len(waiting) == ROWS_AT_ONCE:
+                _add(splits, waiting, encoder)
+                waiting = []
+    _add(splits, waiting, encoder)
     for name in ("train", "validation"):
         if len(splits[name]) == 0:
             raise StepRMError(
@@ -100,6 +101,18 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder, progress: bool = Tru
     if len(set(splits["train"].classes)) < 2:
         raise StepRMError(f"all steps to train on have the label {LABELS[splits['train'].classes[0]]}")
     return splits
+
+
+def _add(splits: dict[str, StepDataset], rows: Sequence[StoredStep], encoder: PairEncoder) -> None:
+    encoded = encoder.encode_all([(row.question, row.previous, row.current) for row in rows])
+    for row, item in zip(rows, encoded, strict=True):
+        split = splits[row.split]
+        split.ids.append(np.asarray(item.ids, dtype=np.int32))
+        split.classes.append(LABELS.index(row.label))
+        split.step_index.append(row.step_index)
+        split.sources.append(row.source)
+        split.contexts_cut += item.context_cut
+        split.steps_cut += item.step_cut
 
 
 class Collator:
