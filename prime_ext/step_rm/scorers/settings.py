@@ -44,8 +44,8 @@ class ScorerSettings:
     """Of the local model: cpu, cuda, ...; None for an accelerator if there is one."""
     dtype: str | None
     """Of the local model; None for float32 on the CPU and bfloat16 elsewhere."""
-    batch_tokens: int
-    """Tokens of a pass of the local model, padding included."""
+    batch_tokens: int | None
+    """Tokens of a pass of the local model, padding included; None for 1024 on the CPU and 16384 elsewhere."""
     trust_remote_code: bool
     """Whether the model may bring its own code."""
     address: str | None
@@ -74,7 +74,9 @@ class ScorerSettings:
         choice(f"{SECTION}.inputs", self.inputs, INPUTS)
         boolean(f"{SECTION}.trust_remote_code", self.trust_remote_code)
         whole_number(f"{SECTION}.cache_size", self.cache_size, 0)
-        for key in ("batch_tokens", "batch_size", "concurrency", "attempts"):
+        if self.batch_tokens is not None:
+            whole_number(f"{SECTION}.batch_tokens", self.batch_tokens, 1)
+        for key in ("batch_size", "concurrency", "attempts"):
             whole_number(f"{SECTION}.{key}", getattr(self, key), 1)
         number(f"{SECTION}.timeout_seconds", self.timeout_seconds, 0, open_low=True)
         number(f"{SECTION}.backoff_seconds", self.backoff_seconds, 0)
