@@ -19,8 +19,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_batches import NAN, batches
-from test_accumulation import step_scores
+from rollout_batches import NAN, batches, step_scores
 
 from prime_ext.algorithms.accumulation import MODES
 from prime_ext.algorithms.chain_reward import ChainReward

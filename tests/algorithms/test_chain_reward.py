@@ -19,7 +19,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_accumulation import step_scores
+from rollout_batches import step_scores
 
 from prime_ext.algorithms.accumulation import MODES
 from prime_ext.algorithms.chain_reward import ChainReward, break_even_filler
