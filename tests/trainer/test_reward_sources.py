@@ -260,11 +260,8 @@ def test_min_form_gives_the_reward_of_a_chain_to_its_worst_step(queue):
     step, source = process_source(queue, **PSPO, **changes, process__credit_temperature=1e-4)
     first, second = step_sums(step)[0]
     _, last = process_source(queue, **PSPO)
-    paid = (
-        [0.0, float(last.reward_BT[0].sum()), 0.0, 0.0]
-        if first < second
-        else [0.0, 0.0, float(last.reward_BT[0].sum()), 0.0]
-    )
+    paid = [0.0] * 4
+    paid[1 if first < second else 2] = float(last.reward_BT[0].sum())
     assert source.reward_BT[0].tolist() == pytest.approx(paid, abs=1e-6)
 
 
