@@ -274,6 +274,13 @@ def test_steps_paid_for_themselves_can_be_shaped_too(queue):
     assert plain.reward_BT[1].any() and not shaped.reward_BT[1].any()
 
 
+def test_a_prm_that_has_learned_nothing_leaves_a_reward_for_the_number_of_steps(queue):
+    step = loaded(queue, settings(**PSPO, process__normalization="none"))
+    step.process_reward_BT = torch.zeros_like(step.process_reward_BT)
+    source = build_sources(step, 1.0, None, {})["process"]
+    assert source.reward_BT.sum(-1).tolist() == pytest.approx([0.444075, 0, 0.444075, 0, 0, 0, 0], abs=1e-6)
+
+
 def test_the_scale_of_step_scores_spreads_them(queue):
     spreads = []
     for scale in (1.0, 20.0):
