@@ -83,6 +83,7 @@ VERL_NAMES = (
         "ray.remote(DetachActorWorker)",
     ),
     VerlName(_SEPARATE, "PPOTrainerSeparateAsync._setup", "logging without hybrid replicas", "flush=True"),
+    VerlName(_SEPARATE, "PPOTrainerSeparateAsync._enable_hybrid_replicas", "logging without hybrid replicas"),
     VerlName(
         "verl.experimental.separation.engine_workers",
         "DetachActorWorker.save_model_to_cpu",

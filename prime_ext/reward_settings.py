@@ -18,11 +18,20 @@ What the tables of algorithms hold is repeated here, because nothing in this fil
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import regex
 
-from prime_ext.settings_checks import SettingsError, boolean, choice, number, whole_number
+from prime_ext.chain_settings import (
+    AccumulationSettings,
+    ShapingSettings,
+    accumulation_settings,
+    check_chain_of_process,
+    shaping_settings,
+)
+from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
 
 GRANULARITIES = ("token", "step", "response", "prefix_value")
 CREDITS = ("sum", "min_form", "strict_min", "clip", "delta", "clip_delta")
@@ -86,12 +95,20 @@ class ProcessSettings:
     """What receives a reward; one of :data:`GRANULARITIES`."""
     reward_lambda: float
     """Rewards become lambda-weighted sums of what follows them; 0 leaves them alone."""
+    step_score: str
+    """How the sum over a step becomes its score; one of :data:`STEP_SCORES`."""
+    step_score_scale: float
+    """Factor on the sum before the sigmoid."""
+    accumulation: AccumulationSettings
+    """How the scores of the steps become one reward of the response."""
+    shaping: ShapingSettings
+    """What it is multiplied by for the number of steps."""
     credit: str
     """What a step's score pays; one of :data:`CREDITS`."""
     credit_temperature: float
     """Of ``min_form``."""
     credit_threshold: float | None
-    """Of ``clip`` and ``clip_delta``, in units of beta * log-ratio."""
+    """Of ``clip`` and ``clip_delta``, in units of the score of a step."""
     redistribution: str
     """How the rewards of a response are made to sum to zero; one of :data:`REDISTRIBUTIONS`."""
     normalization: str
@@ -132,6 +149,23 @@ class ProcessSettings:
         number("prime.process.gate_decay", self.gate_decay, 0.0, 1.0)
         number("prime.process.gate_start", self.gate_start, 0.0, 1.0)
         self._check_rewards()
+        check_chain_of_process(self)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a response has one reward for all of its steps."""
+        return self.accumulation.mode != "none"
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "ProcessSettings":
+        """Build from the resolved section ``prime.process``. Raises :class:`SettingsError`."""
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"prime.process={values!r} must be a section with keys")
+        parts = {
+            "accumulation": accumulation_settings(values.get("accumulation", {}), "prime.process.accumulation"),
+            "shaping": shaping_settings(values.get("shaping", {}), "prime.process.shaping"),
+        }
+        return build(cls, {**values, **parts}, "prime.process")
 
     def _check_rewards(self) -> None:
         choice("prime.process.granularity", self.granularity, GRANULARITIES)

@@ -175,7 +175,7 @@ class PrimeSettings:
             raise SettingsError(f"prime={values!r} must be a section with keys")
         parts = {
             "outcome": build(OutcomeSettings, values.get("outcome", {}), "prime.outcome"),
-            "process": build(ProcessSettings, values.get("process", {}), "prime.process"),
+            "process": ProcessSettings.from_mapping(values.get("process", {})),
             "steps": build(StepSettings, values.get("steps", {}), "prime.steps"),
             "segments": build(SegmentSettings, values.get("segments", {}), "prime.segments"),
             "selection": build(SelectionSettings, values.get("selection", {}), "prime.selection"),

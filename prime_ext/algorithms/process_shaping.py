@@ -11,16 +11,23 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""From token rewards to what the process source pays and where: granularity, credit, redistribution, in this order."""
+"""From token rewards to what the process source pays and where.
+
+Granularity; for steps: score, accumulation and length shaping, credit, place; then redistribution.
+"""
 
 from dataclasses import dataclass, field
 
 import torch
 
+from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
 from prime_ext.algorithms.process_reward import lambda_rewards, redistribute, td_rewards, whole_response_rewards
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.step_credit import StepCredit
+from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans, end_mask, place_at_ends, sum_over_steps
+
+PLACES = ("last_token", "step_ends", "tokens")
 
 
 @dataclass(frozen=True)
@@ -30,14 +37,21 @@ class ProcessShaping:
     Attributes:
         granularity: ``token``, ``prefix_value``, ``step`` or ``response``.
         reward_lambda: of tokens and prefix values, see :func:`lambda_rewards`; 0 leaves rewards alone.
-        credit: of steps.
+        credit: of steps; of an accumulated reward at step ends the shares, see :meth:`StepCredit.shares`.
         redistribution: ``none``, ``uniform`` or ``last``, see :func:`redistribute`.
+        score: how the sum over a step becomes its score.
+        chain: one reward for all steps of a response. With the accumulation ``none`` each step is paid for itself,
+            times the length factor if there is a shape.
+        place: where the reward of a chain is paid; at step ends and tokens in shares that sum to it.
     """
 
     granularity: str = "token"
     reward_lambda: float = 0.0
     credit: StepCredit = field(default_factory=StepCredit)
     redistribution: str = "none"
+    score: StepScore = field(default_factory=StepScore)
+    chain: ChainReward = ChainReward(accumulation="none")
+    place: str = "last_token"
 
     def __call__(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None
@@ -50,12 +64,17 @@ class ProcessShaping:
             spans: the steps, for the granularity ``step``.
 
         Raises:
-            ValueError: unknown granularity, or steps without spans.
+            ValueError: unknown granularity, place or credit of a chain; steps without spans; scores that cannot be
+                accumulated.
         """
         paid_BT, source_BT = self._paid(reward_BT, mask_BT, spans)
         if self.redistribution != "none":
             paid_BT = redistribute(paid_BT, source_BT, self.redistribution)
         return paid_BT, source_BT
+
+    def chain_value(self, reward_BT: torch.Tensor, spans: StepSpans) -> ChainValue:
+        """What the chains are worth, if there is an accumulation."""
+        return self.chain(self.score(sum_over_steps(reward_BT, spans), spans.mask_BS), spans.mask_BS)
 
     def _paid(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None
@@ -65,7 +84,12 @@ class ProcessShaping:
         if self.granularity == "step":
             if spans is None:
                 raise ValueError("the granularity 'step' needs the steps of the responses")
-            paid_BS = self.credit.rewards(sum_over_steps(reward_BT, spans), spans.mask_BS)
+            score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
+            if self.chain.accumulation != "none":
+                return self._placed(self.chain(score_BS, spans.mask_BS).reward_B, score_BS, mask_BT, spans)
+            paid_BS = self.credit.rewards(score_BS, spans.mask_BS)
+            if self.chain.shape != "none":
+                paid_BS = paid_BS * self.chain.length_factor(spans.count_B)[:, None]
             return place_at_ends(paid_BS, spans), end_mask(spans)
         if self.granularity == "prefix_value":
             reward_BT = td_rewards(reward_BT, mask_BT, beta=1.0, zero_last=True)
@@ -74,3 +98,17 @@ class ProcessShaping:
         if self.reward_lambda > 0.0:
             reward_BT = lambda_rewards(reward_BT, mask_BT, beta=1.0, trace=self.reward_lambda)
         return reward_BT, mask_BT
+
+    def _placed(
+        self, reward_B: torch.Tensor, score_BS: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.place == "last_token":
+            where_BT = last_token_mask(mask_BT)
+            return reward_B[:, None] * where_BT, where_BT
+        if self.place == "tokens":
+            share_BT = mask_BT / mask_BT.sum(-1, keepdim=True).clamp_min(1)
+            return reward_B[:, None] * share_BT, mask_BT
+        if self.place == "step_ends":
+            share_BS = self.credit.shares(score_BS, spans.mask_BS)
+            return place_at_ends(reward_B[:, None] * share_BS, spans), end_mask(spans)
+        raise ValueError(f"place {self.place!r} is not one of {', '.join(PLACES)}")

@@ -34,8 +34,14 @@ def min_form(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: fl
     """
     mask_BS = step_mask_BS.bool()
     kept_BS = torch.where(mask_BS, score_BS, score_BS.new_zeros(()))
-    weight_BS = torch.where(mask_BS, -kept_BS / temperature, -torch.inf).softmax(-1)
-    return torch.where(mask_BS, weight_BS * kept_BS, kept_BS.new_zeros(()))
+    return softmin_weights(kept_BS, mask_BS, temperature) * kept_BS
+
+
+def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
+    """w = softmax(-p / temperature) over the steps of each response, 0 where there is no step (PURE)."""
+    mask_BS = step_mask_BS.bool()
+    weight_BS = torch.where(mask_BS, -score_BS / temperature, -torch.inf).softmax(-1)
+    return torch.where(mask_BS, weight_BS, weight_BS.new_zeros(()))
 
 
 def strict_min_return(score_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
@@ -104,6 +110,21 @@ class StepCredit:
     def rewards(self, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
         """Step rewards ``(B, S)``, 0 where there is no step."""
         return CREDITS[self.name](score_BS, step_mask_BS, self)
+
+    def shares(self, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+        """Shares of the steps in one reward of the whole response, ``(B, S)``, that sum to 1 in rows with steps.
+
+        Equal ones for ``sum``; for ``min_form`` softmax(-p / temperature), so that the worst step receives most of it.
+
+        Raises:
+            ValueError: another credit, which defines no shares.
+        """
+        mask_BS = step_mask_BS.bool()
+        if self.name == "min_form":
+            return softmin_weights(score_BS, mask_BS, self.temperature)
+        if self.name != "sum":
+            raise ValueError(f"the credit {self.name!r} has no shares of one reward; sum and min_form have")
+        return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
 
 
 def sum_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:

@@ -68,6 +68,9 @@ class PrimeTrainerSeparateAsync(PrimeTrainerMixin, PPOTrainerSeparateAsync):
     base_mode = "separate_async"
 
     def _setup(self) -> None:
+        if self._enable_hybrid_replicas:
+            super()._setup()
+            return
         with _loggable(trainer_separate_async):
             super()._setup()
 

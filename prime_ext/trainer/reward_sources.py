@@ -20,11 +20,14 @@ import torch
 
 from prime_ext.algorithms.advantage import RewardSource, last_token_mask, source_return
 from prime_ext.algorithms.advantage_forms import low_probability_cuts
+from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
 from prime_ext.algorithms.process_reward import implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.step_credit import StepCredit
+from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans
+from prime_ext.chain_settings import chain_arguments
 from prime_ext.settings import PrimeSettings
 
 if TYPE_CHECKING:
@@ -106,16 +109,35 @@ def _cuts(step: "PrimeStep", spans: StepSpans | None) -> torch.Tensor:
 
 
 def shaping_of(settings: PrimeSettings) -> ProcessShaping:
-    """Granularity, credit and redistribution as configured."""
+    """From token rewards to what is paid, as configured."""
     process = settings.process
-    credit = StepCredit(process.credit, process.credit_temperature, process.credit_threshold or 0.0)
-    return ProcessShaping(process.granularity, process.reward_lambda, credit, process.redistribution)
+    return ProcessShaping(
+        process.granularity,
+        process.reward_lambda,
+        StepCredit(process.credit, process.credit_temperature, process.credit_threshold or 0.0),
+        process.redistribution,
+        StepScore(process.step_score, process.step_score_scale),
+        ChainReward(**chain_arguments(process.accumulation, process.shaping)),
+        process.accumulation.place,
+    )
+
+
+def _measure_chains(step: "PrimeStep", shaping: ProcessShaping, spans: StepSpans, metrics: dict) -> None:
+    assert step.process_reward_BT is not None
+    value = shaping.chain_value(step.process_reward_BT, spans)
+    rows_B = step.valid_B
+    parts = {"score": value.score_B, "factor": value.factor_B, "reward": value.reward_B}
+    metrics.update({f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()})
+    metrics["prime/chain/at_most_one_step"] = float((value.count_B[rows_B] < 2).float().mean())
 
 
 def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: dict) -> RewardSource:
     settings = step.settings.process
     assert step.process_reward_BT is not None
-    paid_BT, source_BT = shaping_of(step.settings)(step.process_reward_BT, step.mask_BT, spans)
+    shaping = shaping_of(step.settings)
+    paid_BT, source_BT = shaping(step.process_reward_BT, step.mask_BT, spans)
+    if settings.accumulates and spans is not None:
+        _measure_chains(step, shaping, spans, metrics)
     if settings.normalization != "outcome_relative":
         # Prefix sums are those of the rewards; returns are counted at every token that they reach.
         over_BT = source_BT if settings.normalization == "prefix_std" else step.mask_BT

@@ -84,3 +84,14 @@ def orders(batch: Batch, seed: int) -> list[int]:
     order = list(range(len(batch.group_B)))
     random.Random(seed).shuffle(order)
     return order
+
+
+@st.composite
+def step_scores(draw, low=0.0, high=1.0, most=12):
+    """Scores with garbage behind the last step, and the mask of steps; some rows have none."""
+    counts = draw(st.lists(st.integers(0, most), min_size=1, max_size=6))
+    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    width = max(1, *counts, 0)
+    rows = [[rng.uniform(low, high) if k < n else rng.choice([NAN, INF, -5.0]) for k in range(width)] for n in counts]
+    mask_BS = torch.tensor([[k < n for k in range(width)] for n in counts])
+    return torch.tensor(rows, dtype=torch.float64), mask_BS

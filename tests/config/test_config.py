@@ -13,17 +13,32 @@
 # limitations under the License.
 """The configuration: all of verl is there under its own name, what we change is listed, every key is commented."""
 
+import inspect
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 import prime_ext.config
+from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.shaping import gaussian, released, weibull
+from prime_ext.chain_settings import (
+    AccumulationSettings,
+    GaussianSettings,
+    ReleasedSettings,
+    ShapingSettings,
+    WeibullSettings,
+    accumulation_settings,
+    chain_arguments,
+    shaping_settings,
+)
 from prime_ext.preflight import TRAINER_MODES
 from prime_ext.reward_settings import OutcomeSettings, ProcessSettings, SegmentSettings, SelectionSettings, StepSettings
 from prime_ext.settings import FilterSettings, PrimeSettings, PRMSettings
+from prime_ext.settings_checks import SettingsError
 
 FOLDER = Path(prime_ext.config.__file__).parent
 VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
@@ -130,6 +145,53 @@ def test_of_verls_keys_none_is_lost_and_exactly_the_listed_ones_differ(verl, com
     assert added == {"prime", "prm"} | expected_additions
 
 
+CHAINS = ("plain", "pspo_wrs", "cn_ppo", "pspo_released")
+
+
+def chains_of(name, *overrides):
+    """The reward of a chain under an entry of the group `chain`."""
+    steps = ["prime.process.granularity=step", "prime.process.step_score=sigmoid"]
+    with initialize_config_module("prime_ext.config", version_base=None):
+        composed = compose("prime_trainer_cpu", [f"chain@prime.process={name}", *steps, *overrides])
+    process = PrimeSettings.from_mapping(OmegaConf.to_container(composed.prime)).process
+    return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
+
+
+@pytest.mark.parametrize(
+    ("name", "golden"),
+    [("pspo_wrs", 0.9 * 0.970858), ("cn_ppo", 0.9 * 0.2**0.2 * 0.880163), ("pspo_released", 6.614569)],
+)
+def test_one_override_chooses_a_published_reward(name, golden):
+    """Five steps of the score .9."""
+    chain, process = chains_of(name)
+    reward_B = chain(torch.full((1, 5), 0.9, dtype=torch.float64), torch.ones(1, 5)).reward_B
+    assert float(reward_B) == pytest.approx(golden, abs=1e-6)
+    assert process.accumulation.place == "last_token" and process.accumulation.single_step == "zero"
+
+
+def test_the_default_shapes_are_the_functions_own_defaults():
+    for name, function in (("weibull", weibull), ("gaussian", gaussian), ("released", released)):
+        defaults = {
+            key: parameter.default
+            for key, parameter in inspect.signature(function).parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+        chain, _ = chains_of("pspo_wrs", f"prime.process.shaping.name={name}")
+        assert chain.parameters == defaults
+
+
+def test_the_group_can_stand_in_another_place():
+    """A reward manager with a step classifier takes the same sections."""
+    with initialize_config_module("prime_ext.config", version_base=None):
+        composed = OmegaConf.to_container(compose("prime_trainer_cpu", ["+chain@somewhere.else=pspo_wrs"]))
+    section = composed["somewhere"]["else"]
+    assert set(section) == {"accumulation", "shaping"}
+    accumulation = accumulation_settings(section["accumulation"], "somewhere.else.accumulation")
+    assert (accumulation.mode, shaping_settings(section["shaping"], "x").name) == ("geometric", "weibull")
+    with pytest.raises(SettingsError, match="somewhere.else.accumulation.power=0 must be a number > 0"):
+        accumulation_settings({**section["accumulation"], "power": 0}, "somewhere.else.accumulation")
+
+
 def names_of(cls):
     return {field.name for field in fields(cls)}
 
@@ -141,6 +203,12 @@ def test_keys_and_settings_are_the_same(composed):
     sections |= {"steps": StepSettings, "segments": SegmentSettings, "selection": SelectionSettings}
     for section, cls in sections.items():
         assert is_dataclass(cls) and set(ours["prime"][section]) == names_of(cls)
+    process = ours["prime"]["process"]
+    assert set(process["accumulation"]) == names_of(AccumulationSettings)
+    assert set(process["shaping"]) == names_of(ShapingSettings)
+    shapes = {"weibull": WeibullSettings, "gaussian": GaussianSettings, "released": ReleasedSettings}
+    for name, cls in shapes.items():
+        assert set(process["shaping"][name]) == names_of(cls)
     assert set(ours["prm"]) - set(VERL_SECTIONS) == names_of(PRMSettings)
 
 
@@ -203,7 +271,10 @@ def uncommented_keys(path):
     return found
 
 
-@pytest.mark.parametrize("name", ["prime/prime.yaml", "prm/implicit_prm.yaml"])
+COMMENTED = ["prime/prime.yaml", "prm/implicit_prm.yaml", *(f"chain/{name}.yaml" for name in CHAINS)]
+
+
+@pytest.mark.parametrize("name", COMMENTED)
 def test_every_key_has_a_comment_above_it(name):
     # Keys that only repeat verl's own ones for the PRM need no words of their own.
     repeated = ("strategy:", "param_offload:", "optimizer_offload:", "_target_:", "async_save:")

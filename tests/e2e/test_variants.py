@@ -53,6 +53,15 @@ VARIANTS = {
         "critic.optim.lr=1e-3",
         "trainer.save_freq=2",
     ],
+    "weibull on implicit step rewards": [
+        "chain@prime.process=pspo_wrs",
+        "prime.process.granularity=step",
+        "prime.process.step_score=sigmoid",
+        "prime.process.step_score_scale=10",
+        "prime.process.normalization=none",
+        "prime.steps.splitter=delimiters",
+        'prime.steps.delimiters=[";","="]',
+    ],
     "remax, lambda, selection": [
         "prime.outcome.estimator=remax",
         "prime.process.granularity=prefix_value",
@@ -92,6 +101,7 @@ VARIANTS = {
 }
 # What must be among the metrics of every step.
 LOGGED = {
+    "weibull on implicit step rewards": [f"prime/chain/{name}" for name in ("score", "factor", "reward")],
     "ppo on the outcome, steps": ["critic/vf_loss", "prime/steps/mean", "prime/process/relative_factor"],
     "remax, lambda, selection": [
         "prime/remax/greedy_reward",
@@ -110,6 +120,7 @@ PASSES = {
     "double forward, refreshed reference": [(2, 1, 1), (2, 1, 1)],
     "no reference, the policy waits for a step": [(1, 0, 0), (1, 0, 0)],
     "ppo on the outcome, steps": [(1, 1, 1), (1, 1, 1)],
+    "weibull on implicit step rewards": [(1, 1, 1), (1, 1, 1)],
     "remax, lambda, selection": [(1, 1, 1), (1, 1, 1)],
 }
 

@@ -18,15 +18,27 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf, open_dict
 from tokenizers import Tokenizer, models
 
-from prime_ext.algorithms import estimators, normalization, step_credit
+from prime_ext import chain_settings
+from prime_ext.algorithms import (
+    accumulation,
+    chain_reward,
+    estimators,
+    normalization,
+    process_shaping,
+    shaping,
+    step_credit,
+    step_scores,
+)
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.preflight import check_config, check_files
 from prime_ext.reward_settings import (
@@ -124,7 +136,7 @@ ONE_KEY = [
     ("prime", None, "prime=None must be a section with keys"),
     ("prime.process.normalization", "rank_max", "'rank_max' is not one of batch_max, return_std, prefix_std, none"),
     ("prime.process.baseline", "mean", "prime.process.baseline='mean' is not one of released, paper"),
-    ("prime.process.typo", 1, "unknown key prime.process.typo; known keys: baseline"),
+    ("prime.process.typo", 1, "unknown key prime.process.typo; known keys: accumulation"),
     ("prime.typo", 1, "unknown key prime.typo"),
     ("prime.whitening", 1, "prime.whitening=1 must be true or false"),
     ("prime.label_key", "", "prime.label_key='' must name a key"),
@@ -159,6 +171,32 @@ ONE_KEY = [
     ),
     ("prime.process.credit_threshold", 0.1, "prime.process.credit_threshold=0.1 is read by prime.process.credit=clip"),
     ("prime.process.credit_temperature", 0, "prime.process.credit_temperature=0 must be a number > 0"),
+    ("prime.process.step_score", "tanh", "prime.process.step_score='tanh' is not one of none, sigmoid, prefix_sigmoid"),
+    ("prime.process.step_score", "sigmoid", "prime.process.step_score=sigmoid is about steps; set prime.process.gran"),
+    ("prime.process.step_score_scale", 0, "prime.process.step_score_scale=0 must be a number > 0"),
+    ("prime.process.accumulation.mode", "geo", "prime.process.accumulation.mode='geo' is not one of none, sum, mean"),
+    ("prime.process.accumulation.mode", "min", "prime.process.accumulation.mode=min is about steps; set prime.process"),
+    ("prime.process.accumulation.place", "end", "'end' is not one of last_token, step_ends, tokens"),
+    (
+        "prime.process.accumulation.place",
+        "tokens",
+        "prime.process.accumulation.mode=none accumulates nothing; leave",
+    ),
+    ("prime.process.accumulation.power", 2.0, "prime.process.accumulation.power=2.0 is about an accumulated score"),
+    ("prime.process.accumulation.temperature", 0.0, "prime.process.accumulation.temperature=0.0 must be a number > 0"),
+    ("prime.process.accumulation.first_weight", "a", "prime.process.accumulation.first_weight='a' must be a number"),
+    ("prime.process.accumulation.single_step", "one", "'one' is not one of zero, keep"),
+    ("prime.process.accumulation.single_step", "keep", "is read with an accumulation or a shape only; leave it at zer"),
+    ("prime.process.accumulation", "geometric", "prime.process.accumulation='geometric' must be a section with keys"),
+    ("prime.process.accumulation.wieght", 1.0, "unknown key prime.process.accumulation.wieght; known keys: first_wei"),
+    ("prime.process.shaping", "weibull", "prime.process.shaping='weibull' must be a section with keys"),
+    ("prime.process.shaping.name", "cosine", "'cosine' is not one of none, weibull, gaussian, released"),
+    ("prime.process.shaping.name", "weibull", "prime.process.shaping.name=weibull is about steps; set prime.process"),
+    ("prime.process.shaping.weibull.shape", 1.0, "such a Weibull has no peak that prime.process.shaping.weibull.const"),
+    ("prime.process.shaping.weibull.scale", -8, "prime.process.shaping.weibull.scale=-8 must be a number > 0"),
+    ("prime.process.shaping.weibull.lambda", 8, "unknown key prime.process.shaping.weibull.lambda; known keys: consta"),
+    ("prime.process.shaping.gaussian.std", 0.0, "prime.process.shaping.gaussian.std=0.0 must be a number > 0"),
+    ("prime.process.shaping.released.good", 1.5, "prime.process.shaping.released.good=1.5 must be a number > 0 and"),
     ("prime.process.redistribution", "first", "'first' is not one of none, uniform, last"),
     ("prime.process.reward_lambda", 2.0, "prime.process.reward_lambda=2.0 must be a number >= 0 and <= 1"),
     ("prime.process.relative_share", 0, "prime.process.relative_share=0 must be a number > 0"),
@@ -420,6 +458,10 @@ def test_fractions_as_labels_need_a_loss_that_takes_them(problems_of):
 
 
 STEPS = {"prime.process.granularity": "step"}
+SCORES = {**STEPS, "prime.process.step_score": "sigmoid"}
+MODE, SHAPE = "prime.process.accumulation.mode", "prime.process.shaping.name"
+PLACE = "prime.process.accumulation.place"
+CHAIN = {**SCORES, MODE: "geometric", SHAPE: "weibull"}
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
 COMBINATIONS = [
     # What goes together.
@@ -434,7 +476,41 @@ COMBINATIONS = [
     ({"prime.outcome.estimator": "prm_value", "prime.process.coefficient": 0.0}, None),
     ({"prime.outcome.estimator": "segment", "prime.segments.cuts": "low_probability"}, None),
     ({"prime.process.normalization": "outcome_relative"}, None),
+    (CHAIN, None),
+    ({**CHAIN, PLACE: "step_ends", "prime.process.credit": "min_form"}, None),
+    ({**CHAIN, PLACE: "tokens", "prime.process.redistribution": "uniform"}, None),
+    ({**CHAIN, SHAPE: "released", "prime.process.accumulation.power": 2.0}, None),
+    ({**CHAIN, "prime.process.shaping.weibull.shape": 0.9, "prime.process.shaping.weibull.constant": 1.0}, None),
+    ({**CHAIN, MODE: "none", "prime.process.credit": "min_form", "prime.process.estimator": "rloo_per_token"}, None),
+    ({**STEPS, MODE: "softmin"}, None),
+    ({**SCORES, MODE: "last", "prime.process.normalization": "none"}, None),
     # What does not.
+    (
+        {**STEPS, MODE: "geometric"},
+        "prime.process.accumulation.mode=geometric takes logarithms of scores; set",
+    ),
+    (
+        {**STEPS, MODE: "sum", SHAPE: "weibull"},
+        "negative ones would gain by a bad length; set",
+    ),
+    (
+        {**STEPS, MODE: "sum", "prime.process.accumulation.power": 2.0},
+        "power=2.0 takes powers of scores; set",
+    ),
+    (
+        {**SCORES, SHAPE: "released"},
+        "prime.process.shaping.name=released reads the accumulated score; set",
+    ),
+    ({**CHAIN, "prime.process.credit": "min_form"}, "prime.process.credit=min_form is about rewards of steps"),
+    (
+        {**CHAIN, "prime.process.credit": "delta", PLACE: "step_ends"},
+        "prime.process.credit=delta is about rewards",
+    ),
+    (
+        {**CHAIN, "prime.process.redistribution": "last"},
+        "single reward that prime.process.accumulation.place=last",
+    ),
+    ({**CHAIN, "prime.process.granularity": "response"}, "prime.process.step_score=sigmoid is about steps; set prime"),
     ({**STEPS, "prime.process.credit": "clip"}, "prime.process.credit_threshold=None must be a number"),
     ({**STEPS, "prime.process.credit": "strict_min", "prime.process.discount": 0.9}, "credit=strict_min add up to the"),
     ({**STEPS, "prime.process.reward_lambda": 0.5}, "prime.process.reward_lambda=0.5 is about tokens"),
@@ -545,6 +621,20 @@ def test_what_the_settings_say_of_the_estimators_is_what_the_estimators_say():
     assert (*normalization.NORMALIZATIONS, "outcome_relative") == NORMALIZATIONS
     assert tuple(step_credit.CREDITS) == CREDITS and set(CREDITS_WITH_A_THRESHOLD) <= set(CREDITS)
     assert tuple(SPLITTERS) == TEXT_SPLITTERS
+
+
+def test_what_the_settings_say_of_chains_is_what_the_algorithms_say():
+    assert ("none", *accumulation.MODES) == chain_settings.ACCUMULATIONS
+    assert accumulation.MODES_OF_POSITIVE_SCORES == chain_settings.ACCUMULATIONS_OF_POSITIVE_SCORES
+    assert tuple(shaping.SHAPES) == chain_settings.SHAPES
+    assert shaping.SHAPES_OF_THE_SCORE == chain_settings.SHAPES_OF_THE_SCORE
+    assert chain_reward.SINGLE_STEPS == chain_settings.SINGLE_STEPS
+    assert process_shaping.PLACES == chain_settings.PLACES
+    assert step_scores.STEP_SCORES == chain_settings.STEP_SCORES
+    for credit in CREDITS:
+        shares = credit in chain_settings.CREDITS_WITH_SHARES
+        with nullcontext() if shares else pytest.raises(ValueError, match="has no shares of one reward"):
+            step_credit.StepCredit(credit).shares(torch.ones(1, 2), torch.ones(1, 2))
 
 
 @pytest.mark.parametrize("section", ["actor_rollout_ref.model", "prm.model"])

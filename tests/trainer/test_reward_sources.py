@@ -13,6 +13,8 @@
 # limitations under the License.
 """From the settings to the reward sources of a step, on rollouts as the trainer sees them."""
 
+import math
+
 import pytest
 import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, settings
@@ -21,6 +23,7 @@ from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_t
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
+from prime_ext.chain_settings import ACCUMULATIONS, PLACES, SHAPES
 from prime_ext.reward_settings import CREDITS, OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.response_steps import ResponseSteps
@@ -191,6 +194,125 @@ def test_settings_that_need_steps_or_greedy_responses_say_so_when_nothing_is_giv
         PrimeStep.load(batch_of(queue, KEYS), settings(**STEPS), False)
     with pytest.raises(RuntimeError, match="need greedy responses"):
         PrimeStep.load(batch_of(queue, KEYS), settings(outcome__estimator="remax"), False)
+
+
+# ---- chains: one reward for the steps of a response ---------------------------------------------------------------
+
+CHAIN = {**STEPS, "process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
+PSPO = {**CHAIN, "process__shaping__name": "weibull"}
+
+
+def step_sums(step):
+    """beta * q summed over each step, by hand: "1;" "2" / "3;" / "4;;" "5" / "6" / ";7"."""
+    r = [[float(x) for x in row] for row in step.process_reward_BT]
+    return [[r[0][0] + r[0][1], r[0][2]], [r[1][0] + r[1][1]], [r[2][0] + r[2][2], r[2][3]], [r[3][0]], [sum(r[4][:2])]]
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
+    metrics = {}
+    step, source = process_source(queue, metrics, **PSPO)
+    assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
+    # Two steps are worth .888150 of their geometric mean, one step nothing; padding has none.
+    expected = []
+    for sums in step_sums(step):
+        scores = [sigmoid(x) for x in sums]
+        expected.append(0.888150 * math.sqrt(math.prod(scores)) if len(scores) == 2 else 0.0)
+    assert source.reward_BT.sum(-1).tolist() == pytest.approx([*expected, 0.0, 0.0], abs=1e-6)
+    assert metrics["prime/chain/reward"] == pytest.approx(sum(expected) / 5, abs=1e-6)
+    assert metrics["prime/chain/at_most_one_step"] == pytest.approx(3 / 5)
+    assert metrics["prime/chain/factor"] == pytest.approx(0.888150 * 2 / 5, abs=1e-6)
+    # A chain of one step keeps its score, though it is paid nothing.
+    means = [math.prod(map(sigmoid, sums)) ** (1 / len(sums)) for sums in step_sums(step)]
+    assert metrics["prime/chain/score"] == pytest.approx(sum(means) / 5, abs=1e-6)
+
+
+def test_it_becomes_an_advantage_by_the_estimator_and_beside_the_outcome(queue):
+    """Leave-one-out of one reward per response, as of an outcome."""
+    alone = settings(**PSPO, process__normalization="none", outcome__coefficient=0.0, whitening=False)
+    step = loaded(queue, alone)
+    advantage_BT, _ = step.advantages(1.0, {})
+    reward_B = build_sources(step, 1.0, None, {})["process"].reward_BT.sum(-1)
+    others = (float(reward_B[1]) + float(reward_B[2])) / 2
+    assert advantage_BT[0, :3].tolist() == pytest.approx([float(reward_B[0]) - others] * 3, abs=1e-6)
+    assert float(advantage_BT[3, 0]) == pytest.approx(float(reward_B[3] - reward_B[4]), abs=1e-6)
+    both_BT, _ = loaded(queue, settings(**PSPO)).advantages(1.0, {})
+    kept = both_BT[step.mask_BT.bool()]
+    assert float(kept.mean()) == pytest.approx(0.0, abs=1e-6) and float(kept.std()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_places_differ_in_where_a_chain_is_paid_and_not_in_how_much(queue):
+    _, last = process_source(queue, **PSPO)
+    step, ends = process_source(queue, **PSPO, process__accumulation__place="step_ends")
+    _, tokens = process_source(queue, **PSPO, process__accumulation__place="tokens")
+    assert ends.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0]]
+    assert torch.equal(tokens.mask_BT, step.mask_BT)
+    for source in (ends, tokens):
+        torch.testing.assert_close(source.reward_BT.sum(-1), last.reward_BT.sum(-1))
+    assert float(ends.reward_BT[0, 1]) == float(ends.reward_BT[0, 2]) > 0
+
+
+def test_min_form_gives_the_reward_of_a_chain_to_its_worst_step(queue):
+    changes = {"process__accumulation__place": "step_ends", "process__credit": "min_form"}
+    step, source = process_source(queue, **PSPO, **changes, process__credit_temperature=1e-4)
+    first, second = step_sums(step)[0]
+    _, last = process_source(queue, **PSPO)
+    paid = [0.0] * 4
+    paid[1 if first < second else 2] = float(last.reward_BT[0].sum())
+    assert source.reward_BT[0].tolist() == pytest.approx(paid, abs=1e-6)
+
+
+def test_steps_paid_for_themselves_can_be_shaped_too(queue):
+    _, plain = process_source(queue, **STEPS, process__step_score="sigmoid", process__credit="min_form")
+    _, shaped = process_source(
+        queue, **STEPS, process__step_score="sigmoid", process__credit="min_form", process__shaping__name="gaussian"
+    )
+    torch.testing.assert_close(shaped.reward_BT[0], 0.604927 * plain.reward_BT[0], atol=1e-6, rtol=0)
+    assert plain.reward_BT[1].any() and not shaped.reward_BT[1].any()
+
+
+def test_a_prm_that_has_learned_nothing_leaves_a_reward_for_the_number_of_steps(queue):
+    step = loaded(queue, settings(**PSPO, process__normalization="none"))
+    step.process_reward_BT = torch.zeros_like(step.process_reward_BT)
+    source = build_sources(step, 1.0, None, {})["process"]
+    assert source.reward_BT.sum(-1).tolist() == pytest.approx([0.444075, 0, 0.444075, 0, 0, 0, 0], abs=1e-6)
+
+
+def test_the_scale_of_step_scores_spreads_them(queue):
+    spreads = []
+    for scale in (1.0, 20.0):
+        metrics = {}
+        _, source = process_source(queue, metrics, **CHAIN, process__step_score_scale=scale)
+        spreads.append(float(source.reward_BT.sum(-1)[[0, 2]].std()))
+    assert spreads[1] > 5 * spreads[0]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in ACCUMULATIONS if mode != "none"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("place", PLACES)
+def test_every_chain_is_finite_on_a_batch_with_padding_holes_and_single_steps(queue, mode, shape, place):
+    changes = {"process__accumulation__mode": mode, "process__shaping__name": shape}
+    step = loaded(queue, settings(**{**CHAIN, **changes}, process__accumulation__place=place))
+    advantage_BT, _ = step.advantages(1.0, {})
+    assert advantage_BT.isfinite().all() and not advantage_BT[~step.mask_BT.bool()].any()
+
+
+@pytest.mark.parametrize("process", PROCESS_ESTIMATORS)
+@pytest.mark.parametrize("place", PLACES)
+def test_every_estimator_takes_the_rewards_of_chains(queue, process, place):
+    step = loaded(queue, options_of("rloo", process, **PSPO, process__accumulation__place=place))
+    advantage_BT, _ = step.advantages(1.0, {})
+    assert advantage_BT.isfinite().all() and advantage_BT.any()
+
+
+def test_scores_of_the_prm_that_are_not_finite_end_the_run_with_one_line(queue):
+    step = loaded(queue, settings(**PSPO))
+    step.process_reward_BT[0, 0] = NAN
+    with pytest.raises(ValueError, match="step 1 of row 0 has the score nan, which is not finite"):
+        step.advantages(1.0, {})
 
 
 # ---- estimators --------------------------------------------------------------------------------------------------

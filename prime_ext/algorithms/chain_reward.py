@@ -1,0 +1,144 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a chain of steps is worth as a whole: accumulated score times length factor (PSPO*, arXiv 2411.11681)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from prime_ext.algorithms.accumulation import accumulate
+from prime_ext.algorithms.shaping import SHAPES, SHAPES_OF_THE_SCORE
+
+SINGLE_STEPS = ("zero", "keep")
+
+
+@dataclass(frozen=True)
+class ChainValue:
+    """One row per response.
+
+    Attributes:
+        count_B: number of steps n.
+        score_B: accumulated score F; 0 without a step.
+        factor_B: what F^power is multiplied by, the rule for single steps included.
+        reward_B: the product.
+    """
+
+    count_B: torch.Tensor
+    score_B: torch.Tensor
+    factor_B: torch.Tensor
+    reward_B: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ChainReward:
+    """R = F^power * h(n, F), with F of :func:`accumulate` and h one of :data:`SHAPES`.
+
+    PSPO-WRS is geometric, power 1, Weibull; its predecessor CN-PPO is geometric, first weight 0.2, Gaussian; the code
+    released with PSPO is geometric, power 2, ``released``. All three give 0 to a chain of at most one step.
+
+    Attributes:
+        accumulation: mode of :func:`accumulate`; ``none`` if steps are paid for themselves and only
+            :meth:`length_factor` is wanted.
+        temperature: of ``softmin``.
+        first_weight: what the first score is multiplied by.
+        power: of the accumulated score.
+        single_step: ``zero``: a chain of one step is worth 0; ``keep``: it is valued like the others.
+        shape: a key of :data:`SHAPES`.
+        parameters: of the shape.
+    """
+
+    accumulation: str = "geometric"
+    temperature: float = 0.1
+    first_weight: float = 1.0
+    power: float = 1.0
+    single_step: str = "zero"
+    shape: str = "none"
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __call__(self, step_score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> ChainValue:
+        """The value of each response from the scores of its steps, ``(B, S)`` with the mask of steps.
+
+        Raises:
+            ValueError: see :func:`accumulate` and the shapes; a power other than 1 of a negative accumulated score.
+        """
+        score_B = accumulate(step_score_BS, step_mask_BS, self.accumulation, self.temperature, self.first_weight)
+        count_B = step_mask_BS.bool().sum(-1)
+        factor_B = self.factor(score_B, count_B)
+        return ChainValue(count_B, score_B, factor_B, self._powered(score_B) * factor_B)
+
+    def length_factor(self, count_B: torch.Tensor) -> torch.Tensor:
+        """h(n) where there is no accumulated score.
+
+        Raises:
+            ValueError: a shape that reads the score; otherwise as :meth:`factor`.
+        """
+        if self.shape in SHAPES_OF_THE_SCORE:
+            raise ValueError(f"the shape {self.shape!r} reads an accumulated score, and nothing is accumulated")
+        return self.factor(torch.zeros(count_B.shape, device=count_B.device), count_B)
+
+    def value(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """R of accumulated scores and numbers of steps, of any shape that broadcasts."""
+        return self._powered(score) * self.factor(score, steps)
+
+    def factor(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """h(n, F), and 0 for chains that are too short; the shapes other than ``released`` do not read the score.
+
+        Raises:
+            ValueError: unknown shape or rule, steps (or with ``released`` scores) that are not finite.
+        """
+        if self.shape not in SHAPES:
+            raise ValueError(f"shape {self.shape!r} is not one of {', '.join(SHAPES)}")
+        if self.single_step not in SINGLE_STEPS:
+            raise ValueError(f"single_step {self.single_step!r} is not one of {', '.join(SINGLE_STEPS)}")
+        factor = SHAPES[self.shape](score, steps.to(score.dtype), **self.parameters)
+        fewest = 2 if self.single_step == "zero" else 1
+        return torch.where(steps >= fewest, factor, factor.new_zeros(()))
+
+    def _powered(self, score: torch.Tensor) -> torch.Tensor:
+        if self.power == 1.0:
+            return score
+        if bool((score < 0).any()):
+            raise ValueError(f"power={self.power:g} of a negative accumulated score, {float(score.min()):g}")
+        return score**self.power
+
+
+def break_even_filler(
+    value: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], score: torch.Tensor, steps: torch.Tensor
+) -> torch.Tensor:
+    """The lowest score with which one more step does not lower the reward of a chain; NaN if none in [0, 1] does.
+
+    For geometric accumulation: the chain's F becomes (F^n p)^(1 / (n + 1)). With a shape h(n) and power 1 this is
+    p = F (h(n) / h(n + 1))^(n + 1). A filler of this quality or better pays, whatever it says.
+
+    Args:
+        value: reward of an accumulated score and a number of steps, monotone in the score: :meth:`ChainReward.value`.
+        score: F of the chain before, in (0, 1].
+        steps: n before, >= 1.
+    """
+    score, steps = torch.broadcast_tensors(score.double(), steps.double())
+    before = value(score, steps)
+
+    def pays(filler: torch.Tensor) -> torch.Tensor:
+        longer = torch.exp((steps * score.log() + filler.log()) / (steps + 1))
+        # A hair of tolerance: without a shape, equal chains must come out as equal.
+        return value(longer, steps + 1) >= before * (1 - 1e-12)
+
+    low, high = torch.zeros_like(score), torch.ones_like(score)
+    possible = pays(high)
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = pays(middle)
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    return torch.where(possible, high, torch.nan)

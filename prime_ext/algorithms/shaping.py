@@ -1,0 +1,181 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv 2411.11681).
+
+Three shapes: the Weibull of the paper, the Gaussian of its predecessor, and the function in the README of the PSPO
+repository, which is neither. The rule for chains of one step is not part of a shape, see ``chain_reward.py``.
+"""
+
+import math
+from collections.abc import Callable
+from functools import reduce
+
+import torch
+
+WEIBULL_SHAPE, WEIBULL_SCALE = 1.5, 8.0
+# As published: the peak comes out as 0.9999956. The exact constant is 10.7350476.
+WEIBULL_CONSTANT = 10.735
+
+
+def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
+    """The number of steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
+
+    Raises:
+        ValueError: scale or shape not above 0, or a shape of at most 1, which has no peak inside.
+    """
+    if not (scale > 0 and 1 < shape < math.inf):
+        raise ValueError(
+            f"a Weibull with shape={shape!r} and scale={scale!r} has no peak; want shape > 1 and scale > 0"
+        )
+    return scale * ((shape - 1) / shape) ** (1 / shape)
+
+
+def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
+    """The factor that makes the peak of the Weibull density 1: scale / shape * u^-u * e^u with u = (shape - 1) / shape.
+
+    10.7350476 by default. Raises ValueError as :func:`weibull_mode`.
+    """
+    weibull_mode(shape, scale)
+    power = (shape - 1) / shape
+    return scale / shape * power**-power * math.exp(power)
+
+
+def weibull(
+    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = None
+) -> torch.Tensor:
+    """C (k / l) (t / l)^(k-1) exp(-(t / l)^k) with k = shape, l = scale: the adjusted Weibull of PSPO-WRS.
+
+    In [0, 1], one peak at :func:`weibull_mode`, 0 for t <= 0. The published curve gives .680871 for one step; the rule
+    that such a chain is worth 0 is not part of it.
+
+    Args:
+        steps: numbers of steps t, of any shape, whole or not.
+        constant: C; None takes the one that makes the peak 1, which for the published shape and scale is the published
+            10.735, so that results are the published ones (their peak is 0.9999956).
+
+    Raises:
+        ValueError: parameters without a peak, a constant not above 0, steps that are not finite.
+    """
+    t = _checked(steps)
+    if constant is None:
+        published = (shape, scale) == (WEIBULL_SHAPE, WEIBULL_SCALE)
+        constant = WEIBULL_CONSTANT if published else weibull_constant(shape, scale)
+    if not (constant > 0 and shape > 0 and scale > 0):
+        raise ValueError(f"shape={shape!r}, scale={scale!r} and constant={constant!r} of a Weibull must be above 0")
+    ratio = t.clamp_min(0) / scale
+    value = constant * shape / scale * torch.exp(torch.special.xlogy(shape - 1, ratio) - ratio**shape)
+    return torch.where(t > 0, value, 0.0).to(_result_dtype(steps))
+
+
+def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float | None = 5.0) -> torch.Tensor:
+    """area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)): the shape of CN-PPO, the predecessor of PSPO-WRS.
+
+    With the published values the peak is .99736 at 4 steps. Another std with the same area has another peak.
+
+    Args:
+        steps: numbers of steps t.
+        area: the factor on the density; None makes the peak 1.
+
+    Raises:
+        ValueError: std or area not above 0, steps that are not finite.
+    """
+    t = _checked(steps)
+    if not (std > 0 and (area is None or area > 0)):
+        raise ValueError(f"std={std!r} and area={area!r} of a Gaussian must be above 0")
+    peak = 1.0 if area is None else area / (std * math.sqrt(2 * math.pi))
+    return (peak * torch.exp(-(((t - mean) / std) ** 2) / 2)).to(_result_dtype(steps))
+
+
+def released(
+    score: torch.Tensor,
+    steps: torch.Tensor,
+    growth: float = 0.5,
+    peak: float = 4.0,
+    slope: float = 0.1,
+    steepness: float = 10.0,
+    good: float = 0.88433,
+    poor: float = 0.21159,
+    bad: float = 0.2,
+) -> torch.Tensor:
+    """The function ``ff(s, t)`` that the README and the code of the PSPO repository contain, which is not the paper's.
+
+    s e^(growth t) up to the peak; behind it b (1 - z + z g) with b = s e^(growth peak) and
+    z = sigmoid(steepness (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and
+    e^(d (s - poor) / good) otherwise. 0 for t <= 0, where the original returns nothing. The released reward is s times
+    this: power 2 of the score.
+
+    Continuous in t with a kink at the peak, monotone in s, and
+
+    * unbounded: for every s > poor it grows with t without end, so longer chains of the same quality are paid more;
+    * discontinuous in s for t > peak: at ``bad`` it jumps up by e^(d (1 + (bad - poor) / good)) (1.10 at 5 steps, 1.48
+      at 8, 4.85 at 20), at ``good`` by e^(d poor / good) (1.02, 1.10, 1.47).
+
+    good and poor are taken to be mean scores of steps labelled 1 and -1; a third constant of the original, .30336, is
+    never read there.
+
+    Args:
+        score: accumulated scores s, in [0, 1]; broadcast with the steps.
+        steps: numbers of steps t.
+
+    Raises:
+        ValueError: scores or steps that are not finite, a value above what the dtype holds (float32: some 900 steps).
+    """
+    return score * released_factor(score, steps, growth, peak, slope, steepness, good, poor, bad)
+
+
+def released_factor(
+    score: torch.Tensor,
+    steps: torch.Tensor,
+    growth: float = 0.5,
+    peak: float = 4.0,
+    slope: float = 0.1,
+    steepness: float = 10.0,
+    good: float = 0.88433,
+    poor: float = 0.21159,
+    bad: float = 0.2,
+) -> torch.Tensor:
+    """:func:`released` without its factor s: what the score is multiplied by. Same arguments and errors."""
+    t, s = torch.broadcast_tensors(_checked(steps), _checked(score, "scores"))
+    behind = slope * (t - peak)
+    rate = torch.where(s > good, 1.0, torch.where((s > 0) & (s < bad), -1.0, (s - poor) / good))
+    gate = torch.sigmoid(steepness * (t - peak))
+    late = math.exp(growth * peak) * (1 - gate + gate * torch.exp(behind * rate))
+    # The early branch is taken at the peak at the latest, so that its exponential cannot overflow for a late t.
+    factor = torch.where(t <= peak, torch.exp(growth * t.clamp_max(peak)), late)
+    factor = torch.where(t > 0, factor, 0.0).to(_result_dtype(score, steps))
+    if not factor.isfinite().all():
+        most = int(t[~factor.isfinite()].max())
+        raise ValueError(f"the released shape grows without end: {most} steps are above what {factor.dtype} holds")
+    return factor
+
+
+def _checked(value: torch.Tensor, what: str = "numbers of steps") -> torch.Tensor:
+    if not value.isfinite().all():
+        raise ValueError(f"{what} must be finite, got {value[~value.isfinite()].flatten()[0].item()}")
+    # One number per response: float64 costs nothing, and exponents of long chains need it.
+    return value.double()
+
+
+def _result_dtype(*inputs: torch.Tensor) -> torch.dtype:
+    return reduce(torch.promote_types, (value.dtype for value in inputs), torch.float32)
+
+
+# What a score is multiplied by, from the score, the number of steps and the parameters of the shape.
+SHAPES: dict[str, Callable[..., torch.Tensor]] = {
+    "none": lambda score, steps: torch.ones_like(_checked(steps), dtype=_result_dtype(steps)),
+    "weibull": lambda score, steps, **parameters: weibull(steps, **parameters),
+    "gaussian": lambda score, steps, **parameters: gaussian(steps, **parameters),
+    "released": released_factor,
+}
+SHAPES_OF_THE_SCORE = ("released",)

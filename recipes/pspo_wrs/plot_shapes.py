@@ -1,0 +1,108 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every shape of the length factor, and the score at which one more step pays under it: ``docs/pspo_shapes.png``.
+
+    python -m recipes.pspo_wrs.plot_shapes [--out docs/pspo_shapes.png]
+
+Nothing is trained or measured here: the curves are the functions of ``prime_ext.algorithms``.
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import torch
+
+from prime_ext.algorithms.chain_reward import ChainReward, break_even_filler
+from recipes.quickstart.files import atomic_path
+
+REWARDS = {
+    "none": ChainReward(),
+    "Weibull (paper)": ChainReward(shape="weibull"),
+    "Gaussian (CN-PPO)": ChainReward(shape="gaussian"),
+    "released code": ChainReward(power=2.0, shape="released"),
+}
+COLOURS = {
+    "none": "#5b6572",
+    "Weibull (paper)": "#2166ac",
+    "Gaussian (CN-PPO)": "#1b7837",
+    "released code": "#d66014",
+}
+SCORES = (0.6, 0.9)
+MOST_STEPS = 20
+
+
+def factors(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
+    """Reward of 1 .. ``most`` equal steps, over that of four."""
+    steps = torch.arange(1, most + 1)
+    value = reward.value(torch.full((most,), score, dtype=torch.float64), steps)
+    return (value / value[3]).tolist()
+
+
+def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
+    """Score at which a further step pays, for chains of 2 .. ``most`` steps; NaN where it never does."""
+    return break_even_filler(reward.value, torch.tensor(score), torch.arange(2, most + 1)).tolist()
+
+
+def plot_shapes(path: str | Path) -> None:
+    """Write the picture, atomically."""
+    plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
+    figure, (shapes, *breaks) = plt.subplots(1, 3, figsize=(14, 4.6), layout="constrained")
+    for name, reward in REWARDS.items():
+        for score, style in zip(SCORES, ("--", "-"), strict=True):
+            # Only the released code reads the score.
+            if reward.shape == "released" or score == SCORES[-1]:
+                label = f"{name}, score {score}" if reward.shape == "released" else name
+                steps = range(1, MOST_STEPS + 1)
+                shapes.plot(steps, factors(reward, score), style, color=COLOURS[name], marker=".", label=label)
+    shapes.set(ylim=(0, 5.1), xlabel="steps of equal score", ylabel="reward, four steps = 1")
+    shapes.set_title("Reward by number of steps")
+    shapes.legend(frameon=False, fontsize=9)
+    for axis, score in zip(breaks, SCORES, strict=True):
+        for name, reward in REWARDS.items():
+            values = fillers(reward, score)
+            axis.plot(range(2, MOST_STEPS + 1), values, color=COLOURS[name], marker=".", label=name)
+            never = next((n for n, value in enumerate(values, start=2) if math.isnan(value)), None)
+            if never is not None:
+                # Two shapes can end at the same number of steps: the wider mark stays visible behind the other.
+                size, width = (12, 3) if reward.shape == "weibull" else (8, 1.5)
+                mark = {"marker": "x", "markersize": size, "markeredgewidth": width, "clip_on": False}
+                axis.plot([never], [1.0], color=COLOURS[name], **mark)
+        axis.set(ylim=(0, 1.02), xlim=(1, MOST_STEPS + 0.5), xlabel="steps before it", ylabel="score of one more step")
+        axis.set_title(
+            f"One more step pays above the line\n(chain of score {score}; x: from here on never)", fontsize=11
+        )
+    for axis in (shapes, *breaks):
+        axis.grid(alpha=0.25)
+        axis.xaxis.set_major_locator(matplotlib.ticker.MultipleLocator(4))
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110)
+    plt.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/pspo_shapes.png"), help="picture to write")
+    out = parser.parse_args(arguments).out
+    plot_shapes(out)
+    print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Implicit step rewards as scores, accumulated, shaped and placed on tokens."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_batches import NAN, batches, step_scores
+
+from prime_ext.algorithms.accumulation import MODES
+from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.process_shaping import PLACES, ProcessShaping
+from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.shaping import SHAPES
+from prime_ext.algorithms.step_credit import StepCredit, min_form
+from prime_ext.algorithms.step_scores import StepScore
+from prime_ext.algorithms.steps import end_mask, place_at_ends, step_spans, sum_over_steps
+
+seeds = st.integers(0, 1000)
+SIGMOID = StepScore("sigmoid")
+PAPER = ChainReward(shape="weibull")
+
+
+def random_spans(batch, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return step_spans(torch.rand(batch.mask_BT.shape, generator=generator) < 0.5, batch.mask_BT)
+
+
+# ---- scores ------------------------------------------------------------------------------------------------------
+
+
+def test_golden_scores_of_summed_rewards():
+    """sigmoid(1) = .731059, sigmoid(-2) = .119203, sigmoid(1 - 2) = .268941."""
+    sum_BS, mask_BS = torch.tensor([[1.0, -2.0, NAN]]), torch.tensor([[1, 1, 0]])
+    assert StepScore("none")(sum_BS, mask_BS).tolist() == [[1.0, -2.0, 0.0]]
+    assert SIGMOID(sum_BS, mask_BS)[0].tolist() == pytest.approx([0.731059, 0.119203, 0.0], abs=5e-7)
+    prefix = StepScore("prefix_sigmoid")(sum_BS, mask_BS)
+    assert prefix[0].tolist() == pytest.approx([0.731059, 0.268941, 0.0], abs=5e-7)
+    assert StepScore("sigmoid", 0.5)(2 * sum_BS, mask_BS)[0].tolist() == SIGMOID(sum_BS, mask_BS)[0].tolist()
+
+
+@given(step_scores(-50.0, 50.0))
+def test_scores_are_probabilities_whatever_the_sums(steps):
+    sum_BS, mask_BS = steps
+    for name in ("sigmoid", "prefix_sigmoid"):
+        score_BS = StepScore(name, 10.0)(sum_BS, mask_BS)
+        assert (score_BS >= 0).all() and (score_BS <= 1).all() and not score_BS[~mask_BS].any()
+
+
+def test_the_last_prefix_score_is_the_prms_probability_of_success():
+    sum_BS = torch.tensor([[0.5, -1.5, 0.25]])
+    score_BS = StepScore("prefix_sigmoid")(sum_BS, torch.ones(1, 3))
+    last_B = ChainReward("last")(score_BS, torch.ones(1, 3)).reward_B
+    assert float(last_B) == pytest.approx(1 / (1 + math.exp(0.75)))
+
+
+def test_a_step_that_says_nothing_has_the_score_one_half():
+    assert SIGMOID(torch.zeros(1, 4), torch.ones(1, 4)).tolist() == [[0.5] * 4]
+
+
+@pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
+def test_sums_that_are_not_finite_are_an_error_even_where_their_sigmoid_is_a_number(bad):
+    with pytest.raises(ValueError, match=f"step 2 of row 0 has the score {bad}, which is not finite"):
+        SIGMOID(torch.tensor([[1.0, bad]]), torch.ones(1, 2))
+    with pytest.raises(ValueError, match="step score 'tanh' is not one of none, sigmoid, prefix_sigmoid"):
+        StepScore("tanh")(torch.zeros(1, 1), torch.ones(1, 1))
+
+
+# ---- place -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("credit", ["sum", "min_form"])
+@given(batch=batches(padding=True), seed=seeds)
+def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(place, credit, batch, seed):
+    spans = random_spans(batch, seed)
+    shaping = ProcessShaping("step", credit=StepCredit(credit), score=SIGMOID, chain=PAPER, place=place)
+    paid_BT, source_BT = shaping(batch.reward_BT, batch.mask_BT, spans)
+    where = {"last_token": last_token_mask(batch.mask_BT), "step_ends": end_mask(spans), "tokens": batch.mask_BT}
+    assert torch.equal(source_BT.bool(), where[place].bool()) and not paid_BT[~source_BT.bool()].any()
+    for i in batch.rows:
+        ends = spans.end_BS[i, spans.mask_BS[i]].tolist()
+        tokens, scores, start = batch.tokens(i), [], 0
+        for end in ends:
+            inside = [t for t in tokens if start <= t <= end]
+            scores.append(1 / (1 + math.exp(-sum(float(batch.reward_BT[i, t]) for t in inside))))
+            start = end + 1
+        n = len(ends)
+        factor = 10.735 * 1.5 / 8 * math.sqrt(n / 8) * math.exp(-((n / 8) ** 1.5)) if n > 1 else 0.0
+        assert float(paid_BT[i].sum()) == pytest.approx(math.prod(scores) ** (1 / n) * factor, abs=1e-6)
+
+
+def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
+    spans = step_spans(torch.tensor([[0, 1, 1, 0]]), torch.ones(1, 4))
+    reward_BT = torch.tensor([[0.5, 0.5, -2.0, 1.0]])
+    common = {"score": SIGMOID, "chain": ChainReward(), "place": "step_ends"}
+    equal_BT, _ = ProcessShaping("step", **common)(reward_BT, torch.ones(1, 4), spans)
+    total = float(equal_BT.sum())
+    assert equal_BT[0].tolist() == pytest.approx([0.0, total / 3, total / 3, total / 3])
+    worst_BT, _ = ProcessShaping("step", credit=StepCredit("min_form", 0.01), **common)(
+        reward_BT, torch.ones(1, 4), spans
+    )
+    assert worst_BT[0].tolist() == pytest.approx([0.0, 0.0, total, 0.0], abs=1e-6)
+    with pytest.raises(ValueError, match="the credit 'delta' has no shares of one reward"):
+        ProcessShaping("step", credit=StepCredit("delta"), **common)(reward_BT, torch.ones(1, 4), spans)
+    with pytest.raises(ValueError, match="place 'middle' is not one of last_token, step_ends, tokens"):
+        ProcessShaping("step", chain=ChainReward("sum"), place="middle")(reward_BT, torch.ones(1, 4), spans)
+
+
+@given(batches(), seeds, st.sampled_from(["none", "weibull", "gaussian"]))
+def test_without_an_accumulation_each_step_is_paid_times_the_length_factor(batch, seed, shape):
+    spans = random_spans(batch, seed)
+    chain, credit = ChainReward("none", shape=shape), StepCredit("min_form")
+    paid_BT, source_BT = ProcessShaping("step", credit=credit, score=SIGMOID, chain=chain)(
+        batch.reward_BT, batch.mask_BT, spans
+    )
+    score_BS = SIGMOID(sum_over_steps(batch.reward_BT, spans), spans.mask_BS)
+    plain_BT = place_at_ends(min_form(score_BS, spans.mask_BS), spans)
+    factor_B = torch.ones(len(plain_BT)) if shape == "none" else chain.length_factor(spans.count_B)
+    torch.testing.assert_close(paid_BT, plain_BT * factor_B[:, None])
+    assert torch.equal(source_BT, end_mask(spans))
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+@pytest.mark.parametrize("name", ["sigmoid", "prefix_sigmoid"])
+def test_every_combination_is_finite_for_empty_single_and_long_responses(mode, shape, name):
+    mask_BT = torch.zeros(4, 800)
+    mask_BT[1, 0], mask_BT[2, :3], mask_BT[3] = 1, 1, 1
+    reward_BT = torch.where(mask_BT.bool(), 0.05 * torch.randn(4, 800, generator=torch.Generator().manual_seed(0)), NAN)
+    spans = step_spans(torch.ones(4, 800), mask_BT)
+    shaping = ProcessShaping("step", score=StepScore(name), chain=ChainReward(mode, shape=shape))
+    paid_BT, _ = shaping(reward_BT, mask_BT, spans)
+    assert paid_BT.isfinite().all() and not paid_BT[:2].any()
+    assert float(paid_BT[2].sum()) > 0
+
+
+def test_the_value_of_the_chains_can_be_asked_for():
+    spans = step_spans(torch.tensor([[1, 0, 1]]), torch.ones(1, 3))
+    shaping = ProcessShaping("step", score=SIGMOID, chain=PAPER)
+    reward_BT = torch.tensor([[1.0, 0.5, 0.5]])
+    value = shaping.chain_value(reward_BT, spans)
+    paid_BT, _ = shaping(reward_BT, torch.ones(1, 3), spans)
+    assert value.count_B.tolist() == [2] and float(value.reward_B) == pytest.approx(float(paid_BT.sum()))
+    assert float(value.score_B) == pytest.approx(0.731059, abs=5e-7)

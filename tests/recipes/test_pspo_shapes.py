@@ -1,0 +1,45 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The picture of the shapes: what its curves say, and that it is written."""
+
+import math
+
+import pytest
+
+from recipes.pspo_wrs.plot_shapes import REWARDS, SCORES, factors, fillers, main
+
+PAPER, CN_PPO, RELEASED = REWARDS["Weibull (paper)"], REWARDS["Gaussian (CN-PPO)"], REWARDS["released code"]
+
+
+def test_four_steps_are_the_peak_of_all_shapes_but_the_released_one_which_has_none():
+    for reward in (PAPER, CN_PPO):
+        assert max(factors(reward, 0.9)) == 1.0
+    released = factors(RELEASED, 0.9)
+    assert released == sorted(released) and released[-1] == pytest.approx(36.598 / 7.389, abs=1e-3)
+    assert factors(REWARDS["none"], 0.9) == [0.0] + [pytest.approx(1.0)] * 19
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_behind_the_peak_a_filler_stops_to_pay_except_with_the_released_code_where_it_becomes_easier(score):
+    for reward in (PAPER, CN_PPO):
+        assert math.isnan(fillers(reward, score)[-1])
+    late = fillers(RELEASED, score)[5:]
+    assert late == sorted(late, reverse=True) and late[-1] < score
+
+
+def test_the_picture_is_written_where_it_is_wanted_and_the_command_says_so(tmp_path, capsys):
+    main(["--out", str(tmp_path / "shapes.png")])
+    assert (tmp_path / "shapes.png").read_bytes()[:4] == b"\x89PNG"
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'shapes.png'}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["shapes.png"]
