@@ -11,4 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The explicit view of a response as steps: where they begin and end. No torch, no verl."""
+"""Responses as steps: where they begin and end, and a reward model that judges each. No verl.
+
+Splitting, labels and data need no torch; training and the local scorer do.
+"""

@@ -90,6 +90,12 @@ def has_content(text: str, start: int, end: int) -> bool:
     return False
 
 
+def marker_end(step: str) -> int:
+    """Where the text behind the marker at the start of a step begins; 0 without a marker."""
+    match = next(filter(None, (pattern.match(step) for pattern in _MARKERS.values())), None)
+    return match.end() if match else 0
+
+
 def _with_content(text: str, starts: Iterable[int]) -> list[int]:
     """Leave out the starts behind which, up to the next, nothing is written: that belongs to the step before."""
     kept = [end for end in starts if 0 < end < len(text)]

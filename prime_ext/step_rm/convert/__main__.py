@@ -1,0 +1,249 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``python -m prime_ext.step_rm.convert``: labelled steps of public data sets into one parquet file.
+
+    python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl --math-shepherd math-shepherd.jsonl \\
+        --processbench gsm8k.json --hold-out processbench --output steps.parquet
+
+Options of formats may be repeated and mixed; all files share one split by the hash of the question, see
+prime_ext/step_rm/question_split.py. Every row that cannot be read is one line on stderr. Exits with 2 and one line when
+nothing can be written.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from prime_ext.step_rm.convert.formats import FORMATS
+from prime_ext.step_rm.convert.rows import AFTER_ERROR, NEUTRAL, BadRow, Context, numbered_rows
+from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
+from prime_ext.step_rm.records import LabelledStep, StoredStep, write_steps
+
+_MAPPED = {"positive": 1, "negative": -1, "drop": None}
+
+
+@dataclass
+class Conversion:
+    """Two passes over the files: the first counts what each input is labelled, the second writes.
+
+    Attributes:
+        arguments: of the command line.
+        counts: what was left out, mended and written.
+        votes: how often each input has each label, by its hash.
+        held_out: groups of questions of the sources that are test data altogether.
+    """
+
+    arguments: argparse.Namespace
+    counts: Counter[str] = field(default_factory=Counter)
+    votes: dict[bytes, list[int]] = field(default_factory=dict)
+    held_out: set[str] = field(default_factory=set)
+
+    def _rows(self, name: str, path: Path, report: bool) -> Iterator[LabelledStep]:
+        rule = self.arguments.after_error or ("drop" if name == "processbench" else "keep")
+        context = Context(rule, self.arguments.keep_flagged)
+        convert = FORMATS[name](f"{name}:{path.name.partition('.')[0]}", context)
+        malformed, number = 0, 0
+        for number, row in tqdm(numbered_rows(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                if not isinstance(row, Mapping):
+                    raise BadRow(f"not an object but {str(row)[:40]!r}")
+                # Whole rows only: nothing of a row that breaks in the middle is kept.
+                steps = list(convert(row))
+            except BadRow as error:
+                malformed += 1
+                if report:
+                    print(f"{path} row {number}: {error}", file=sys.stderr)
+                continue
+            for step in steps:
+                neutral = self.arguments.neutral
+                label = step.label if step.label or neutral == "keep" else _MAPPED[neutral]
+                if label is None:
+                    context.counts["neutral: dropped"] += 1
+                else:
+                    yield replace(step, label=label)
+        if report:
+            self.counts += context.counts
+            self.counts["malformed rows"] += malformed
+            self.counts["rows"] += number
+            if number == 0:
+                raise StepRMError(f"{path} has no rows")
+            if malformed > self.arguments.max_malformed * number:
+                raise StepRMError(
+                    f"{path}: {malformed} of {number} rows are not in the format {name}; "
+                    f"--max-malformed {self.arguments.max_malformed} allows fewer"
+                )
+
+    def _steps(self, report: bool) -> Iterator[tuple[str, LabelledStep]]:
+        for name, path in self.arguments.files:
+            for step in self._rows(name, path, report):
+                yield name, step
+
+    def _group(self, step: LabelledStep) -> str:
+        first = step.previous[0] if step.previous else step.current
+        return group_of(step.question or first, self.arguments.near_duplicates)
+
+    def count(self) -> None:
+        """The first pass."""
+        for name, step in self._steps(report=True):
+            self.votes.setdefault(input_key(step), [0] * len(LABELS))[LABELS.index(step.label)] += 1
+            if name in self.arguments.hold_out:
+                self.held_out.add(self._group(step))
+
+    def stored(self) -> Iterator[StoredStep]:
+        """The second pass: every input once, with the label that most rows give it."""
+        options = self.arguments
+        places: dict[bytes, str] = {}
+        for name, step in self._steps(report=False):
+            votes = self.votes.pop(input_key(step), None)
+            if votes is None:
+                self.counts["duplicates merged"] += 1
+                continue
+            if sorted(votes)[-1] == sorted(votes)[-2]:
+                self.counts["contradictory labels: dropped"] += sum(votes)
+                continue
+            group = self._group(step)
+            split = split_of(group, options.validation, options.test, options.seed)
+            if group in self.held_out:
+                if name not in options.hold_out and split != "test":
+                    self.counts["moved to test: question of a held-out source"] += 1
+                split = "test"
+            if not step.question and places.setdefault(pair_key(step), split) != split:
+                self.counts["dropped: step without question, known to another split"] += 1
+                continue
+            self.counts[f"split {split}"] += 1
+            self.counts[f"label {LABELS[votes.index(max(votes))]}"] += 1
+            # Attributes of the step, with the label of the majority.
+            yield StoredStep(**{**vars(step), "label": LABELS[votes.index(max(votes))]}, split=split, group=group)
+
+    def summary(self) -> dict[str, object]:
+        options = self.arguments
+        chosen = ("neutral", "after_error", "keep_flagged", "near_duplicates", "validation", "test", "seed", "hold_out")
+        return {
+            "files": [f"{name}:{path.name}" for name, path in options.files],
+            "options": {key: getattr(options, key) for key in chosen},
+            "counts": dict(sorted(self.counts.items())),
+        }
+
+
+def input_key(step: LabelledStep) -> bytes:
+    """The same for what a model would see as the same, white space aside."""
+    parts = [" ".join(part.split()) for part in (step.question, *step.previous, step.current)]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).digest()
+
+
+def pair_key(step: LabelledStep) -> bytes:
+    """The previous and the current step in normal form: without a question nothing else tells inputs apart."""
+    parts = [normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).digest()
+
+
+class _Append(argparse.Action):
+    """Files of all formats in one list, in the order given."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        name = (option_string or "").lstrip("-").replace("-", "_")
+        namespace.files = [*namespace.files, *((name, Path(value)) for value in values)]
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m prime_ext.step_rm.convert",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.set_defaults(files=[])
+    for name, converter in FORMATS.items():
+        lines = (converter.__doc__ or "").strip().splitlines()[0]
+        top.add_argument(
+            f"--{name.replace('_', '-')}", nargs="+", action=_Append, metavar="FILE", dest=f"_{name}", help=lines
+        )
+    top.add_argument("--output", type=Path, required=True, help="the parquet file")
+    top.add_argument("--neutral", choices=NEUTRAL, default="keep", help="what becomes of the label 0 (default: keep)")
+    top.add_argument(
+        "--after-error",
+        choices=AFTER_ERROR,
+        help="steps behind the first wrong one: no label, -1, or as labelled (default: drop for ProcessBench, which "
+        "has no labels there, and keep; PSPO and PRM800K are never changed)",
+    )
+    top.add_argument("--keep-flagged", action="store_true", help="PRM800K: keep completions that a labeler flagged")
+    top.add_argument("--validation", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    top.add_argument("--test", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    top.add_argument("--seed", type=int, default=0, help="of the split")
+    top.add_argument(
+        "--hold-out",
+        action="append",
+        default=[],
+        choices=tuple(FORMATS),
+        metavar="FORMAT",
+        help="all questions of this format are test data, in the files of other formats too",
+    )
+    top.add_argument(
+        "--near-duplicates",
+        choices=NEAR_DUPLICATES,
+        default="numbers",
+        help="whether long questions that differ in numbers only stay together (default: numbers, they do)",
+    )
+    top.add_argument(
+        "--max-malformed", type=float, default=0.1, help="share of unreadable rows per file to accept (default: 0.1)"
+    )
+    return top
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Convert and write. Returns the summary.
+
+    Raises:
+        StepRMError: see its message.
+    """
+    if not arguments.files:
+        raise StepRMError(f"no input; give one of {', '.join('--' + name.replace('_', '-') for name in FORMATS)}")
+    if not (arguments.validation >= 0 <= arguments.test and arguments.validation + arguments.test < 1):
+        raise StepRMError(f"--validation {arguments.validation} and --test {arguments.test} must add up to less than 1")
+    conversion = Conversion(arguments)
+    conversion.count()
+    if not conversion.votes:
+        raise StepRMError(f"no labelled step in {', '.join(str(path) for _, path in arguments.files)}")
+
+    def described() -> str:
+        return json.dumps(conversion.summary())
+
+    write_steps(arguments.output, conversion.stored(), described)
+    return conversion.summary()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    try:
+        summary = run(parser().parse_args(words))
+    except StepRMError as error:
+        print(f"prime_ext: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    print(json.dumps(summary, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One converter per public format: a row in, labelled steps out.
+
+A converter is made for one file and meets its rows in order. It raises :class:`BadRow` for a row it cannot read.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prime_ext.step_rm.convert.rows import BadRow, Context, cut_after_error, listed, text
+from prime_ext.step_rm.records import LabelledStep
+
+Convert = Callable[[Mapping[str, Any]], Iterator[LabelledStep]]
+
+PSPO_SEPARATOR = re.compile(r"\s*</s>\s*<s>\s*")
+_PSPO_MARKER = re.compile(r"\s*(?:\[(\d{1,3})\]|(\d{1,3})\.)")
+SHEPHERD_TAG = "\u043a\u0438"
+_FIRST_STEP = re.compile(r"step\s*1\s*:", re.IGNORECASE)
+
+
+def pspo(source: str, context: Context) -> Convert:
+    """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and CN-PPO, one step a row.
+
+    The rows of a response follow one another, each with its predecessor only. A row whose previous step is the step of
+    the row before goes on with its response; so all previous steps become known. There is no question.
+    """
+    chain: list[str] = []
+    offset = 0
+
+    def convert(row: Mapping[str, Any]) -> Iterator[LabelledStep]:
+        nonlocal chain, offset
+        label = str(row.get("label")).strip()
+        if label not in ("-1", "0", "1"):
+            raise BadRow(f"label must be -1, 0 or 1, got {row.get('label')!r}")
+        parts = [part.strip() for part in PSPO_SEPARATOR.split(text(row.get("sentence"), "sentence"))]
+        if len(parts) > 2 or not all(parts):
+            raise BadRow(f"sentence has {len(parts)} parts between </s><s>, some may be empty; one or two are right")
+        *before, current = parts
+        if not before:
+            chain, offset = [], 0
+        elif chain[-1:] != before:
+            context.counts["pspo: response begins in the middle"] += 1
+            marker = _PSPO_MARKER.match(current)
+            # Without its beginning only the marker tells the place.
+            chain, offset = before, max(0, int(marker[1] or marker[2]) - 2) if marker else 0
+        yield LabelledStep("", tuple(chain), current, int(label), offset + len(chain), source)
+        chain = [*chain, current]
+
+    return convert
+
+
+def prm800k(source: str, context: Context) -> Convert:
+    """Rows of OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step, alternatives included.
+
+    The previous steps are those that the labeler chose, or wrote. What has no rating makes no row. After a step of
+    which nothing was chosen nothing follows.
+    """
+
+    def convert(row: Mapping[str, Any]) -> Iterator[LabelledStep]:
+        question, label = row.get("question"), row.get("label")
+        if not isinstance(question, Mapping) or not isinstance(label, Mapping):
+            raise BadRow("question and label must be objects")
+        problem = text(question.get("problem"), "question.problem")
+        previous: list[str] = []
+        for index, step in enumerate(listed(label, "steps")):
+            if not isinstance(step, Mapping):
+                raise BadRow(f"step {index + 1} must be an object")
+            completions = step.get("completions") or []
+            for completion in completions:
+                if not isinstance(completion, Mapping) or completion.get("rating") not in (-1, 0, 1, None):
+                    raise BadRow(f"step {index + 1}: a completion without a rating of -1, 0, 1 or null")
+                if completion.get("rating") is None:
+                    context.counts["prm800k: no rating"] += 1
+                elif completion.get("flagged") and not context.keep_flagged:
+                    context.counts["prm800k: flagged"] += 1
+                else:
+                    current = text(completion.get("text"), f"step {index + 1}: text")
+                    yield LabelledStep(problem, tuple(previous), current, completion["rating"], index, source)
+            chosen, written = step.get("chosen_completion"), step.get("human_completion")
+            if isinstance(chosen, int) and 0 <= chosen < len(completions):
+                previous.append(text(completions[chosen].get("text"), f"step {index + 1}: chosen text"))
+            elif isinstance(written, Mapping):
+                previous.append(text(written.get("text"), f"step {index + 1}: text of the labeler"))
+            elif chosen is not None:
+                raise BadRow(f"step {index + 1}: chosen_completion {chosen!r} is none of {len(completions)}")
+            else:
+                return
+
+    return convert
+
+
+def _shepherd_parts(row: Mapping[str, Any]) -> tuple[list[str], list[int]]:
+    """Texts before the tags and the sign at each, from the two columns side by side."""
+    given, labelled = text(row.get("input"), "input"), text(row.get("label"), "label")
+    *pieces, _ = given.split(SHEPHERD_TAG)
+    if not pieces:
+        raise BadRow(f"input has no step tag {SHEPHERD_TAG}")
+    signs, at = [], 0
+    for number, piece in enumerate(pieces, start=1):
+        at += len(piece)
+        sign = labelled[at : at + 1]
+        if sign not in ("+", "-") or labelled[at - len(piece) : at] != piece:
+            raise BadRow(f"label does not say + or - at tag {number} of input")
+        signs.append(1 if sign == "+" else -1)
+        at += 1
+    return pieces, signs
+
+
+def math_shepherd(source: str, context: Context) -> Convert:
+    """Rows of Math-Shepherd (arXiv 2312.08935): ``input`` with a tag after each step, ``label`` with + or - instead.
+
+    The question ends where "Step 1:" begins, or else behind its last question mark before the first tag. A tag inside
+    the question labels no step and is left out, with the text kept.
+    """
+
+    def convert(row: Mapping[str, Any]) -> Iterator[LabelledStep]:
+        pieces, signs = _shepherd_parts(row)
+        number = next((k for k, piece in enumerate(pieces) if _FIRST_STEP.search(piece)), 0)
+        match = _FIRST_STEP.search(pieces[number])
+        cut = match.start() if match else pieces[0].rfind("?") + 1
+        if cut == 0 and not (match and number):
+            raise BadRow("input has neither 'Step 1:' nor a question mark behind its question")
+        question = text("".join([*pieces[:number], pieces[number][:cut]]), "question").strip()
+        context.counts["math_shepherd: tag in the question"] += number
+        steps = [piece.strip() for piece in [pieces[number][cut:], *pieces[number + 1 :]]]
+        labels = cut_after_error(list(signs[number:]), context.after_error)
+        yield from _chain(question, steps, labels, source)
+
+    return convert
+
+
+def processbench(source: str, context: Context) -> Convert:
+    """Rows of ProcessBench (arXiv 2412.06559): ``label`` is the first wrong step from 0, -1 for none.
+
+    Steps before it are right, it is wrong; what follows has no label, or -1 with ``after_error`` = negative.
+    """
+
+    def convert(row: Mapping[str, Any]) -> Iterator[LabelledStep]:
+        question = text(row.get("problem"), "problem")
+        steps, first = listed(row, "steps"), row.get("label")
+        if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < len(steps):
+            raise BadRow(f"label must be -1 or the index of the first wrong of {len(steps)} steps, got {first!r}")
+        labels: list[int | None] = [1] * len(steps)
+        if first >= 0:
+            labels = [*[1] * first, -1, *[None] * (len(steps) - first - 1)]
+        yield from _chain(question, steps, cut_after_error(labels, context.after_error), source)
+
+    return convert
+
+
+def chains(source: str, context: Context) -> Convert:
+    """``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null, ...]}``; also TRL's ``prompt`` and
+    ``completions`` with true and false."""
+
+    def convert(row: Mapping[str, Any]) -> Iterator[LabelledStep]:
+        question = next((row[name] for name in ("question", "prompt", "problem") if row.get(name)), None)
+        steps = listed(row, "steps" if "steps" in row else "completions")
+        labels = listed(row, "labels")
+        if len(steps) != len(labels):
+            raise BadRow(f"{len(steps)} steps and {len(labels)} labels")
+        numbers = [(1 if label else -1) if isinstance(label, bool) else label for label in labels]
+        if not all(number in (-1, 0, 1, None) for number in numbers):
+            raise BadRow(f"labels must be -1, 0, 1 or null, or true and false, got {str(labels)[:60]}")
+        yield from _chain(text(question, "question"), steps, cut_after_error(numbers, context.after_error), source)
+
+    return convert
+
+
+def _chain(question: str, steps: list[Any], labels: list[int | None], source: str) -> Iterator[LabelledStep]:
+    texts = tuple(text(step, f"step {number}") for number, step in enumerate(steps, start=1))
+    for index, label in enumerate(labels):
+        if label is not None:
+            yield LabelledStep(question, texts[:index], texts[index], label, index, source)
+
+
+FORMATS: dict[str, Callable[[str, Context], Convert]] = {
+    "pspo": pspo,
+    "prm800k": prm800k,
+    "math_shepherd": math_shepherd,
+    "processbench": processbench,
+    "chains": chains,
+}

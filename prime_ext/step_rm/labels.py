@@ -1,0 +1,59 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The three classes of a step and how a model's own numbering of them is read. No torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Class 0, 1, 2 of a model trained here: the order of PSPO's reward model (arXiv 2411.11681, released code).
+LABELS = (-1, 0, 1)
+ID2LABEL = {number: str(label) for number, label in enumerate(LABELS)}
+LABEL2ID = {name: number for number, name in ID2LABEL.items()}
+_NAMES = {"-1": -1, "0": 0, "1": 1, "+1": 1, "negative": -1, "neutral": 0, "positive": 1}
+
+
+class StepRMError(ValueError):
+    """A step reward model, its server or its data that cannot work; the message is one line."""
+
+
+def label_of(name: str) -> int | None:
+    """The label that a name stands for; None for no such name."""
+    return _NAMES.get(name.strip().lower())
+
+
+def class_order(id2label: Mapping[Any, Any] | None, where: str) -> tuple[int, int, int]:
+    """Which label each class of a model stands for.
+
+    Args:
+        id2label: the model's label map, class number to name: -1, 0, 1, or negative, neutral, positive.
+        where: the model, for the message.
+
+    Raises:
+        StepRMError: no label map, not three labels, or names that do not say which is which.
+    """
+    names = [str((id2label or {})[key]) for key in sorted(id2label or {}, key=int)]
+    if not names or all(name.upper() == f"LABEL_{number}" for number, name in enumerate(names)):
+        raise StepRMError(f"{where} has no label map; set id2label in its config.json, for example {ID2LABEL}")
+    if len(names) != len(LABELS):
+        raise StepRMError(f"{where} has {len(names)} labels ({', '.join(names[:6])}), a step reward model has three")
+    order = tuple(label_of(name) for name in names)
+    if set(order) != set(LABELS):
+        raise StepRMError(f"{where} has the labels {', '.join(names)}, which are not -1, 0 and 1 (negative, ...)")
+    return order  # type: ignore[return-value]
+
+
+def in_label_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, float, float]:
+    """Values by class of a model, sorted as :data:`LABELS`."""
+    negative, neutral, positive = (values[order.index(label)] for label in LABELS)
+    return negative, neutral, positive

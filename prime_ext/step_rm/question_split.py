@@ -1,0 +1,71 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Which split a step belongs to: a hash of its question's normal form, and of nothing else.
+
+The same question therefore falls on the same side in every file, in every order, whatever other rows there are. Two
+questions are the same if their normal forms are: compatible characters are joined (NFKC), case, white space,
+punctuation, symbols and the layout commands of LaTeX do not count, and neither do thousands separators. A question with
+at least :data:`LETTERS_OF_A_TEXT` letters is a text, and there the numbers do not count either: the same story with
+other numbers is a near duplicate and stays on the same side. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the
+numbers are what is asked and do count.
+
+A source without questions (PSPO's) is divided by the first step of the chain, which restates the question.
+"""
+
+import hashlib
+import re
+import unicodedata
+
+SPLITS = ("train", "validation", "test")
+LETTERS_OF_A_TEXT = 24
+NEAR_DUPLICATES = ("numbers", "text")
+
+_LAYOUT = re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|quad|qquad|text|textbf|mathrm|mathbf|mbox|hbox)\b")
+_FRACTION = re.compile(r"\\[dt]frac\b")
+_THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
+_WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?")
+
+
+def normal_form(text: str, mask_numbers: bool = True) -> str:
+    """The words and numbers of a text, see above; the text itself where there are none.
+
+    Args:
+        text: a question or a step.
+        mask_numbers: whether texts that differ in numbers only are the same.
+    """
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = _THOUSANDS.sub("", _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", plain)))
+    words = _WORD.findall(plain)
+    letters = sum(len(word) for word in words if not word[0].isdigit())
+    if mask_numbers and letters >= LETTERS_OF_A_TEXT:
+        words = ["0" if word[0].isdigit() else word for word in words]
+    return " ".join(words) or " ".join(plain.split())
+
+
+def group_of(question: str, near_duplicates: str = "numbers") -> str:
+    """Name of the group of questions that must stay together, 16 hexadecimal digits.
+
+    Args:
+        question: the question, or the first step where there is none.
+        near_duplicates: ``numbers`` (the rule above) or ``text`` (numbers always count).
+    """
+    form = normal_form(question, near_duplicates == "numbers")
+    return hashlib.sha256(form.encode()).hexdigest()[:16]
+
+
+def split_of(group: str, validation: float, test: float, seed: int) -> str:
+    """The split of a group; each fraction is a share of the groups, not of the rows."""
+    digest = hashlib.sha256(f"{seed}:{group}".encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    return "test" if place < test else "validation" if place < test + validation else "train"

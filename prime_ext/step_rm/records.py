@@ -1,0 +1,133 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Labelled steps, and the parquet file that holds them."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.question_split import SPLITS
+
+ROWS_PER_WRITE = 20_000
+
+
+@dataclass(frozen=True)
+class LabelledStep:
+    """One step with its label.
+
+    Attributes:
+        question: what is asked; empty where the source does not say.
+        previous: all steps before it that are known, in order; empty for the first.
+        current: the step.
+        label: -1 (wrong), 0 (neutral) or 1 (right).
+        step_index: its place in the response, from 0.
+        source: format and file it comes from, for example ``prm800k:phase2_train``.
+    """
+
+    question: str
+    previous: tuple[str, ...]
+    current: str
+    label: int
+    step_index: int
+    source: str
+
+
+@dataclass(frozen=True)
+class StoredStep(LabelledStep):
+    """A row of the file.
+
+    Attributes:
+        split: ``train``, ``validation`` or ``test``.
+        group: questions of one group are in one split, see :mod:`prime_ext.step_rm.question_split`.
+    """
+
+    split: str
+    group: str
+
+
+SCHEMA = pa.schema(
+    {
+        "question": pa.string(),
+        "previous": pa.list_(pa.string()),
+        "current": pa.string(),
+        "label": pa.int8(),
+        "step_index": pa.int32(),
+        "source": pa.string(),
+        "split": pa.string(),
+        "group": pa.string(),
+    }
+)
+METADATA = b"prime_ext.step_rm"
+
+
+def write_steps(path: Path, steps: Iterable[StoredStep], description: Callable[[], str]) -> None:
+    """Write the file under a temporary name and rename it.
+
+    Args:
+        path: of the file.
+        steps: its rows.
+        description: how it was made, JSON, asked for after the last row; kept in the file's metadata.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with pq.ParquetWriter(temporary, SCHEMA) as writer:
+            rows: list[dict[str, Any]] = []
+            for step in steps:
+                rows.append(asdict(step))
+                if len(rows) == ROWS_PER_WRITE:
+                    writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                    rows = []
+            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+            writer.add_key_value_metadata({METADATA: description().encode()})
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_steps(path: str | Path, splits: Iterable[str] = SPLITS) -> Iterator[StoredStep]:
+    """Rows of some splits, checked.
+
+    Raises:
+        StepRMError: no such file, not this schema, or a value that it does not allow; with file and row.
+    """
+    if not Path(path).is_file():
+        raise StepRMError(f"{path} does not exist")
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise StepRMError(f"{path} is not a parquet file: {error}".splitlines()[0]) from error
+    missing = set(SCHEMA.names) - set(file.schema_arrow.names)
+    if missing:
+        raise StepRMError(f"{path} has no column {min(missing)!r}; prime_ext.step_rm.convert writes such files")
+    wanted, number = set(splits), 0
+    names = [field.name for field in fields(StoredStep)]
+    for batch in file.iter_batches(batch_size=4096, columns=SCHEMA.names):
+        for row in batch.to_pylist():
+            number += 1
+            if row["label"] not in LABELS or row["split"] not in SPLITS or not (row["current"] or "").strip():
+                raise StepRMError(
+                    f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step "
+                    f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
+                )
+            if row["split"] in wanted:
+                row["previous"] = tuple(row["previous"] or ())
+                row["question"] = row["question"] or ""
+                yield StoredStep(**{name: row[name] for name in names})

@@ -1,0 +1,206 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A step reward model in this process: all steps of all responses in few passes.
+
+Steps are sorted by length, so a batch holds little padding; an input that occurs twice, or was scored lately, is
+computed once. Calls that arrive while others wait are put together: verl's reward loop asks for one response at a time,
+many times at once.
+"""
+
+import asyncio
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from cachetools import LRUCache
+
+from prime_ext.step_rm.description import read_description
+from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.pairs import PairEncoder, PairFormat, PairInput
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, StepScores, calibrated
+
+Ids = tuple[int, ...]
+
+
+def length_buckets(inputs: Sequence[Ids], batch_tokens: int) -> Iterator[list[Ids]]:
+    """Batches of inputs of similar length, the longest first.
+
+    Args:
+        inputs: token ids.
+        batch_tokens: tokens of a batch at most, padding included; at least one input.
+    """
+    ordered = sorted(inputs, key=len, reverse=True)
+    while ordered:
+        size = max(1, batch_tokens // len(ordered[0]))
+        yield ordered[:size]
+        ordered = ordered[size:]
+
+
+def usable_positions(config: Any) -> float:
+    """How many tokens a model can take: RoBERTa and its kin lose the positions up to the padding token's."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not positions or positions < 0:
+        return math.inf
+    shifted = config.model_type in ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
+    return positions - (config.pad_token_id + 1 if shifted else 0)
+
+
+def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
+    """Check that a model takes a tokenizer's ids and inputs of this length. Returns the id to pad with.
+
+    Raises:
+        StepRMError: it does not.
+    """
+    size = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > size:
+        raise StepRMError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}")
+    if max_length > usable_positions(model.config):
+        limit = usable_positions(model.config)
+        raise StepRMError(f"{where} takes {limit} tokens, max_length={max_length} is more")
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    if pad is None:
+        raise StepRMError(f"{where}: the tokenizer has neither a padding token nor an end token; set pad_token")
+    return pad
+
+
+class LocalScorer:
+    """Scores with a sequence-classification model of transformers.
+
+    Args:
+        path: folder of the model, as ``python -m prime_ext.step_rm.train`` writes it.
+        pair_format: for models without a description only.
+        device: ``cpu``, ``cuda``, ...; None: an accelerator if torch sees one.
+        dtype: of the weights; None: float32 on the CPU, bfloat16 elsewhere.
+        batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
+        cache_size: inputs whose probabilities are remembered; 0 for none.
+        trust_remote_code: whether the model may bring its own code.
+
+    Raises:
+        StepRMError: see its message.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        pair_format: PairFormat | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+        cache_size: int = 100_000,
+        trust_remote_code: bool = False,
+    ):
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        self.where = str(path)
+        self.description = read_description(path, pair_format)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        chosen = getattr(torch, dtype or ("float32" if self.device.type == "cpu" else "bfloat16"), None)
+        if not isinstance(chosen, torch.dtype):
+            raise StepRMError(f"dtype={dtype!r} is no dtype of torch")
+        if batch_tokens is None:
+            # tests/benchmarks/step_scorer.py: larger passes leave the processor's caches.
+            batch_tokens = 1024 if self.device.type == "cpu" else 16384
+        if batch_tokens < 1 or cache_size < 0:
+            raise StepRMError(f"batch_tokens={batch_tokens} must be at least 1 and cache_size={cache_size} at least 0")
+        folder = Path(path).expanduser()
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        self.encoder = PairEncoder(tokenizer, self.description.pair_format)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            folder, dtype=chosen, trust_remote_code=trust_remote_code
+        )
+        self.pad = check_fit(model, tokenizer, self.description.pair_format.max_length, self.where)
+        # Decoders find the last token of each row by it.
+        model.config.pad_token_id = self.pad
+        self.model = model.eval().requires_grad_(False).to(self.device)
+        self.batch_tokens = batch_tokens
+        self._cache: LRUCache[Ids, Probabilities] = LRUCache(cache_size)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
+        self._waiting: list[tuple[Sequence[Chain], asyncio.Future[list[StepScores]]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    @torch.inference_mode()
+    def _probabilities(self, batch: Sequence[Ids]) -> list[Probabilities]:
+        longest = max(map(len, batch))
+        id_BT = torch.tensor([[*ids, *[self.pad] * (longest - len(ids))] for ids in batch])
+        length_B = torch.tensor([len(ids) for ids in batch])
+        mask_BT = (torch.arange(longest)[None] < length_B[:, None]).long()
+        logits_BC = self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device)).logits.float()
+        if logits_BC.shape[-1] != len(LABELS):
+            raise StepRMError(f"{self.where} gave {logits_BC.shape[-1]} scores for a step, not {len(LABELS)}")
+        order, temperature = self.description.order, self.description.temperature
+        rows = logits_BC.softmax(-1).tolist()
+        return [calibrated(row, order, temperature, self.where) for row in rows]
+
+    def score_now(self, chains: Sequence[Chain]) -> list[StepScores]:
+        """Scores of responses, in this thread.
+
+        Raises:
+            StepRMError: scores that are not finite.
+        """
+        every = [(chain.question, chain.steps[:at], step) for chain in chains for at, step in enumerate(chain.steps)]
+        inputs = iter(self.encoder.encode_all(every))
+        encoded = [list(itertools.islice(inputs, len(chain.steps))) for chain in chains]
+        wanted = dict.fromkeys(item.ids for chain in encoded for item in chain)
+        # Copied out first: what is needed now may leave the cache while the rest is computed.
+        known = {ids: self._cache[ids] for ids in wanted if ids in self._cache}
+        for batch in length_buckets([ids for ids in wanted if ids not in known], self.batch_tokens):
+            known.update(zip(batch, self._probabilities(batch), strict=True))
+        if self._cache.maxsize:
+            for ids in wanted:
+                self._cache[ids] = known[ids]
+        return [scores_of(chain, known) for chain in encoded]
+
+    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
+        """Scores of responses. Calls that arrive while the model works are computed together afterwards."""
+        done: asyncio.Future[list[StepScores]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((chains, done))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return list(await done)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            # Lets every task that is ready to ask do so first.
+            await asyncio.sleep(0)
+            calls, self._waiting = self._waiting, []
+            together = [chain for chains, _ in calls for chain in chains]
+            try:
+                results = await loop.run_in_executor(self._thread, self.score_now, together)
+            except Exception as error:
+                # Whatever it is belongs to those who asked.
+                for _, done in calls:
+                    if not done.cancelled():
+                        done.set_exception(error)
+                continue
+            for chains, done in calls:
+                own, results = results[: len(chains)], results[len(chains) :]
+                if not done.cancelled():
+                    done.set_result(own)
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+
+def scores_of(inputs: Sequence[PairInput], known: dict[Ids, Probabilities]) -> StepScores:
+    """Scores of one response from the probabilities of its inputs."""
+    return StepScores(
+        tuple(known[item.ids] for item in inputs),
+        sum(item.context_cut for item in inputs),
+        sum(item.step_cut for item in inputs),
+    )

@@ -1,0 +1,109 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What every scorer of steps takes and gives.
+
+A scorer turns responses that are cut into steps into the probabilities of the three classes of every step. What goes
+wrong has two forms. A model or a server that cannot work at all (other classes, no label map, scores that are not
+finite, a request that is refused) raises :class:`~prime_ext.step_rm.labels.StepRMError` with one line. A server that
+does not answer in time makes a :class:`ScoringFailure` for the responses concerned. Neither is ever made a score.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prime_ext.step_rm.labels import StepRMError, in_label_order
+
+Probabilities = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A response.
+
+    Attributes:
+        steps: its steps, in order; may be empty.
+        question: what is asked; only used by models that were trained with it.
+    """
+
+    steps: tuple[str, ...]
+    question: str = ""
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """The scores of a response.
+
+    Attributes:
+        probabilities: of wrong, neutral and right (-1, 0, 1), for each step; they sum to 1.
+        contexts_cut: steps whose previous steps, or question, were too long and lost tokens.
+        steps_cut: steps that were too long themselves.
+    """
+
+    probabilities: tuple[Probabilities, ...]
+    contexts_cut: int = 0
+    steps_cut: int = 0
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """Probability of the label 1 of each step: the step score of PSPO (arXiv 2411.11681)."""
+        return tuple(row[2] for row in self.probabilities)
+
+
+@dataclass(frozen=True)
+class ScoringFailure:
+    """A response that could not be scored, and why."""
+
+    reason: str
+
+
+Outcome = StepScores | ScoringFailure
+
+
+class StepScorer(Protocol):
+    """Scores responses; calls may overlap."""
+
+    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
+        """One outcome per response, in order. Raises ``StepRMError``."""
+
+    async def close(self) -> None:
+        """Give back connections and threads."""
+
+
+def calibrated(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> Probabilities:
+    """Check a model's probabilities, sort them by label, and apply its temperature.
+
+    Dividing logits by T and taking the softmax is the same as p^(1/T), normalised.
+
+    Args:
+        values: probabilities of the classes, in the model's order.
+        order: label of each class.
+        temperature: T > 0; 1 changes nothing.
+        where: the model or the server, for messages.
+
+    Raises:
+        StepRMError: not three finite probabilities.
+    """
+    if len(values) != len(order):
+        raise StepRMError(f"{where} gave {len(values)} scores for a step, a step reward model has {len(order)} classes")
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        raise StepRMError(f"{where} gave scores that are not finite numbers: {[str(value) for value in values]}")
+    if min(values) < 0 or abs(sum(values) - 1) > 0.02:
+        raise StepRMError(f"{where} gave {[round(v, 4) for v in values]}, which are no probabilities (logits?)")
+    if temperature != 1:
+        largest = max(values)
+        values = [(value / largest) ** (1 / temperature) for value in values]
+    total = sum(values)
+    return in_label_order([value / total for value in values], order)

