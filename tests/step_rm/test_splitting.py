@@ -215,10 +215,10 @@ def test_time_grows_linearly_with_hostile_text(splitter, piece):
     def seconds(copies):
         best = float("inf")
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             split_steps(piece * copies, splitter)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     # Quadratic time would be 256 times as much.
-    assert seconds(32_000) < 100 * max(seconds(2_000), 2e-4)
+    assert seconds(32_000) < 150 * max(seconds(2_000), 2e-4)

@@ -145,9 +145,9 @@ def test_any_text_gets_a_verdict_and_at_most_one_option(text):
 @pytest.mark.parametrize("piece", ["#### ", "answer is ", "\\boxed{", "option ", "(", "1 or ", " " * 7, "answer: *"])
 def test_long_hostile_text_is_read_quickly(piece):
     text = piece * (200_000 // len(piece))
-    start = time.perf_counter()
+    start = time.process_time()
     MultipleChoiceVerifier(NLI).verify(text, 1)
-    assert time.perf_counter() - start < 5.0
+    assert time.process_time() - start < 5.0
 
 
 @pytest.mark.skipif(not (DATA / "equate").is_dir(), reason="needs the EQUATE data in ../shared/data")

@@ -100,6 +100,6 @@ def test_what_was_fenced_comes_back(programs):
 
 @pytest.mark.parametrize("unit", ["```python\n", "```", "`", "```\n", "\n", "a ```python\n"])
 def test_time_is_linear(unit):
-    started = time.perf_counter()
+    started = time.process_time()
     extract_program(unit * (1_000_000 // len(unit)))
-    assert time.perf_counter() - started < 3.0
+    assert time.process_time() - started < 3.0

@@ -164,6 +164,6 @@ def test_deep_nesting_is_no_crash():
     ],
 )
 def test_time_is_linear(got, expected):
-    started = time.perf_counter()
+    started = time.process_time()
     assert not outputs_agree(got.encode(), expected)
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
