@@ -32,8 +32,11 @@ if [[ -z "${PYTHON:-}" ]]; then
     PYTHON=$ROOT/.venv/bin/python
 fi
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+status=0
 for suite in "$@"; do
     # shellcheck disable=SC2086
-    "$PYTHON" -m recipes.ablations.run --suite "$suite" --seeds ${SEEDS:-0 1 2} --work-dir "${OUT:-outputs/ablations}"
+    "$PYTHON" -m recipes.ablations.run --suite "$suite" --seeds ${SEEDS:-0 1 2} --work-dir "${OUT:-outputs/ablations}" \
+        || status=1
 done
 "$PYTHON" -m recipes.ablations.report
+exit "$status"

@@ -75,7 +75,7 @@ def run_variant(suite: Suite, variant: Variant, seed: int, folder: Path, run: Pa
     run.mkdir(parents=True, exist_ok=True)
     overrides = [
         override.replace("{offline_prm}", str(offline_prm)).replace("{start}", str(folder / "sft"))
-        for override in variant.overrides
+        for override in (*suite.overrides, *variant.overrides)
     ]
     environment = {
         **os.environ,
@@ -121,7 +121,7 @@ def result_of(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path
             kept[name] = {"first_5": float(np.mean(values[:5])), "last_10": float(np.mean(values[-10:]))}
     return {
         "label": variant.label,
-        "overrides": list(variant.overrides),
+        "overrides": [*suite.overrides, *variant.overrides],
         "seed": seed,
         "steps": suite.steps,
         "knobs": suite.knobs,
@@ -134,8 +134,12 @@ def result_of(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path
     }
 
 
-def run_suite(name: str, seeds: Sequence[int], only: Sequence[str], work_dir: Path, results: Path) -> None:
-    """Everything of a suite that has no result yet, seed after seed, so that few seeds are complete early."""
+def run_suite(name: str, seeds: Sequence[int], only: Sequence[str], work_dir: Path, results: Path) -> list[str]:
+    """Everything of a suite that has no result yet, seed after seed, so that few seeds are complete early.
+
+    Returns:
+        What failed; the other runs go on.
+    """
     suite = SUITES[name]
     folder = work_dir / name
     wanted = [
@@ -146,17 +150,23 @@ def run_suite(name: str, seeds: Sequence[int], only: Sequence[str], work_dir: Pa
     ]
     if not wanted:
         print(f"{name}: nothing left to run")
-        return
+        return []
     prepare(name, suite, folder)
     if not (folder / "start.json").exists():
         write_json(folder / "start.json", measure(suite, folder / "sft", folder))
+    failed = []
     for seed, key in tqdm(wanted, desc=name, unit="run"):
         variant = suite.variants[key]
         offline = train_offline_prm(suite, folder) if variant.needs_offline_prm else None
         run = folder / "runs" / f"{key}_seed{seed}"
-        run_variant(suite, variant, seed, folder, run, offline)
+        try:
+            run_variant(suite, variant, seed, folder, run, offline)
+        except RuntimeError as error:
+            failed.append(f"{key}_seed{seed}: {error}")
+            continue
         write_json(results / name / f"{key}_seed{seed}.json", result_of(suite, variant, seed, folder, run))
         shutil.rmtree(run / "checkpoints")
+    return failed
 
 
 def main() -> None:
@@ -172,7 +182,9 @@ def main() -> None:
         sys.exit(f"--only {unknown[0]} is not a variant of {arguments.suite}; it has "
                  f"{', '.join(SUITES[arguments.suite].variants)}")  # fmt: skip
     work_dir = arguments.work_dir.resolve()
-    run_suite(arguments.suite, arguments.seeds, arguments.only, work_dir, arguments.results.resolve())
+    failed = run_suite(arguments.suite, arguments.seeds, arguments.only, work_dir, arguments.results.resolve())
+    if failed:
+        sys.exit("\n\n".join([f"{len(failed)} runs failed; started again, they are tried again.", *failed]))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ class Suite:
         steps: policy updates.
         every: steps between evaluations.
         knobs: of ``train.sh``.
+        overrides: of the configuration, for every variant.
     """
 
     title: str
@@ -65,6 +66,7 @@ class Suite:
     steps: int = 40
     every: int = 20
     knobs: dict[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
 
 
 CHOICES = Suite(
@@ -120,6 +122,8 @@ LONG_CHAINS = Suite(
     steps=50,
     every=25,
     knobs={"LR": "5e-4"},
+    # A policy that has collapsed to chance fills no batch; its run goes on with what there is.
+    overrides=("prime.filter.on_exhausted=partial", "prime.filter.max_examined=8"),
 )
 
 SUITES = {"choices": CHOICES, "long_chains": LONG_CHAINS}
