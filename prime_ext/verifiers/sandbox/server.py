@@ -60,6 +60,7 @@ class Process:
     work: str
     status: int | None = None
     max_rss: int = 0
+    cut_short: bool = False  # it still ran when the server ended it
 
 
 @dataclass
@@ -195,9 +196,12 @@ class Server:
     def _kill(self, process: Process) -> None:
         if process.status is None:
             # Not reaped yet, so that the number cannot have passed to somebody else.
-            os.kill(process.pid, signal.SIGKILL)
-            _, process.status, usage = os.wait4(process.pid, 0)
-            process.max_rss = usage.ru_maxrss * 1024
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid == 0:
+                process.cut_short = True
+                os.kill(process.pid, signal.SIGKILL)
+                _, status, usage = os.wait4(process.pid, 0)
+            process.status, process.max_rss = status, usage.ru_maxrss * 1024
 
     def _finish(self, run: Run) -> None:
         seconds = time.monotonic() - run.started
@@ -213,6 +217,7 @@ class Server:
                 "run": run.number,
                 "verdict": run.verdict,
                 "codes": codes,
+                "cut_short": [process.cut_short for process in run.processes],
                 "seconds": seconds,
                 "max_rss": max(process.max_rss for process in run.processes),
             },

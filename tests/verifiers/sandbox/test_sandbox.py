@@ -27,7 +27,17 @@ from pathlib import Path
 
 import pytest
 
-from prime_ext.verifiers.sandbox import CallRequest, Ending, Limits, ProgramRequest, Sandbox, SandboxUnavailable
+from prime_ext.verifiers.sandbox import (
+    CallRequest,
+    Ending,
+    Limits,
+    ProgramRequest,
+    Sandbox,
+    SandboxUnavailable,
+    SuiteRequest,
+    wire,
+)
+from prime_ext.verifiers.sandbox.job import Job
 from prime_ext.verifiers.sandbox.probe import Protection
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -340,3 +350,33 @@ class TestProbe:
     def test_a_server_that_does_not_start_says_why(self):
         with pytest.raises(SandboxUnavailable, match="no_such_module"):
             Sandbox(bubblewrap="never", prewarm=("no_such_module",))
+
+
+class TestSuitesThatEndBeforeTheirSolutionHasBegun:
+    def test_what_the_tests_report_stands(self, sandbox):
+        # Reading so long a solution takes many times what the tests need to fail.
+        request = SuiteRequest("#" * (60 << 20), "import no_such_module", ["assert f()"], ["f"])
+        execution = sandbox.submit(request).result(timeout=30)
+        assert execution.ending is Ending.FINISHED and b"no_such_module" in execution.result
+
+    @pytest.mark.parametrize(
+        ("cut_short", "codes", "expected"),
+        [
+            ([True, False], [-9, 0], Ending.FINISHED),  # ended by the server, because the tests were over
+            ([False, False], [1, 0], Ending.SANDBOX_FAILURE),  # died while the sandbox was put on
+            ([False, False], [-9, 0], Ending.SANDBOX_FAILURE),  # killed by somebody else
+        ],
+    )
+    def test_a_solution_that_dies_by_itself_is_a_failure_of_the_sandbox(self, cut_short, codes, expected):
+        job = Job(SuiteRequest("", "", [], []), Limits())
+        _, descriptors = job.open(1)
+        tests_payload = descriptors[wire.PER_PROCESS + wire.PAYLOAD]
+        os.pwrite(tests_payload, wire.STARTED, 0)
+        reply = {"run": 1, "verdict": "", "codes": codes, "cut_short": cut_short, "seconds": 0.1, "max_rss": 1}
+        assert job.finish(reply).ending is expected
+
+    def test_tests_that_could_not_start_are_a_failure_of_the_sandbox(self):
+        job = Job(SuiteRequest("", "", [], []), Limits())
+        job.open(1)
+        reply = {"run": 1, "verdict": "", "codes": [-9, 1], "cut_short": [True, False], "seconds": 0.1, "max_rss": 1}
+        assert job.finish(reply).ending is Ending.SANDBOX_FAILURE
