@@ -21,11 +21,12 @@ for the data source ``openai/gsm8k`` looks for.
 """
 
 import argparse
-import os
 import re
 from pathlib import Path
 
 from datasets import Dataset, load_dataset
+
+from prime_ext.files import atomic_path
 
 DATA_SOURCE = "openai/gsm8k"
 INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
@@ -83,9 +84,8 @@ def main() -> None:
             remove_columns=raw.column_names,
             desc=f"gsm8k {split}",
         )
-        temporary = arguments.output_dir / f".{split}.parquet.tmp"
-        rows.to_parquet(temporary)
-        os.replace(temporary, arguments.output_dir / f"{split}.parquet")
+        with atomic_path(arguments.output_dir / f"{split}.parquet") as temporary:
+            rows.to_parquet(temporary)
         print(f"{arguments.output_dir / split}.parquet: {len(rows)} problems")
 
 

@@ -41,6 +41,7 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.grade_rows import TASKS, BadInput, Grader, grade_in_order, read_jsonl
+from prime_ext.files import write_json
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
 
@@ -126,9 +127,7 @@ class PartialOutput:
     def finish(self, summary: dict[str, Any]) -> Path:
         """Give the output its name and write the summary beside it. Returns the summary's path."""
         path = self.output.with_name(f"{self.output.name}.summary.json")
-        temporary = path.with_name(f".{path.name}")
-        temporary.write_text(json.dumps({**self._settings, **summary}, indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_json(path, {**self._settings, **summary})
         os.replace(self.path, self.output)
         self._settings_path.unlink(missing_ok=True)
         return path

@@ -52,8 +52,9 @@ from eval.prm_scorers import (
     prm_description,
     step_scores,
 )
-from eval.prm_store import OVERLONG, ScoreStore, model_identity, write_atomically
+from eval.prm_store import OVERLONG, ScoreStore, model_identity
 from eval.prm_tasks import best_of_n_results, pairs_results, processbench_results
+from prime_ext.files import write_text
 from prime_ext.prm.offline.data import BadData
 from prime_ext.prm.offline.export import versions
 from prime_ext.prm.offline.text import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
@@ -260,10 +261,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     results["versions"] = versions()
     results["overlong"] = sum(OVERLONG in result for result in raw)
     folder = arguments.output
-    write_atomically(folder / "results.json", json.dumps(results, indent=2) + "\n")
-    write_atomically(folder / "items.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    write_text(folder / "items.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     text = report(results)
-    write_atomically(folder / "report.md", text)
+    write_text(folder / "report.md", text)
     if arguments.plot is not None:
         _plot(arguments, responses[arguments.plot], raw[arguments.plot], labels[arguments.plot], results)
     print(text)

@@ -13,9 +13,10 @@
 # limitations under the License.
 """A picture of the step scores of one response."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from prime_ext.files import atomic_path
 
 
 def plot_steps(
@@ -63,7 +64,6 @@ def plot_steps(
         axes.legend(fontsize=7)
     axes.set_xlabel(ylabel, fontsize=8)
     axes.set_title(title, fontsize=9)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.png")
-    figure.savefig(temporary, dpi=130)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=130)
     plt.close(figure)
-    os.replace(temporary, path)

@@ -15,7 +15,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,10 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.prm_scorers import Scorer, Tokens
+from prime_ext.files import write_text
 from prime_ext.prm.offline.data import BadData
 
 OVERLONG = "overlong"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def token_key(tokens: Tokens) -> str:
@@ -73,13 +66,13 @@ class ScoreStore:
                     f"{settings[changed[0]]!r}; choose another --output or delete the folder"
                 )
         else:
-            write_atomically(settings_path, json.dumps(settings, indent=2) + "\n")
+            write_text(settings_path, json.dumps(settings, indent=2) + "\n")
         self.results: dict[str, dict[str, Any]] = {}
         if self.path.exists():
             # A kill may have cut off the last line.
             whole = self.path.read_bytes().rpartition(b"\n")[0]
             self.results = {record["key"]: record["result"] for record in map(json.loads, whole.splitlines())}
-            write_atomically(self.path, whole.decode() + "\n" if whole else "")
+            write_text(self.path, whole.decode() + "\n" if whole else "")
 
     def score(self, scorer: Scorer, rows: Sequence[Tokens], batch_tokens: int) -> list[dict[str, Any]]:
         """Results of all rows, in order; those that are not stored yet are computed, long ones first.

@@ -21,8 +21,6 @@ it leaves an adapter beside the base weights. Here weights keep the dtype of the
 
 import argparse
 import json
-import os
-import shutil
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -33,6 +31,8 @@ from peft import LoraConfig, get_peft_model
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from prime_ext.files import atomic_path
 
 _ADAPTER = ".lora_A.default.weight"
 _PEFT_PREFIX = "base_model.model."
@@ -116,13 +116,9 @@ def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None
     if output.exists():
         raise FileExistsError(f"{output} exists; name a folder that does not")
     model = build_model(folder, dtype)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
+    with atomic_path(output) as temporary:
         model.save_pretrained(temporary)
         AutoTokenizer.from_pretrained(folder / "huggingface").save_pretrained(temporary)
-        os.replace(temporary, output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def main() -> None:

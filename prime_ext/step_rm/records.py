@@ -13,7 +13,6 @@
 # limitations under the License.
 """Labelled steps, and the parquet file that holds them."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prime_ext.files import atomic_path
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import SPLITS
 
@@ -85,21 +85,15 @@ def write_steps(path: Path, steps: Iterable[StoredStep], description: Callable[[
         steps: its rows.
         description: how it was made, JSON, asked for after the last row; kept in the file's metadata.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with pq.ParquetWriter(temporary, SCHEMA) as writer:
-            rows: list[dict[str, Any]] = []
-            for step in steps:
-                rows.append(asdict(step))
-                if len(rows) == ROWS_PER_WRITE:
-                    writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-                    rows = []
-            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-            writer.add_key_value_metadata({METADATA: description().encode()})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+        rows: list[dict[str, Any]] = []
+        for step in steps:
+            rows.append(asdict(step))
+            if len(rows) == ROWS_PER_WRITE:
+                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                rows = []
+        writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+        writer.add_key_value_metadata({METADATA: description().encode()})
 
 
 def read_steps(path: str | Path, splits: Iterable[str] = SPLITS) -> Iterator[StoredStep]:

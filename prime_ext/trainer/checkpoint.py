@@ -18,13 +18,13 @@ the new one is whole. Here every whole checkpoint carries a marker of its own, o
 run that was killed at any moment finds the newest whole one.
 """
 
-import json
 import logging
-import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+
+from prime_ext.files import write_json, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +33,9 @@ MARKER = "prime_ext_complete.json"
 _FOLDER = re.compile(r"global_step_(\d+)")
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-
-
 def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
     """Declare a checkpoint whole."""
-    write_atomically(folder / MARKER, json.dumps(contents, indent=2))
+    write_json(folder / MARKER, contents)
 
 
 def mark_incomplete(folder: Path) -> None:
@@ -57,7 +49,7 @@ def mark_incomplete(folder: Path) -> None:
     if match and int(match[1]) == _tracked_step(root):
         others = [step for step in complete_steps(root) if step != int(match[1])]
         if others:
-            write_atomically(root / TRACKER, str(others[-1]))
+            write_text(root / TRACKER, str(others[-1]))
         else:
             (root / TRACKER).unlink()
 
@@ -96,7 +88,7 @@ def repair_tracker(root: Path) -> int | None:
         (root / TRACKER).unlink(missing_ok=True)
         return None
     logger.warning("checkpoint tracker %s named %s; resuming from global_step_%d", root / TRACKER, tracked, steps[-1])
-    write_atomically(root / TRACKER, str(steps[-1]))
+    write_text(root / TRACKER, str(steps[-1]))
     return steps[-1]
 
 

@@ -36,6 +36,7 @@ from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.warm_up import ProcessWarmUp
 from prime_ext.compat import check_verl
+from prime_ext.files import atomic_path
 from prime_ext.preflight import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
@@ -285,10 +286,8 @@ class PrimeTrainerMixin(_Trainer):
             "relative_scale": None if self.scale is None else (self.scale.process_std, self.scale.outcome_std),
             "kl_coefficient": None if kl_control is None else kl_control.value,
         }
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{STATE_FILE}"
-        torch.save(state, temporary)
-        os.replace(temporary, folder / STATE_FILE)
+        with atomic_path(folder / STATE_FILE) as temporary:
+            torch.save(state, temporary)
 
     def _save_checkpoint(self) -> None:
         """Save everything, declare the checkpoint whole, and only then delete older ones."""

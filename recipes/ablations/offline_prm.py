@@ -19,9 +19,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from prime_ext.files import write_text
 from recipes.ablations.suites import Suite
 from recipes.quickstart import task
-from recipes.quickstart.files import write_text
 from recipes.quickstart.respond import load_model, load_problems, respond
 
 ROOT = Path(__file__).resolve().parents[2]

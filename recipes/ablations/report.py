@@ -32,9 +32,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from prime_ext.files import atomic_path, read_json, write_text
 from recipes.ablations.run import RESULTS
 from recipes.ablations.suites import SUITES, Suite
-from recipes.quickstart.files import atomic_path, read_json, write_text
 
 PAIRS = "prm/pair_accuracy/before_update"
 RATIO = "prime/process/return_std_over_outcome"

@@ -32,13 +32,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from prime_ext.files import read_json, write_json
 from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 from recipes.ablations.offline_prm import train_offline_prm
 from recipes.ablations.suites import SUITES, Suite, Variant
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate
-from recipes.quickstart.files import read_json, write_json
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,10 +36,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from prime_ext.files import atomic_path, write_json
 from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 from recipes.quickstart.evaluate import evaluate
-from recipes.quickstart.files import atomic_path, write_json
 
 METHODS = {"prime": "PRIME", "rloo": "RLOO, outcome only"}
 COLOURS = {"prime": "#2166ac", "rloo": "#d66014"}

@@ -28,8 +28,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prime_ext.files import atomic_path, write_json
 from recipes.quickstart import task
-from recipes.quickstart.files import atomic_path, write_json
 
 
 def rl_rows(split: str, problems: list[task.Problem]) -> list[dict]:

@@ -24,8 +24,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from prime_ext.files import write_json
 from recipes.quickstart import task
-from recipes.quickstart.files import write_json
 from recipes.quickstart.respond import MAX_RESPONSE_LENGTH, HeldOutProblem, load_model, load_problems, respond
 
 

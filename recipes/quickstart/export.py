@@ -24,8 +24,8 @@ weights under a configuration that says bfloat16; a small policy changes visibly
 import argparse
 from pathlib import Path
 
+from prime_ext.files import atomic_path
 from prime_ext.trainer.checkpoint import complete_steps
-from recipes.quickstart.files import atomic_path
 from recipes.quickstart.respond import load_model
 
 

@@ -23,7 +23,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from recipes.quickstart.files import atomic_path
+from prime_ext.files import atomic_path
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"

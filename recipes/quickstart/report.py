@@ -29,8 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
+from prime_ext.files import read_json, write_json, write_text
 from prime_ext.metrics_file import read_metrics
-from recipes.quickstart.files import read_json, write_json, write_text
 from recipes.quickstart.learning_curve import plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_responses, step_statistics
 from recipes.quickstart.respond import load_model, load_problems, respond

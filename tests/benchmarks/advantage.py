@@ -22,7 +22,6 @@ beside this file. The target is 100 ms per estimator.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -43,6 +42,7 @@ from verl.trainer.ppo import core_algos  # noqa: E402
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask  # noqa: E402
 from prime_ext.algorithms.estimators import ESTIMATORS  # noqa: E402
 from prime_ext.algorithms.leave_one_out import leave_one_out  # noqa: E402
+from prime_ext.files import write_json  # noqa: E402
 
 TARGET_MS = 100.0
 
@@ -192,7 +192,7 @@ def main() -> None:
         "outcome_only_beside_verl": beside_verl(*shape),
         "leave_one_out_ms_by_rows": many_rows(arguments.repeats),
     }
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    write_json(arguments.output, report)
     print(f"written to {arguments.output}")
 
 

@@ -31,6 +31,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from prime_ext.files import write_json
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["VERL_PLATFORM"] = "cpu"
 HERE = Path(__file__).resolve().parent
@@ -188,7 +190,7 @@ def main() -> None:
             str(width): function_alone(arguments.repeats, width=width, **shape) for width in arguments.widths
         },
     }
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    write_json(arguments.output, report)
     print(json.dumps(report, indent=2))
 
 

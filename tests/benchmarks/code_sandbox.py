@@ -38,6 +38,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from prime_ext.files import write_text  # noqa: E402
 from prime_ext.verifiers.code import CodeVerifier  # noqa: E402
 from prime_ext.verifiers.sandbox import Limits, Sandbox  # noqa: E402
 
@@ -236,7 +237,7 @@ def main() -> None:
     text = json.dumps(results, indent=2)
     print(text)
     if not arguments.quick:
-        Path(__file__).with_suffix(".json").write_text(text + "\n")
+        write_text(Path(__file__).with_suffix(".json"), text + "\n")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from prime_ext.files import write_text
 from prime_ext.verifiers.math import MathVerifier, extract
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,7 +190,7 @@ def main() -> None:
                 f"{result['ms_per_pair']:.2f} ms",
                 flush=True,
             )
-    arguments.output.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    write_text(arguments.output, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests
 from hostile import hostile_answers, random_hostile_answer  # noqa: E402
 from math_agreement import data_folder, math_verify_alone, restyle  # noqa: E402
 
+from prime_ext.files import write_text  # noqa: E402
 from prime_ext.verifiers.math import MathVerifier  # noqa: E402
 from prime_ext.verifiers.math.verifier import decide  # noqa: E402
 from prime_ext.verifiers.worker_pool import WorkerPool  # noqa: E402
@@ -194,7 +195,7 @@ def main() -> None:
         report["algebra_pairs"][f"{name} wrong"] = verl_wrong
     report["versions"] = {n: importlib.metadata.version(n) for n in ("math-verify", "sympy", "pebble")}
     report["versions"]["python"] = sys.version.split()[0]
-    arguments.output.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    write_text(arguments.output, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print(json.dumps({**report["pairs_per_second"], **report["algebra_pairs"]}, indent=1))
 
 

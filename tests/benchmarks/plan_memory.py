@@ -30,6 +30,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from prime_ext.files import write_json
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["VERL_PLATFORM"] = "cpu"
 HERE = Path(__file__).resolve().parent
@@ -124,7 +126,7 @@ def main() -> None:
                 print(case, results[case], flush=True)
     settings = {"micro_batch_tokens": tokens, "repeats": arguments.repeats, "dtype": "float32", "unit": "MiB"}
     report = {"machine": describe(), "settings": settings, "results": results}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    write_json(arguments.output, report)
 
 
 if __name__ == "__main__":

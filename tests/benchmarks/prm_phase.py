@@ -25,7 +25,6 @@ Models: ``tiny``, ``smollm2-135m`` (random weights in that shape), or the folder
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -34,6 +33,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from prime_ext.files import write_json
 
 HERE = Path(__file__).resolve().parent
 if "cuda" not in sys.argv:
@@ -169,7 +170,7 @@ def main() -> None:
                 print(f"  {variant:58s} {value['phase_over_policy_update']:.2f}x  ({low:.2f} to {high:.2f})")
     settings = {key.replace("-", "_"): value for key, value in vars(arguments).items() if key != "output"}
     report = {"machine": describe(arguments.device), "settings": settings, "results": results}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    write_json(arguments.output, report)
     print(f"written to {arguments.output}")
 
 

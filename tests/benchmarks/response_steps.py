@@ -38,6 +38,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from test_token_text import TOKENIZERS  # noqa: E402
 
+from prime_ext.files import write_json  # noqa: E402
 from prime_ext.reward_settings import StepSettings  # noqa: E402
 from prime_ext.step_rm.token_text import TokenText  # noqa: E402
 from prime_ext.trainer.response_steps import ResponseSteps  # noqa: E402
@@ -97,10 +98,7 @@ def main() -> None:
         },
     }
     print(json.dumps(result, indent=2))
-    path = Path(__file__).with_suffix(".json")
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result, indent=2) + "\n")
-    temporary.replace(path)
+    write_json(Path(__file__).with_suffix(".json"), result)
 
 
 if __name__ == "__main__":

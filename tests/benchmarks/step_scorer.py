@@ -43,6 +43,7 @@ import torch  # noqa: E402
 from machine import describe  # noqa: E402
 from tiny_step_rm import bert_tokenizer, save_bert  # noqa: E402
 
+from prime_ext.files import write_json  # noqa: E402
 from prime_ext.step_rm.description import FILE, Description  # noqa: E402
 from prime_ext.step_rm.labels import LABELS  # noqa: E402
 from prime_ext.step_rm.pairs import PairFormat  # noqa: E402
@@ -157,9 +158,7 @@ def main() -> None:
         "machine": describe(options.device),
     }
     print(json.dumps(record, indent=2))
-    temporary = options.output.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record, indent=2) + "\n")
-    temporary.replace(options.output)
+    write_json(options.output, record)
 
 
 if __name__ == "__main__":

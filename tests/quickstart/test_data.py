@@ -16,9 +16,9 @@
 import pyarrow.parquet as pq
 import pytest
 
+from prime_ext.files import read_json
 from recipes.quickstart import task
 from recipes.quickstart.data import write_data
-from recipes.quickstart.files import read_json
 
 SIZES = {"train": 60, "val": 20, "test": 40, "sft": 80}
 

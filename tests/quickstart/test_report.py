@@ -22,13 +22,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from prime_ext.files import read_json, write_json
 from prime_ext.metrics_file import put_aside
 from prime_ext.trainer.checkpoint import mark_complete
 from recipes.quickstart import task
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate, grade, table
 from recipes.quickstart.export import export
-from recipes.quickstart.files import atomic_path, read_json, write_json
 from recipes.quickstart.learning_curve import moving_average
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import (
@@ -233,17 +233,6 @@ def test_the_error_of_a_gain_is_paired():
 
 def test_moving_average_uses_what_there_is():
     assert moving_average([1.0, 2.0, 3.0, 4.0], width=2).tolist() == [1.0, 1.5, 2.5, 3.5]
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    write_json(tmp_path / "a.json", {"x": 1})
-    with pytest.raises(ValueError):
-        write_json(tmp_path / "a.json", {"x": float("nan")})
-    with pytest.raises(RuntimeError), atomic_path(tmp_path / "a.json") as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert read_json(tmp_path / "a.json") == {"x": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_export_takes_the_latest_complete_checkpoint_in_float32(tmp_path, tokenizer):

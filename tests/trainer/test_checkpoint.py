@@ -165,8 +165,3 @@ def test_killed_while_pruning_the_torn_checkpoint_is_not_resumed_from(tmp_path):
     (folder_of(tmp_path, 2) / PARTS[0]).unlink()
     (tmp_path / TRACKER).write_text("")
     assert checkpoint.complete_steps(tmp_path) == [4] and resumes_from(tmp_path) == 4
-
-
-def test_writing_atomically_leaves_no_temporary_file(tmp_path):
-    checkpoint.write_atomically(tmp_path / "new" / "file", "text")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]

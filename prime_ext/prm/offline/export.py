@@ -13,14 +13,13 @@
 # limitations under the License.
 """The trained PRM as a Hugging Face folder, with what is needed to score with it."""
 
-import json
-import os
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from prime_ext.files import atomic_path, write_json
 
 FILE = "prime_ext_prm.json"
 
@@ -39,8 +38,6 @@ def write_model(
     """
     from transformers import AutoModelForCausalLM
 
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
             model_config.hf_config, dtype=getattr(torch, dtype), trust_remote_code=model_config.trust_remote_code
@@ -51,11 +48,10 @@ def write_model(
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise RuntimeError(f"the engine returned no weights for {missing[0]} and {len(missing) - 1} others")
-    model.save_pretrained(temporary)
-    model_config.tokenizer.save_pretrained(temporary)
-    (temporary / FILE).write_text(json.dumps(description, indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(temporary, folder)
+    with atomic_path(folder) as temporary:
+        model.save_pretrained(temporary)
+        model_config.tokenizer.save_pretrained(temporary)
+        write_json(temporary / FILE, description)
 
 
 def model_name(path: str) -> str:

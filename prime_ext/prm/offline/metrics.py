@@ -14,9 +14,10 @@
 """Metrics of a run as JSON Lines, and to verl's loggers."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from prime_ext.files import write_text
 
 
 class MetricsLog:
@@ -37,7 +38,6 @@ class MetricsLog:
         """Forget what an interrupted run wrote after the checkpoint it is resumed from."""
         if not self.active:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
         for line in self.path.read_text().splitlines() if self.path.exists() else []:
             try:
@@ -47,9 +47,7 @@ class MetricsLog:
                 break
             if step and record["step"] <= step:
                 kept.append(line + "\n")
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        temporary.write_text("".join(kept))
-        os.replace(temporary, self.path)
+        write_text(self.path, "".join(kept))
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """One line; none for no metrics."""

@@ -16,7 +16,6 @@
 import json
 import os
 import platform
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import transformers
 from transformers import AutoTokenizer, EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+from prime_ext.files import atomic_path, write_text
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.pairs import PairEncoder
@@ -37,13 +37,6 @@ from prime_ext.step_rm.train.model import load_model
 from prime_ext.step_rm.train.settings import StepRMSettings
 
 FINGERPRINT = "run.json"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 class MetricsFile(TrainerCallback):
@@ -58,7 +51,7 @@ class MetricsFile(TrainerCallback):
                 {"step": entry["step"], "data": {key: value for key, value in entry.items() if key != "step"}}
                 for entry in state.log_history
             ]
-            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+            write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def weighted_loss(weight_C: torch.Tensor | None) -> Any:
@@ -97,7 +90,7 @@ def check_run(folder: Path, settings: StepRMSettings, splits: dict[str, StepData
                 f"{record[key][inner]!r}); choose another trainer.output_dir or delete it"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(record, indent=2) + "\n")
+    write_text(path, json.dumps(record, indent=2) + "\n")
     return last
 
 
@@ -206,7 +199,7 @@ def finish(
         results[name] = report(logits_NC, class_N, split.step_index, split.sources, temperature)
     if trainer.is_world_process_zero():
         export(trainer.model, tokenizer, settings, results, folder)
-        write_atomically(folder / "results.json", json.dumps(results, indent=2) + "\n")
+        write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return results
 
 
@@ -218,19 +211,13 @@ def export(model: Any, tokenizer: Any, settings: StepRMSettings, results: dict[s
         "transformers": transformers.__version__,
     }
     pair_format, temperature = settings.data.pair_format(), results["temperature"]
-    temporary, target, old = folder / ".model.new", folder / "model", folder / ".model.old"
-    for leftover in (temporary, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    model.save_pretrained(temporary)
-    tokenizer.save_pretrained(temporary)
     training = {"settings": settings.of_result, "data": results["data"], "versions": versions}
     description = Description(pair_format, temperature, LABELS, training)
-    (temporary / FILE).write_text(description.to_json(), encoding="utf-8")
     base = settings.model.path if not Path(settings.model.path).is_dir() else Path(settings.model.path).name
-    (temporary / "README.md").write_text(
-        model_card(base, pair_format, temperature, results, versions), encoding="utf-8"
-    )
-    if target.exists():
-        target.rename(old)
-    temporary.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    with atomic_path(folder / "model") as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        (temporary / FILE).write_text(description.to_json(), encoding="utf-8")
+        (temporary / "README.md").write_text(
+            model_card(base, pair_format, temperature, results, versions), encoding="utf-8"
+        )
