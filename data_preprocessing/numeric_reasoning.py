@@ -1,0 +1,371 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA in verl's RL schema.
+
+    python -m data_preprocessing.numeric_reasoning --data-dir DATA --output-dir data/numeric
+    python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json --output-dir data/qqa
+
+Rows, prompts and labels are what ``eval/tasks/*.yaml`` say. Without --data-dir and --input the files come from the
+Hugging Face hub. Any file may have EQUATE's columns (premise, hypothesis, label), Quantitative-101's (statement1,
+statement2, answer; question, Option1, Option2, answer) or MNLI's (sentence1, sentence2, gold_label).
+
+Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, and ``report.json``;
+either all of them or none. A row that cannot be used is one line on stderr and counted. Exits with 2 and one line when
+nothing can be written. See docs/numeric_reasoning.md.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_preprocessing.near_groups import near_groups
+from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
+from eval.task import SPLITS, Problem, RowError, Task
+from eval.task_file import TaskError, load_task
+from prime_ext.files import atomic_path, write_json
+from prime_ext.step_rm.question_split import split_of
+
+TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
+OUTPUTS = ("train", "validation", "test")
+PLANS = ("hashed", "official", "test")
+ROWS_PER_WRITE = 5_000
+_MAX_LISTED = 20
+
+SCHEMA = pa.schema(
+    {
+        "data_source": pa.string(),
+        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "ability": pa.string(),
+        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+        "extra_info": pa.struct(
+            {
+                "split": pa.string(),
+                "index": pa.int64(),
+                "texts": pa.list_(pa.string()),
+                "options": pa.list_(pa.string()),
+                "n_options": pa.int32(),
+                "label": pa.string(),
+                "group": pa.string(),
+                "file": pa.string(),
+                "row": pa.int64(),
+            }
+        ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A usable row: its task, the split of its file, the file and the number in it."""
+
+    task: Task
+    split: str
+    path: Path
+    row: int
+    problem: Problem
+
+
+@dataclass
+class Counts:
+    """What became of the rows of each task."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    bad: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    merged: Counter[str] = field(default_factory=Counter)
+    contradictory: Counter[str] = field(default_factory=Counter)
+    listed: list[dict[str, Any]] = field(default_factory=list)
+
+
+def rl_row(task: Task, problem: Problem, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem in the schema of verl's ``RLHFDataset``; ``extra`` is the rest of ``extra_info``."""
+    return {
+        "data_source": task.data_source,
+        "prompt": task.messages(problem, prompt),
+        "ability": task.ability,
+        "reward_model": {"style": "rule", "ground_truth": problem.gold},
+        "extra_info": {
+            "texts": list(task.problem_texts(problem)),
+            # The verifier takes the names of the options, or how many there are.
+            "options": list(task.option_names) or None,
+            "n_options": None if task.option_names else task.n_options,
+            "label": task.label(problem.gold),
+            **extra,
+        },
+    }
+
+
+def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
+    """The files of a task by split: those of --input, else those below --data-dir, else the hub's.
+
+    Raises:
+        SourceError: there are none.
+    """
+    given = options.input.get(task.name)
+    if given:
+        return given
+    if options.data_dir is not None:
+        if not task.source.local:
+            raise SourceError(f"{task.name} names no local file; give --input {task.name}=FILE")
+        return {split: options.data_dir / name for split, name in task.source.local.items()}
+    if not task.source.files:
+        raise SourceError(f"{task.name} is not on the hub; give --input {task.name}=FILE")
+    revision = task.source.revision or None
+    return {split: hub_file(task.source.hub, name, revision) for split, name in task.source.files.items()}
+
+
+def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) -> Iterator[Place]:
+    """The rows of a task that fit it; the others are printed and counted.
+
+    Raises:
+        SourceError: a file cannot be read, has no rows or no usable one; or, with ``strict``, any bad row.
+    """
+    for split, path in files.items():
+        before, good = counts.read[task.name], 0
+        for number, row in read_source(path):
+            counts.read[task.name] += 1
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                problem = task.problem(row)
+            except (BadRow, RowError) as error:
+                if strict:
+                    raise SourceError(f"{path} row {number}: {error}") from error
+                print(f"{path} row {number}: {error}", file=sys.stderr)
+                counts.bad[task.name][str(error)] += 1
+                if len(counts.listed) < _MAX_LISTED:
+                    counts.listed.append({"task": task.name, "file": path.name, "row": number, "reason": str(error)})
+                continue
+            good += 1
+            yield Place(task, split, path, number, problem)
+        if good == 0:
+            reasons = "; ".join(counts.bad[task.name]) or "it has no rows"
+            raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
+        assert counts.read[task.name] > before
+
+
+def _key(place: Place) -> bytes:
+    """The same for what a model would see as the same, white space aside."""
+    texts = [" ".join(text.split()) for text in place.problem.fields.values()]
+    return hashlib.blake2b(json.dumps([place.task.name, *texts]).encode(), digest_size=16).digest()
+
+
+def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
+    """Every problem once; problems that have several answers are left out altogether."""
+    keys = [_key(place) for place in places]
+    answers: dict[bytes, set[str]] = defaultdict(set)
+    for key, place in zip(keys, places, strict=True):
+        answers[key].add(place.problem.gold)
+    kept, seen = [], set()
+    for key, place in zip(keys, places, strict=True):
+        if len(answers[key]) > 1:
+            counts.contradictory[place.task.name] += 1
+        elif key in seen:
+            counts.merged[place.task.name] += 1
+        else:
+            seen.add(key)
+            kept.append(place)
+    return kept
+
+
+def divided(places: Sequence[Place], groups: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """The output that each row goes to.
+
+    Raises:
+        SourceError: ``official`` without official splits.
+    """
+    if options.splits == "test":
+        return ["test"] * len(places)
+    if options.splits == "hashed":
+        return [split_of(group, options.validation, options.test, options.seed) for group in groups]
+    for place in places:
+        if place.split == "all":
+            raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
+    return [place.split for place in places]
+
+
+def described(
+    places: Sequence[Place],
+    groups: Sequence[str],
+    outputs: Sequence[str],
+    counts: Counts,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """The report."""
+    labels: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    sides: dict[str, set[str]] = defaultdict(set)
+    sizes = Counter(groups)
+    for place, group, output in zip(places, groups, outputs, strict=True):
+        labels[place.task.name][output][place.task.label(place.problem.gold)] += 1
+        sides[group].add(output)
+    chosen = ("tasks", "splits", "prompt", "duplicates", "validation", "test", "seed")
+    return {
+        "options": {name: getattr(options, name) for name in chosen},
+        "tasks": {
+            name: {
+                "read": counts.read[name],
+                "bad": dict(sorted(counts.bad[name].items())),
+                "duplicates_merged": counts.merged[name],
+                "contradictory_dropped": counts.contradictory[name],
+                "written": {
+                    output: {
+                        "rows": found.total(),
+                        "labels": dict(sorted(found.items())),
+                        "majority": round(max(found.values()) / found.total(), 4),
+                    }
+                    for output, found in sorted(labels[name].items())
+                },
+            }
+            for name in options.tasks
+        },
+        "groups": len(sizes),
+        "largest_group": max(sizes.values()),
+        "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
+        "bad_rows": counts.listed,
+    }
+
+
+def write(
+    places: Sequence[Place], groups: Sequence[str], outputs: Sequence[str], report: object, options: argparse.Namespace
+) -> None:
+    """Write the parquet files and the report, all or none."""
+    with ExitStack() as stack:
+        writers = {
+            name: pq.ParquetWriter(stack.enter_context(atomic_path(options.output_dir / f"{name}.parquet")), SCHEMA)
+            for name in OUTPUTS
+            if name in outputs
+        }
+        write_json(stack.enter_context(atomic_path(options.output_dir / "report.json")), report)
+        pending: dict[str, list[dict[str, Any]]] = {name: [] for name in writers}
+        written: Counter[str] = Counter()
+        for place, group, name in zip(places, groups, outputs, strict=True):
+            extra = {"split": name, "index": written[name], "group": group, "file": place.path.name, "row": place.row}
+            pending[name].append(rl_row(place.task, place.problem, options.prompt, extra))
+            written[name] += 1
+            if len(pending[name]) == ROWS_PER_WRITE:
+                writers[name].write_table(pa.Table.from_pylist(pending.pop(name), SCHEMA))
+                pending[name] = []
+        for name, writer in writers.items():
+            if pending[name]:
+                writer.write_table(pa.Table.from_pylist(pending[name], SCHEMA))
+            writer.close()
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Convert and write. Returns the report.
+
+    Raises:
+        SourceError: see its message.
+        TaskError: no such task.
+    """
+    if not (options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1):
+        raise SourceError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
+    tasks = [load_task(name) for name in options.tasks]
+    for task in tasks:
+        if task.grader != "choice":
+            raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
+        if options.prompt not in task.prompts:
+            raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
+    stray = [name for name in options.input if name not in options.tasks]
+    if stray:
+        raise SourceError(f"--input names {stray[0]}, which is not among --tasks {' '.join(options.tasks)}")
+    counts = Counts()
+    places = [
+        place for task in tasks for place in usable(task, source_files(task, options), counts, options.strict)
+    ]
+    if options.duplicates == "merge":
+        places = without_duplicates(places, counts)
+    if not places:
+        raise SourceError("nothing is left: all rows are contradictory duplicates; --duplicates keep keeps them")
+    groups = near_groups([place.task.problem_texts(place.problem) for place in places])
+    outputs = divided(places, groups, options)
+    report = described(places, groups, outputs, counts, options)
+    write(places, groups, outputs, report, options)
+    return report
+
+
+class _Input(argparse.Action):
+    """``task=file`` or ``task:split=file``, any number of times."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        given = {name: dict(files) for name, files in namespace.input.items()}
+        for value in values:
+            target, equals, path = value.partition("=")
+            name, colon, split = target.partition(":")
+            split = split if colon else "all"
+            if not equals or not path or split not in SPLITS:
+                parser.error(f"--input {value}: must be TASK=FILE or TASK:SPLIT=FILE with {', '.join(SPLITS)}")
+            if split in given.setdefault(name, {}):
+                parser.error(f"--input {value}: {name} already has a file for {split}")
+            given[name][split] = Path(path)
+        namespace.input = given
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m data_preprocessing.numeric_reasoning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.set_defaults(input={})
+    top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
+    top.add_argument("--input", nargs="+", action=_Input, metavar="TASK[:SPLIT]=FILE", help="local files; repeatable")
+    top.add_argument("--data-dir", type=Path, help="folder with the files that eval/tasks/*.yaml name under source.local")
+    top.add_argument("--output-dir", type=Path, required=True)
+    top.add_argument(
+        "--splits",
+        choices=PLANS,
+        default="hashed",
+        help="hashed: by group, near-duplicates and shared premises stay together (default); official: as the files "
+        "are; test: everything is test data",
+    )
+    top.add_argument("--validation", type=float, default=0.0, help="share of the groups (default: 0)")
+    top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
+    top.add_argument("--seed", type=int, default=0, help="of the split")
+    top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
+    top.add_argument(
+        "--duplicates",
+        choices=("merge", "keep"),
+        default="merge",
+        help="merge: every problem once, none with two answers (default); keep: as published",
+    )
+    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
+    return top
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(words)
+    options.tasks = list(dict.fromkeys(options.tasks or options.input or TASKS))
+    try:
+        report = run(options)
+    except (SourceError, TaskError) as error:
+        print(f"numeric_reasoning: {error}", file=sys.stderr)
+        return 2
+    for name, found in report["tasks"].items():
+        written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
+        print(f"{name}: {found['read']} rows, {sum(found['bad'].values())} bad, {written}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
