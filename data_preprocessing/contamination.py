@@ -16,10 +16,10 @@
     python -m data_preprocessing.contamination gsm8k/train.jsonl --test gsm8k/test.jsonl math500.json \\
         --output reports/gsm8k
 
-writes ``reports/gsm8k.json`` and ``reports/gsm8k.md``. Files are CSV, JSON Lines, JSON (rows or columns) or parquet; the
-question is found by the names of the columns (--columns names others). Test rows are kept in memory, training rows pass
-by. A file that is given on both sides is compared with itself; no row counts as its own duplicate. Exits with 2 and one
-line when a file cannot be read.
+writes ``reports/gsm8k.json`` and ``reports/gsm8k.md``. Files are CSV, JSON Lines, JSON (rows or columns) or parquet;
+the question is found by the names of the columns (--columns names others). Test rows are kept in memory, training rows
+pass by. A file that is given on both sides is compared with itself; no row counts as its own duplicate. Exits with 2
+and one line when a file cannot be read.
 """
 
 import argparse
@@ -82,7 +82,9 @@ def usable_rows(count: FileCount, options: argparse.Namespace) -> Iterator[tuple
     if count.rows == 0:
         raise SourceError(f"{count.path} has no rows")
     if sum(count.unusable.values()) == count.rows:
-        raise SourceError(f"{count.path}: no row can be used: {next(iter(count.unusable))}; --columns names the columns")
+        raise SourceError(
+            f"{count.path}: no row can be used: {next(iter(count.unusable))}; --columns names the columns"
+        )
 
 
 def compare(options: argparse.Namespace, caught: TextIO | None = None) -> dict[str, Any]:
@@ -200,7 +202,10 @@ def parser() -> argparse.ArgumentParser:
     )
     defaults = Settings()
     top.add_argument(
-        "--threshold", type=float, default=defaults.threshold, help=f"Jaccard similarity (default: {defaults.threshold})"
+        "--threshold",
+        type=float,
+        default=defaults.threshold,
+        help=f"Jaccard similarity (default: {defaults.threshold})",
     )
     top.add_argument("--ngram", type=int, default=defaults.ngram, help=f"words (default: {defaults.ngram})")
     top.add_argument(
@@ -230,12 +235,15 @@ def main(words: Sequence[str] | None = None) -> int:
             if options.caught is not None:
                 caught = stack.enter_context(stack.enter_context(atomic_path(options.caught)).open("w"))
             report = compare(options, caught)
-    except SourceError as error:
+        name = options.output.name
+        write_json(options.output.with_name(f"{name}.json"), report)
+        write_text(options.output.with_name(f"{name}.md"), markdown(report))
+    except (SourceError, OSError) as error:
         print(f"contamination: {error}", file=sys.stderr)
         return 2
-    name = options.output.name
-    write_json(options.output.with_name(f"{name}.json"), report)
-    write_text(options.output.with_name(f"{name}.md"), markdown(report))
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
     for test in report["test"]:
         found = ", ".join(f"{level} {n}" for level, n in test["by_level"].items() if n)
         print(f"{test['file']}: {test['hit']} of {test['rows']} rows ({100 * test['share']:.1f} %) {found}".rstrip())

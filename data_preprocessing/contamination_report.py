@@ -35,7 +35,12 @@ def markdown(report: Mapping[str, Any]) -> str:
     """Counts by test file, what the levels mean, the training files, and examples."""
     levels = list(report["levels"])
     settings = report["settings"]
-    lines = ["# Contamination", "", "Test rows that have a twin among the training rows, at the most literal level.", ""]
+    lines = [
+        "# Contamination",
+        "",
+        "Test rows that have a twin among the training rows, at the most literal level.",
+        "",
+    ]
     lines += _table(
         ["test file", "rows", "hit", "share", *levels],
         [

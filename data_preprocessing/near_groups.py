@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Groups of problems that must stay on one side of a split: near-duplicates, shared premises, and what these connect."""
+"""Groups of problems that stay on one side of a split: near-duplicates, shared premises, and what these connect."""
 
 from collections.abc import Iterator, Sequence
 

@@ -31,59 +31,20 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from data_preprocessing.near_groups import near_groups
+from data_preprocessing.numeric_rows import Place, write_rows
 from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
-from eval.task import SPLITS, Problem, RowError, Task
+from eval.task import SPLITS, RowError, Task
 from eval.task_file import TaskError, load_task
-from prime_ext.files import atomic_path, write_json
 from prime_ext.step_rm.question_split import split_of
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
-OUTPUTS = ("train", "validation", "test")
 PLANS = ("hashed", "official", "test")
-ROWS_PER_WRITE = 5_000
 _MAX_LISTED = 20
-
-SCHEMA = pa.schema(
-    {
-        "data_source": pa.string(),
-        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
-        "ability": pa.string(),
-        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
-        "extra_info": pa.struct(
-            {
-                "split": pa.string(),
-                "index": pa.int64(),
-                "texts": pa.list_(pa.string()),
-                "options": pa.list_(pa.string()),
-                "n_options": pa.int32(),
-                "label": pa.string(),
-                "group": pa.string(),
-                "file": pa.string(),
-                "row": pa.int64(),
-            }
-        ),
-    }
-)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A usable row: its task, the split of its file, the file and the number in it."""
-
-    task: Task
-    split: str
-    path: Path
-    row: int
-    problem: Problem
 
 
 @dataclass
@@ -95,24 +56,6 @@ class Counts:
     merged: Counter[str] = field(default_factory=Counter)
     contradictory: Counter[str] = field(default_factory=Counter)
     listed: list[dict[str, Any]] = field(default_factory=list)
-
-
-def rl_row(task: Task, problem: Problem, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A problem in the schema of verl's ``RLHFDataset``; ``extra`` is the rest of ``extra_info``."""
-    return {
-        "data_source": task.data_source,
-        "prompt": task.messages(problem, prompt),
-        "ability": task.ability,
-        "reward_model": {"style": "rule", "ground_truth": problem.gold},
-        "extra_info": {
-            "texts": list(task.problem_texts(problem)),
-            # The verifier takes the names of the options, or how many there are.
-            "options": list(task.option_names) or None,
-            "n_options": None if task.option_names else task.n_options,
-            "label": task.label(problem.gold),
-            **extra,
-        },
-    }
 
 
 def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
@@ -141,7 +84,7 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
         SourceError: a file cannot be read, has no rows or no usable one; or, with ``strict``, any bad row.
     """
     for split, path in files.items():
-        before, good = counts.read[task.name], 0
+        good = 0
         for number, row in read_source(path):
             counts.read[task.name] += 1
             try:
@@ -161,7 +104,6 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
         if good == 0:
             reasons = "; ".join(counts.bad[task.name]) or "it has no rows"
             raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
-        assert counts.read[task.name] > before
 
 
 def _key(place: Place) -> bytes:
@@ -171,19 +113,24 @@ def _key(place: Place) -> bytes:
 
 
 def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
-    """Every problem once; problems that have several answers are left out altogether."""
+    """Every problem once; problems that have several answers are left out altogether.
+
+    Of a problem that is in several official splits, the copy in the test data stays.
+    """
     keys = [_key(place) for place in places]
     answers: dict[bytes, set[str]] = defaultdict(set)
     for key, place in zip(keys, places, strict=True):
         answers[key].add(place.problem.gold)
-    kept, seen = [], set()
-    for key, place in zip(keys, places, strict=True):
+    first: dict[bytes, int] = {}
+    for number in sorted(range(len(places)), key=lambda number: -SPLITS.index(places[number].split)):
+        first.setdefault(keys[number], number)
+    kept = []
+    for number, (key, place) in enumerate(zip(keys, places, strict=True)):
         if len(answers[key]) > 1:
             counts.contradictory[place.task.name] += 1
-        elif key in seen:
+        elif first[key] != number:
             counts.merged[place.task.name] += 1
         else:
-            seen.add(key)
             kept.append(place)
     return kept
 
@@ -224,7 +171,8 @@ def described(
         "tasks": {
             name: {
                 "read": counts.read[name],
-                "bad": dict(sorted(counts.bad[name].items())),
+                "bad": sum(counts.bad[name].values()),
+                "bad_by_reason": dict(counts.bad[name].most_common(_MAX_LISTED)),
                 "duplicates_merged": counts.merged[name],
                 "contradictory_dropped": counts.contradictory[name],
                 "written": {
@@ -243,32 +191,6 @@ def described(
         "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
         "bad_rows": counts.listed,
     }
-
-
-def write(
-    places: Sequence[Place], groups: Sequence[str], outputs: Sequence[str], report: object, options: argparse.Namespace
-) -> None:
-    """Write the parquet files and the report, all or none."""
-    with ExitStack() as stack:
-        writers = {
-            name: pq.ParquetWriter(stack.enter_context(atomic_path(options.output_dir / f"{name}.parquet")), SCHEMA)
-            for name in OUTPUTS
-            if name in outputs
-        }
-        write_json(stack.enter_context(atomic_path(options.output_dir / "report.json")), report)
-        pending: dict[str, list[dict[str, Any]]] = {name: [] for name in writers}
-        written: Counter[str] = Counter()
-        for place, group, name in zip(places, groups, outputs, strict=True):
-            extra = {"split": name, "index": written[name], "group": group, "file": place.path.name, "row": place.row}
-            pending[name].append(rl_row(place.task, place.problem, options.prompt, extra))
-            written[name] += 1
-            if len(pending[name]) == ROWS_PER_WRITE:
-                writers[name].write_table(pa.Table.from_pylist(pending.pop(name), SCHEMA))
-                pending[name] = []
-        for name, writer in writers.items():
-            if pending[name]:
-                writer.write_table(pa.Table.from_pylist(pending[name], SCHEMA))
-            writer.close()
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -290,9 +212,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if stray:
         raise SourceError(f"--input names {stray[0]}, which is not among --tasks {' '.join(options.tasks)}")
     counts = Counts()
-    places = [
-        place for task in tasks for place in usable(task, source_files(task, options), counts, options.strict)
-    ]
+    places = [place for task in tasks for place in usable(task, source_files(task, options), counts, options.strict)]
     if options.duplicates == "merge":
         places = without_duplicates(places, counts)
     if not places:
@@ -300,7 +220,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     groups = near_groups([place.task.problem_texts(place.problem) for place in places])
     outputs = divided(places, groups, options)
     report = described(places, groups, outputs, counts, options)
-    write(places, groups, outputs, report, options)
+    write_rows(options.output_dir, places, groups, outputs, options.prompt, report)
     return report
 
 
@@ -330,7 +250,9 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(input={})
     top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
     top.add_argument("--input", nargs="+", action=_Input, metavar="TASK[:SPLIT]=FILE", help="local files; repeatable")
-    top.add_argument("--data-dir", type=Path, help="folder with the files that eval/tasks/*.yaml name under source.local")
+    top.add_argument(
+        "--data-dir", type=Path, help="folder with the files that eval/tasks/*.yaml name under source.local"
+    )
     top.add_argument("--output-dir", type=Path, required=True)
     top.add_argument(
         "--splits",
@@ -358,12 +280,15 @@ def main(words: Sequence[str] | None = None) -> int:
     options.tasks = list(dict.fromkeys(options.tasks or options.input or TASKS))
     try:
         report = run(options)
-    except (SourceError, TaskError) as error:
+    except (SourceError, TaskError, OSError) as error:
         print(f"numeric_reasoning: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
     for name, found in report["tasks"].items():
         written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
-        print(f"{name}: {found['read']} rows, {sum(found['bad'].values())} bad, {written}")
+        print(f"{name}: {found['read']} rows, {found['bad']} bad, {written}")
     return 0
 
 

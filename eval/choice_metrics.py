@@ -59,7 +59,9 @@ def macro_f1(answers: Sequence[int | None], gold: Sequence[int]) -> float:
 
 def _check(answers: Sequence[int | None], gold: Sequence[int]) -> None:
     if not gold or len(answers) != len(gold):
-        raise ValueError(f"{len(answers)} answers for {len(gold)} gold options; there must be one each, and at least one")
+        raise ValueError(
+            f"{len(answers)} answers for {len(gold)} gold options; there must be one each, and at least one"
+        )
 
 
 METRICS: dict[str, Callable[[Sequence[int | None], Sequence[int]], float]] = {

@@ -24,7 +24,7 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from typing import Any
 import yaml
 
 from eval.choice_metrics import METRICS
-from eval.task import DEFAULT_PROMPT, SPLITS, Decoding, Gold, Prompt, Reference, Source, Task, check_placeholders
+from eval.task import DEFAULT_PROMPT, Decoding, Gold, Prompt, Reference, Source, Task, check_placeholders
+from eval.task_checks import Wrong, by_split, list_of, mapping, number_of, text_of, texts_of
 from prime_ext.verifiers.math.extraction import STYLES
 from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -81,121 +82,70 @@ def load_task(name: str | Path) -> Task:
         raise TaskError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
     try:
         return _task(content, path.stem)
-    except _Wrong as error:
+    except Wrong as error:
         raise TaskError(f"{path.name}: {error}") from error
 
 
-class _Wrong(ValueError):
-    """What is wrong with a key."""
-
-
-def _mapping(value: Any, key: str, known: Sequence[str] = (), needed: Sequence[str] = ()) -> Mapping[str, Any]:
-    """A mapping with string keys, of which some may be prescribed."""
-    if not isinstance(value, Mapping) or not value:
-        raise _Wrong(f"{key} must be a mapping that is not empty, got {value!r}")
-    for name in value:
-        if not isinstance(name, str):
-            raise _Wrong(f"{key}: the key {name!r} must be a text; put it in quotes")
-        if known and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise _Wrong(f"{key} has no key {name!r}; {f'did you mean {near[0]}?' if near else ', '.join(known)}")
-    for name in needed:
-        if name not in value:
-            raise _Wrong(f"{key} needs the key {name!r}")
-    return value
-
-
-def _text(value: Any, key: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise _Wrong(f"{key} must be a text that is not empty, got {value!r}")
-    return value
-
-
-def _list(value: Any, key: str) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise _Wrong(f"{key} must be a list that is not empty, got {value!r}")
-    return value
-
-
-def _texts(value: Any, key: str) -> tuple[str, ...]:
-    """A text or several, without repetition."""
-    texts = tuple(_text(item, key) for item in ([value] if isinstance(value, str) else _list(value, key)))
-    if len(set(texts)) < len(texts):
-        raise _Wrong(f"{key} has the same text twice: {', '.join(texts)}")
-    return texts
-
-
-def _by_split(value: Any, key: str, check: Callable[[Any, str], Any]) -> dict[str, Any]:
-    return {split: check(item, f"{key}.{split}") for split, item in _mapping(value, key, known=SPLITS).items()}
-
-
-def _number(value: Any, key: str, low: float, high: float, whole: bool = True) -> Any:
-    right = isinstance(value, int) if whole else isinstance(value, (int, float))
-    if not right or isinstance(value, bool) or not low <= value <= high:
-        raise _Wrong(f"{key} must be a {'whole ' if whole else ''}number from {low:g} to {high:g}, got {value!r}")
-    return value
-
-
 def _source(value: Any) -> Source:
-    given = _mapping(value, "source", known=[f.name for f in fields(Source)])
+    given = mapping(value, "source", known=[f.name for f in fields(Source)])
     if not ("hub" in given and "files" in given) and "local" not in given:
-        raise _Wrong("source needs hub and files, or local")
+        raise Wrong("source needs hub and files, or local")
     if ("hub" in given) != ("files" in given) or ("revision" in given and "hub" not in given):
-        raise _Wrong("source.hub, source.files and source.revision belong together")
-    parts: dict[str, Any] = {key: _text(given[key], f"source.{key}") for key in ("hub", "revision") if key in given}
+        raise Wrong("source.hub, source.files and source.revision belong together")
+    parts: dict[str, Any] = {key: text_of(given[key], f"source.{key}") for key in ("hub", "revision") if key in given}
     for key in ("files", "local"):
         if key in given:
-            parts[key] = _by_split(given[key], f"source.{key}", _text)
+            parts[key] = by_split(given[key], f"source.{key}", text_of)
     if "rows" in given:
-        parts["rows"] = _by_split(given["rows"], "source.rows", lambda n, key: _number(n, key, 1, 1e9))
+        parts["rows"] = by_split(given["rows"], "source.rows", lambda n, key: number_of(n, key, 1, 1e9))
     for split in parts.get("local", {}):
         name = parts["local"][split]
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise _Wrong(f"source.local.{split} must be a path below the data folder, got {name!r}")
+            raise Wrong(f"source.local.{split} must be a path below the data folder, got {name!r}")
     return Source(**parts)
 
 
 def _options(value: Any) -> tuple[tuple[str, ...], int]:
     if isinstance(value, int):
-        return (), _number(value, "options", 2, 10)
-    names = _texts(value, "options")
+        return (), number_of(value, "options", 2, 10)
+    names = texts_of(value, "options")
     if len(names) < 2:
-        raise _Wrong(f"options must be at least two names or a number of options, got {value!r}")
+        raise Wrong(f"options must be at least two names or a number of options, got {value!r}")
     return names, len(names)
 
 
 def _gold(value: Any, n_options: int) -> tuple[Gold, ...]:
     found = []
-    for item in _list(value, "gold"):
-        given = _mapping(item, "gold", known=("column", "columns", "values"))
+    for item in list_of(value, "gold"):
+        given = mapping(item, "gold", known=("column", "columns", "values"))
         if ("column" in given) == ("columns" in given):
-            raise _Wrong("gold needs either column or columns")
-        columns = _texts(given.get("columns", given.get("column")), "gold.column")
+            raise Wrong("gold needs either column or columns")
+        columns = texts_of(given.get("columns", given.get("column")), "gold.column")
         values = {}
         if "values" in given:
             if len(columns) > 1:
-                raise _Wrong("gold.values needs a single column")
-            for raw, answer in _mapping(given["values"], "gold.values").items():
+                raise Wrong("gold.values needs a single column")
+            for raw, answer in mapping(given["values"], "gold.values").items():
+                if n_options:
+                    number_of(answer, f"gold.values.{raw}", 1, n_options)
                 values[raw.casefold()] = str(answer)
-                if n_options and (not isinstance(answer, int) or not 1 <= answer <= n_options):
-                    raise _Wrong(f"gold.values.{raw} must be an option from 1 to {n_options}, got {answer!r}")
         elif n_options:
-            raise _Wrong("gold of multiple choice needs values: the option that each label stands for")
+            raise Wrong("gold of multiple choice needs values: the option that each label stands for")
         found.append(Gold(columns, values))
     return tuple(found)
 
 
 def _prompts(value: Any, field_names: Sequence[str]) -> dict[str, Prompt]:
     prompts = {}
-    for name, item in _mapping(value, "prompts", needed=[DEFAULT_PROMPT]).items():
+    for name, item in mapping(value, "prompts", needed=[DEFAULT_PROMPT]).items():
         key = f"prompts.{name}"
-        given = _mapping(item, key, known=("user", "system"), needed=["user"])
-        prompt = Prompt(**{role: _text(text, f"{key}.{role}") for role, text in given.items()})
+        given = mapping(item, key, known=("user", "system"), needed=["user"])
+        prompt = Prompt(**{role: text_of(text, f"{key}.{role}") for role, text in given.items()})
         unknown = check_placeholders(prompt, field_names)
         if unknown:
-            raise _Wrong(f"{key} shows {{{{{unknown[0]}}}}}, which is no field; fields are {', '.join(field_names)}")
+            raise Wrong(f"{key} shows {{{{{unknown[0]}}}}}, which is no field; fields are {', '.join(field_names)}")
         if not any(f"{{{{{field}}}}}" in prompt.user for field in field_names):
-            raise _Wrong(f"{key}.user shows no field; write e.g. {{{{{field_names[0]}}}}}")
+            raise Wrong(f"{key}.user shows no field; write e.g. {{{{{field_names[0]}}}}}")
         prompts[name] = prompt
     return prompts
 
@@ -214,42 +164,42 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
 
 def _decoding(value: Any) -> dict[str, Decoding]:
     found = {}
-    for name, item in _mapping(value, "decoding").items():
+    for name, item in mapping(value, "decoding").items():
         key = f"decoding.{name}"
-        given = _mapping(item, key, known=("do_sample", *_RANGES))
+        given = mapping(item, key, known=("do_sample", *_RANGES))
         if not isinstance(given.get("do_sample", False), bool):
-            raise _Wrong(f"{key}.do_sample must be true or false, got {given['do_sample']!r}")
+            raise Wrong(f"{key}.do_sample must be true or false, got {given['do_sample']!r}")
         for setting, number in given.items():
             if setting in _RANGES:
                 low, high, whole = _RANGES[setting]
-                _number(number, f"{key}.{setting}", low, high, whole)
+                number_of(number, f"{key}.{setting}", low, high, whole)
         decoding = Decoding(**given)
         if decoding.min_new_tokens > decoding.max_new_tokens:
-            raise _Wrong(f"{key}: min_new_tokens {decoding.min_new_tokens} is above {decoding.max_new_tokens}")
+            raise Wrong(f"{key}: min_new_tokens {decoding.min_new_tokens} is above {decoding.max_new_tokens}")
         for setting in ("temperature", "top_p", "top_k"):
             if setting in given and not decoding.do_sample:
-                raise _Wrong(f"{key}.{setting} has no effect without do_sample: true")
+                raise Wrong(f"{key}.{setting} has no effect without do_sample: true")
         if decoding.n > 1 and not decoding.do_sample:
-            raise _Wrong(f"{key}.n {decoding.n} responses are all the same without do_sample: true")
+            raise Wrong(f"{key}.n {decoding.n} responses are all the same without do_sample: true")
         found[name] = decoding
     return found
 
 
 def _references(value: Any, metrics: Sequence[str]) -> tuple[Reference, ...]:
     found = []
-    for item in _list(value, "references"):
+    for item in list_of(value, "references"):
         needed = [f.name for f in fields(Reference) if f.default is MISSING]
-        given = _mapping(item, "references", known=[f.name for f in fields(Reference)], needed=needed)
+        given = mapping(item, "references", known=[f.name for f in fields(Reference)], needed=needed)
         if given["metric"] not in metrics:
-            raise _Wrong(f"references.metric {given['metric']!r} is none of the metrics {', '.join(metrics)}")
+            raise Wrong(f"references.metric {given['metric']!r} is none of the metrics {', '.join(metrics)}")
         values = {
-            model: _number(percent, f"references.values.{model}", 0, 100, whole=False)
-            for model, percent in _mapping(given["values"], "references.values").items()
+            model: number_of(percent, f"references.values.{model}", 0, 100, whole=False)
+            for model, percent in mapping(given["values"], "references.values").items()
         }
         rows = given.get("rows")
         if rows is not None:
-            _number(rows, "references.rows", 1, 1e9)
-        found.append(Reference(given["metric"], _text(given["source"], "references.source"), values, rows))
+            number_of(rows, "references.rows", 1, 1e9)
+        found.append(Reference(given["metric"], text_of(given["source"], "references.source"), values, rows))
     return tuple(found)
 
 
@@ -258,38 +208,39 @@ def _grader(given: Mapping[str, Any], option_names: tuple[str, ...], n_options: 
     try:
         grader = source_of(given["data_source"]).task
     except UnknownSource as error:
-        raise _Wrong(f"data_source: {error}") from error
+        raise Wrong(f"data_source: {error}") from error
     if (grader == "choice") != bool(n_options):
-        raise _Wrong(f"options are {'missing' if grader == 'choice' else 'given'}, but {grader} is what judges {given['data_source']}")
+        fault = "are missing" if grader == "choice" else "must be left out"
+        raise Wrong(f"options {fault}: {given['data_source']} is judged as {grader}")
     if n_options:
         try:
             for number in range(1, n_options + 1):
                 MultipleChoiceVerifier(option_names, None if option_names else n_options).gold_option(number)
         except ChoiceError as error:
-            raise _Wrong(f"options: {error}") from error
+            raise Wrong(f"options: {error}") from error
     style = given.get("extraction", "")
     if style and (grader != "math" or style not in STYLES):
-        raise _Wrong(f"extraction {style!r} must be left out, or for math be one of {', '.join(sorted(STYLES))}")
+        raise Wrong(f"extraction {style!r} must be left out, or for math be one of {', '.join(sorted(STYLES))}")
     return style
 
 
 def _task(content: Any, stem: str) -> Task:
     known = (*_KEYS, *_OPTIONAL[2:])
-    given = _mapping(content, "the file", known=known, needed=[key for key in known if key not in _OPTIONAL])
-    texts = {key: _text(given[key], key) for key in _TEXTS}
+    given = mapping(content, "the file", known=known, needed=[key for key in known if key not in _OPTIONAL])
+    texts = {key: text_of(given[key], key) for key in _TEXTS}
     if texts["name"] != stem:
-        raise _Wrong(f"name must be that of the file, {stem!r}, got {texts['name']!r}")
-    columns = {name: _texts(item, f"fields.{name}") for name, item in _mapping(given["fields"], "fields").items()}
+        raise Wrong(f"name must be that of the file, {stem!r}, got {texts['name']!r}")
+    columns = {name: texts_of(item, f"fields.{name}") for name, item in mapping(given["fields"], "fields").items()}
     option_names, n_options = _options(given["options"]) if "options" in given else ((), 0)
     extraction = _grader(given, option_names, n_options)
-    problem_texts = _texts(given["texts"], "texts")
+    problem_texts = texts_of(given["texts"], "texts")
     for name in problem_texts:
         if name not in columns:
-            raise _Wrong(f"texts has {name!r}, which is no field; fields are {', '.join(columns)}")
-    metrics = _texts(given["metrics"], "metrics")
+            raise Wrong(f"texts has {name!r}, which is no field; fields are {', '.join(columns)}")
+    metrics = texts_of(given["metrics"], "metrics")
     for metric in metrics:
         if metric not in METRICS:
-            raise _Wrong(f"metrics has {metric!r}, which is none of {', '.join(METRICS)}")
+            raise Wrong(f"metrics has {metric!r}, which is none of {', '.join(METRICS)}")
     return Task(
         **texts,
         source=_source(given["source"]),
@@ -303,7 +254,7 @@ def _task(content: Any, stem: str) -> Task:
         n_options=n_options,
         extraction=extraction,
         references=_references(given["references"], metrics) if "references" in given else (),
-        notes=_text(given["notes"], "notes") if "notes" in given else "",
+        notes=text_of(given["notes"], "notes") if "notes" in given else "",
     )
 
 
