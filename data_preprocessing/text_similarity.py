@@ -24,7 +24,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from datasketch import MinHash, MinHashLSH
+
+try:
+    from datasketch import MinHash, MinHashLSH
+except ImportError as error:
+    raise ImportError('near-duplicates need datasketch: pip install "prime-ext[data]"') from error
 
 from prime_ext.step_rm.question_split import normal_form
 
