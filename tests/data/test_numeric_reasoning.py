@@ -83,6 +83,18 @@ def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_pa
     assert second["reward_model"]["ground_truth"] == "2" and second["extra_info"]["label"] == "contradiction"
 
 
+def test_the_page_shows_every_prompt_as_the_model_sees_it(tmp_path):
+    """One example for each task, made from the first row of its fixture."""
+    assert run(tmp_path, "--splits", "test", "--duplicates", "keep") == 0
+    page = (ROOT / "docs" / "numeric_reasoning.md").read_text()
+    shown = {}
+    for row in rows_of(tmp_path, "test"):
+        shown.setdefault(row["data_source"], row["prompt"][0]["content"])
+    assert set(shown) == set(TASKS)
+    for content in shown.values():
+        assert f"```\n{content}\n```" in page
+
+
 def test_qqa_has_its_own_options_in_every_row(tmp_path):
     assert run(tmp_path, "--tasks", "qqa", "--splits", "official") == 0
     train, test = rows_of(tmp_path, "train"), rows_of(tmp_path, "validation", "test")
