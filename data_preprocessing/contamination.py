@@ -43,6 +43,7 @@ from data_preprocessing.text_similarity import Settings
 from prime_ext.files import atomic_path, write_json, write_text
 
 _MAX_SHOWN = 400
+_MAX_REASONS = 20
 
 
 @dataclass
@@ -59,7 +60,10 @@ class FileCount:
         return "/".join(self.path.parts[-2:]).lstrip("/")
 
     def described(self) -> dict[str, Any]:
-        return {"file": self.name, "rows": self.rows, "unusable": dict(sorted(self.unusable.items()))}
+        listed = dict(self.unusable.most_common(_MAX_REASONS))
+        others = sum(self.unusable.values()) - sum(listed.values())
+        reasons = listed | ({"other reasons": others} if others else {})
+        return {"file": self.name, "rows": self.rows, "unusable": reasons}
 
 
 def usable_rows(count: FileCount, options: argparse.Namespace) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -156,9 +156,10 @@ def described(
     groups: Sequence[str],
     outputs: Sequence[str],
     counts: Counts,
+    published: Mapping[str, int | None],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """The report."""
+    """The report; ``published`` is how many rows each task has as far as is known."""
     labels: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     sides: dict[str, set[str]] = defaultdict(set)
     sizes = Counter(groups)
@@ -170,6 +171,7 @@ def described(
         "options": {name: getattr(options, name) for name in chosen},
         "tasks": {
             name: {
+                "published": published[name],
                 "read": counts.read[name],
                 "bad": sum(counts.bad[name].values()),
                 "bad_by_reason": dict(counts.bad[name].most_common(_MAX_LISTED)),
@@ -219,7 +221,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise SourceError("nothing is left: all rows are contradictory duplicates; --duplicates keep keeps them")
     groups = near_groups([place.task.problem_texts(place.problem) for place in places])
     outputs = divided(places, groups, options)
-    report = described(places, groups, outputs, counts, options)
+    published = {task.name: sum(task.source.rows.values()) or None for task in tasks}
+    report = described(places, groups, outputs, counts, published, options)
     write_rows(options.output_dir, places, groups, outputs, options.prompt, report)
     return report
 
@@ -288,7 +291,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
     for name, found in report["tasks"].items():
         written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
-        print(f"{name}: {found['read']} rows, {found['bad']} bad, {written}")
+        published = f" ({found['published']} were published)" if found["published"] not in (None, found["read"]) else ""
+        print(f"{name}: {found['read']} rows{published}, {found['bad']} bad, {written}")
     return 0
 
 

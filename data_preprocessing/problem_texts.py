@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_preprocessing.source_rows import BadRow
+from eval.task import is_whole
 
 # The first set of columns that a row has wholly.
 KNOWN_COLUMNS = (
@@ -58,6 +59,8 @@ def problem_texts(row: Mapping[str, Any], columns: Sequence[str] = (), remove: S
         found = [part.replace(text, " ") for part in found]
     if any(not isinstance(part, str) or not part.strip() for part in found):
         raise BadRow("an empty text")
+    if not all(is_whole(part) for part in found):
+        raise BadRow("half a character (a lone surrogate)")
     return tuple(part.strip() for part in found)
 
 

@@ -19,9 +19,9 @@ objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem": 
 
 import csv
 import gzip
-import itertools
 import json
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -53,7 +53,7 @@ def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
         yield from enumerate(_rows(path), start=1)
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except (OSError, EOFError, csv.Error, pa.ArrowException) as error:
+    except (OSError, EOFError, RecursionError, csv.Error, zlib.error, pa.ArrowException) as error:
         raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
@@ -79,7 +79,15 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
     reader = csv.DictReader(file, strict=True)
     if not reader.fieldnames:
         raise SourceError(f"{path} is empty; the first line must name the columns")
-    for row in reader:
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # The reader goes on behind it.
+            yield BadRow(f"not CSV: {error}")
+            continue
         if None in row:
             yield BadRow(f"{len(reader.fieldnames) + len(row[None])} cells under {len(reader.fieldnames)} columns")
         elif None in row.values():
@@ -89,14 +97,16 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
             yield row
 
 
-def _json_lines(lines: TextIO) -> Iterator[Mapping[str, Any] | BadRow]:
+def _json_lines(lines: Iterable[str]) -> Iterator[Mapping[str, Any] | BadRow]:
     for line in lines:
         if not line.strip():
             continue
         try:
-            yield _object(json.loads(line))
-        except ValueError as error:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
             yield BadRow(f"not JSON: {error}")
+            continue
+        yield _object(value)
 
 
 def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
@@ -110,7 +120,8 @@ def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]
             json.loads(first)
         except ValueError:
             raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
-        yield from _json_lines(itertools.chain([first], rest.splitlines()))  # type: ignore[arg-type]
+        # Not splitlines: it also splits where JSON allows a separator inside a text.
+        yield from _json_lines([first, *rest.split("\n")])
         return
     if isinstance(value, list):
         yield from map(_object, value)

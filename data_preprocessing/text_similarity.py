@@ -113,8 +113,10 @@ class SimilarityIndex:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self._blank = MinHash(settings.bands * settings.rows, seed=_MINHASH_SEED, hashfunc=_identity)
-        self._lsh = MinHashLSH(num_perm=settings.bands * settings.rows, params=(settings.bands, settings.rows))
+        n_values = settings.bands * settings.rows
+        # The checksums have 32 bits, as this scheme wants them.
+        self._blank = MinHash(n_values, seed=_MINHASH_SEED, hashfunc=_identity, scheme="affine32")
+        self._lsh = MinHashLSH(num_perm=n_values, params=(settings.bands, settings.rows))
 
     def _signature(self, form: frozenset[int]) -> MinHash:
         signature = self._blank.copy()

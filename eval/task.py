@@ -256,7 +256,14 @@ def _text(value: Any, column: str) -> str:
     text = str(value).strip()
     if not text:
         raise RowError(f"{column} is empty")
+    if not is_whole(text):
+        raise RowError(f"{column} has half a character (a lone surrogate)")
     return text
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8; what JSON escapes need not be."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def check_placeholders(prompt: Prompt, fields: Sequence[str]) -> list[str]:

@@ -19,9 +19,12 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_preprocessing.contamination import main
 from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
+from eval.task import is_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
@@ -77,6 +80,19 @@ def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
     assert index.hit(0).place == Place(0, 2)
     index.pass_by([TEST], Place(1, 5))
     assert index.hit(0).level == "exact" and index.hit(0).place == Place(1, 5)
+
+
+@given(st.lists(st.text(max_size=60).filter(str.strip), min_size=1, max_size=4))
+def test_every_text_hits_itself_exactly_and_nothing_breaks_the_index(texts):
+    texts = [text for text in texts if is_whole(text)]
+    index = ContaminationIndex()
+    for row, text in enumerate(texts):
+        index.add([text], Place(0, row))
+    for row, text in enumerate(texts):
+        assert index.pass_by([text], Place(0, row)) == "exact"
+        alone = texts.count(text) == 1
+        assert (index.pass_by([text], Place(1, row), itself=Place(0, row)) == "exact") is not alone
+    assert all(index.hit(key).level == "exact" for key in range(len(texts)))
 
 
 def _lines(path, texts):

@@ -57,8 +57,9 @@ def score(row, response):
     )
 
 
-def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_path):
+def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_path, capsys):
     assert run(tmp_path, "--tasks", "awpnli", "--splits", "test") == 0
+    assert capsys.readouterr().out == "awpnli: 6 rows (722 were published), 0 bad, test 6\n"
     first, second = rows_of(tmp_path, "test")[:2]
     assert first["prompt"] == [
         {

@@ -66,7 +66,9 @@ def test_one_line_of_json_lines_under_the_wrong_suffix_is_one_row(tmp_path):
     [
         ("x.csv", "premise,label\na,b,c\n", "3 cells under 2 columns"),
         ("x.csv", "premise,label\na\n", "no cell in column label"),
+        ("x.csv", 'premise,label\n"a', "not CSV"),
         ("x.jsonl", '{"a": 1\n', "not JSON"),
+        ("x.jsonl", "[" * 100_000, "not JSON"),
         ("x.jsonl", "[1, 2]\n", "not an object"),
         ("x.json", '["text"]', "not an object"),
     ],
@@ -81,7 +83,6 @@ def test_a_bad_row_keeps_its_place_and_says_why(tmp_path, name, content, reason)
     ("name", "content", "reason"),
     [
         ("x.csv", b"", "is empty; the first line must name the columns"),
-        ("x.csv", b'premise,label\n"a', "cannot be read"),
         ("x.json", b'[{"a": 1}', "is neither JSON nor JSON Lines"),
         ("x.json", b'{"a": [1], "b": [1, 2]}', "columns of different lengths"),
         ("x.jsonl", b"\xff\xfe", "is not UTF-8 text"),
@@ -95,6 +96,15 @@ def test_a_file_that_cannot_be_read_is_one_line_with_its_name(tmp_path, name, co
     with pytest.raises(SourceError, match=reason) as caught:
         list(read_source(tmp_path / name))
     assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rows_behind_a_bad_one_are_read(tmp_path):
+    (tmp_path / "x.csv").write_text('premise,label\n"a"b,c\nd,e\n')
+    (tmp_path / "x.json").write_text('{"a": "one\u2028line"}\n{"a": \n{"a": 3}\n')
+    bad, good = [row for _, row in read_source(tmp_path / "x.csv")]
+    assert isinstance(bad, BadRow) and good == {"premise": "d", "label": "e"}
+    first, bad, last = [row for _, row in read_source(tmp_path / "x.json")]
+    assert first == {"a": "one\u2028line"} and isinstance(bad, BadRow) and last == {"a": 3}
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
@@ -127,7 +137,10 @@ def test_columns_can_be_named_and_shared_instructions_cut_out():
     assert problem_texts(row, columns=("body",), remove=("Think step by step.",)) == ("Add 3 and 4.",)
 
 
-@pytest.mark.parametrize("row", [{"answer": "7"}, {"question": "  "}, {"question": 7}, {"prompt": [1]}])
+@pytest.mark.parametrize(
+    "row",
+    [{"answer": "7"}, {"question": "  "}, {"question": 7}, {"prompt": [1]}, {"prompt": []}, {"question": "\ud800"}],
+)
 def test_a_row_without_a_question_says_so(row):
-    with pytest.raises(BadRow, match="no column|empty text|neither a text"):
+    with pytest.raises(BadRow, match="no column|empty text|neither a text|half a character"):
         problem_texts(row)

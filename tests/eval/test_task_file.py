@@ -116,6 +116,7 @@ def test_programs_have_tests_of_several_columns_as_gold(tmp_path):
         ),
         ({"premise": "a", "hypothesis": "b", "label": 1}, "label '1' is none of entailment, neutral"),
         ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
+        ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"}, "hypothesis has half a character"),
     ],
 )
 def test_a_row_that_does_not_fit_says_why(row, message):
