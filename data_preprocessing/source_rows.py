@@ -18,15 +18,16 @@ objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem": 
 """
 
 import csv
-import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from prime_ext.files import numbered_lines
 
 FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
 # Longer cells are no questions, but they are the rows' own business; the module's limit would end the reading.
@@ -42,7 +43,7 @@ class BadRow(ValueError):
 
 
 def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
-    """Rows with their numbers from 1; what is no row comes as a :class:`BadRow` in its place.
+    """Rows with their numbers from 1 (in JSON Lines, of the line); what is no row comes as a :class:`BadRow`.
 
     Raises:
         SourceError: no such file or format, not text, or broken beyond its rows.
@@ -50,11 +51,15 @@ def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
     if not path.is_file():
         raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
-        yield from enumerate(_rows(path), start=1)
+        if path.name.endswith((".jsonl", ".jsonl.gz")):
+            yield from ((number, _parsed(line)) for number, line in numbered_lines(path))
+        else:
+            yield from enumerate(_rows(path), start=1)
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except (OSError, EOFError, RecursionError, csv.Error, zlib.error, pa.ArrowException) as error:
-        raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SourceError(f"{path} cannot be read: {reason}") from error
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
@@ -62,17 +67,20 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
         for batch in pq.ParquetFile(path).iter_batches(batch_size=1024):
             yield from batch.to_pylist()
         return
-    if not path.name.endswith((".csv", ".jsonl", ".jsonl.gz", ".json", ".txt")):
+    if path.suffix not in (".csv", ".json", ".txt"):
         raise SourceError(f"{path} has none of the formats {FORMATS}")
-    opened = gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else None
     # newline="": the csv module reads line breaks inside quotes itself.
-    with opened or path.open(encoding="utf-8-sig", newline="") as file:
-        if path.suffix == ".csv":
-            yield from _csv_rows(file, path)
-        elif path.suffix in (".json", ".txt"):
-            yield from _json_rows(file, path)
-        else:
-            yield from _json_lines(file)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from _csv_rows(file, path) if path.suffix == ".csv" else _json_rows(file, path)
+
+
+def _parsed(line: str) -> Mapping[str, Any] | BadRow:
+    """A line of JSON Lines."""
+    try:
+        value = json.loads(line.lstrip("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        return BadRow(f"not JSON: {error}")
+    return _object(value)
 
 
 def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
@@ -97,18 +105,6 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
             yield row
 
 
-def _json_lines(lines: Iterable[str]) -> Iterator[Mapping[str, Any] | BadRow]:
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield BadRow(f"not JSON: {error}")
-            continue
-        yield _object(value)
-
-
 def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
     """A list, columns, or JSON Lines under the wrong suffix; the first two have to be read whole."""
     first = file.readline()
@@ -121,7 +117,7 @@ def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]
         except ValueError:
             raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
         # Not splitlines: it also splits where JSON allows a separator inside a text.
-        yield from _json_lines([first, *rest.split("\n")])
+        yield from (_parsed(line) for line in (first, *rest.split("\n")) if line.strip())
         return
     if isinstance(value, list):
         yield from map(_object, value)
