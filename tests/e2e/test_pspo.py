@@ -69,7 +69,7 @@ def test_ppo_with_rewards_at_step_ends(inputs):
         assert logged["critic/score/mean"] == pytest.approx(logged["pspo/score"], abs=1e-5)
         assert logged["actor/grad_norm"] > 0 and math.isfinite(logged["critic/vf_loss"])
     # verl's own way: means of the manager's numbers over the validation set.
-    validation = {name.split("/")[2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
+    validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
     assert {"acc", "reward", "n_steps", "chain_score", "steps_2", "reward_failure"} <= validation
     lines = logged_responses(inputs)
     assert len(lines) == 2 * 4 + 4
