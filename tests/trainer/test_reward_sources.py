@@ -23,8 +23,8 @@ from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_t
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
-from prime_ext.chain_settings import ACCUMULATIONS, PLACES, SHAPES
-from prime_ext.reward_settings import CREDITS, OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
+from prime_ext.chain_settings import ACCUMULATIONS, CREDITS, PLACES, SHAPES
+from prime_ext.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.response_steps import ResponseSteps
 from prime_ext.trainer.reward_sources import build_sources
@@ -170,7 +170,7 @@ def test_redistribution_to_the_last_token_makes_the_return_minus_the_potential(q
 
 
 def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monkeypatch):
-    monkeypatch.setattr("prime_ext.trainer.response_steps.split_steps", _never)
+    monkeypatch.setattr("prime_ext.step_rm.response_cut.split_steps", _never)
     options = settings(process__granularity="step", steps__splitter="pattern", steps__pattern="^x")
     step, metrics = loaded(queue, options), {}
     source = build_sources(step, 1.0, None, metrics)["process"]
