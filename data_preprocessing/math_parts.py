@@ -21,7 +21,7 @@ from typing import Any
 
 from data_preprocessing.action_prompt import messages
 from data_preprocessing.math_problem import MathProblem
-from data_preprocessing.math_rules import NOT_TRAINED, Removal, rule_filter
+from data_preprocessing.math_rules import ALWAYS, Removal, rule_filter
 from data_preprocessing.math_sources import SOURCES, MathSource, Raw, SplitRows
 from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter, rl_row
 from data_preprocessing.source_rows import BadRow, SourceError
@@ -87,7 +87,7 @@ class Conversion:
     """Makes a part: ``<part>.parquet``, and ``<part>.removed.jsonl`` with a line for every row that is not in it.
 
     Attributes:
-        rules: rules of the filter, for the training split.
+        rules: rules of the filter, for the training split; others stay as published but for :data:`ALWAYS`.
         system: the system message; empty for none.
         strict: a bad row is an error.
     """
@@ -118,8 +118,7 @@ class Conversion:
             SourceError: a bad row, with ``strict``.
         """
         source = SOURCES[chunk.source]
-        # Benchmarks stay as they are published.
-        stages = [rule_filter(self.rules if chunk.split == "train" else NOT_TRAINED)]
+        stages: list[Stage] = [rule_filter(self.rules if chunk.split == "train" else ALWAYS)]
         for offset, (number, raw) in enumerate(chunk.rows):
             try:
                 problem = source.problem(raw, chunk.split, chunk.first + offset)

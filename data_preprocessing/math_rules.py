@@ -179,8 +179,8 @@ RULES = {
         ),
     )
 }
-# Benchmarks stay as published; without an answer a row is of no use.
-NOT_TRAINED = ("no_answer",)
+# Apply to every split and whatever is chosen: without an answer a row is of no use.
+ALWAYS = ("no_answer",)
 
 
 def rule_filter(names: Sequence[str]) -> Callable[[MathProblem], Removal | None]:

@@ -42,7 +42,7 @@ from data_preprocessing.action_prompt import SYSTEM_PROMPT
 from data_preprocessing.funnel_report import markdown
 from data_preprocessing.input_files import InputFiles
 from data_preprocessing.math_parts import Conversion, chunks
-from data_preprocessing.math_rules import RULES
+from data_preprocessing.math_rules import ALWAYS, RULES
 from data_preprocessing.math_sources import SOURCES, SplitRows
 from data_preprocessing.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from data_preprocessing.source_rows import SourceError
@@ -139,8 +139,10 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
     if options.chunk_rows < 1 or options.workers < 1:
         raise SourceError("--chunk-rows and --workers must be at least 1")
     inputs = [given for name in options.sources for given in inputs_of(name, options)]
-    rules = tuple(name for name in RULES if name in options.rules)
+    rules = tuple(name for name in RULES if name in (*options.rules, *ALWAYS))
     conversion = Conversion(rules, system_prompt(options.system_prompt), options.strict)
+    # Before the work, not after it.
+    refuse_leftovers(options.output_dir, {given.split for given in inputs})
     identity = {"format": FORMAT, "rules": rules, "system": conversion.system, "chunk_rows": options.chunk_rows}
     parts = Parts(options.output_dir / ".parts", identity | {"inputs": [given.identity() for given in inputs]})
     tally, summaries = Tally(), []
@@ -149,7 +151,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
             part = Tally.restored(summary)
             tally.add(part)
             bar.update(part.read.total())
-            summaries.append(summary)
+            summaries.append({"split": summary["split"], "rows": summary["rows"]})
     if not any(found["rows"] for found in summaries):
         raise SourceError(_nothing(tally))
     report = {
@@ -207,7 +209,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         choices=list(RULES),
         default=list(RULES),
-        help=f"what is removed from the training split (default: all). {meanings}",
+        help=f"what is removed from the training split (default: all); {ALWAYS[0]} always is. {meanings}",
     )
     top.add_argument(
         "--system-prompt",

@@ -19,6 +19,7 @@ parts and their order do not depend on the number of processes.
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -87,7 +88,7 @@ def run_parts(
         return
     waiting: list[tuple[int, Summary | Future[Summary]]] = []
     # Not forked: a library's threads in this process would be lost half-way.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_uninterrupted) as pool:
         try:
             for number, part in enumerate(stream):
                 summary = parts.summary(number)
@@ -103,6 +104,11 @@ def run_parts(
             for _, unused in waiting:
                 if isinstance(unused, Future):
                     unused.cancel()
+
+
+def _uninterrupted() -> None:
+    """Ctrl-C is for the parent, which lets the parts under way be finished."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _settled(number: int, found: Summary | Future[Summary]) -> tuple[int, Summary]:

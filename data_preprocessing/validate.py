@@ -40,7 +40,8 @@ from data_preprocessing.self_grading import GoldChecker
 from data_preprocessing.source_rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource, register_source
 
-BATCH = 1_000
+# Tests of programs are large.
+BATCH = 256
 
 
 @dataclass

@@ -263,7 +263,11 @@ def cell_text(value: Any, column: str) -> str:
 
 def is_whole(text: str) -> bool:
     """Whether a text can be written as UTF-8; what JSON escapes need not be."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_placeholders(prompt: Prompt, fields: Sequence[str]) -> list[str]:
