@@ -16,19 +16,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-
-def _cell(text: str) -> str:
-    """Text on one line of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
-
-
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(header)} |",
-        f"| {' | '.join('---' for _ in header)} |",
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-    ]
+from data_preprocessing.markdown_table import cell, table
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -41,7 +29,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         "Test rows that have a twin among the training rows, at the most literal level.",
         "",
     ]
-    lines += _table(
+    lines += table(
         ["test file", "rows", "hit", "share", *levels],
         [
             [
@@ -65,7 +53,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         "## Training files",
         "",
     ]
-    lines += _table(
+    lines += table(
         ["file", "rows", "rows that hit"],
         [[train["file"], str(train["rows"]), str(train["hitting"])] for train in report["train"]],
     )
@@ -79,13 +67,13 @@ def markdown(report: Mapping[str, Any]) -> str:
     for test in report["test"]:
         if test["examples"]:
             lines += [f"## {test['file']}", ""]
-            lines += _table(
+            lines += table(
                 ["level", "test", "train", "similarity"],
                 [
                     [
                         example["level"],
-                        f"{example['test_row']}: {_cell(example['test'])}",
-                        f"{example['train_file']} {example['train_row']}: {_cell(example['train'])}",
+                        f"{example['test_row']}: {cell(example['test'])}",
+                        f"{example['train_file']} {example['train_row']}: {cell(example['train'])}",
                         f"{example['similarity']:.2f}",
                     ]
                     for example in test["examples"]

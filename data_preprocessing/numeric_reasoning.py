@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data_preprocessing.input_files import InputFiles
 from data_preprocessing.near_groups import near_groups
 from data_preprocessing.numeric_rows import Place, write_rows
 from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
@@ -227,23 +228,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-class _Input(argparse.Action):
-    """``task=file`` or ``task:split=file``, any number of times."""
-
-    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
-        given = {name: dict(files) for name, files in namespace.input.items()}
-        for value in values:
-            target, equals, path = value.partition("=")
-            name, colon, split = target.partition(":")
-            split = split if colon else "all"
-            if not equals or not path or split not in SPLITS:
-                parser.error(f"--input {value}: must be TASK=FILE or TASK:SPLIT=FILE with {', '.join(SPLITS)}")
-            if split in given.setdefault(name, {}):
-                parser.error(f"--input {value}: {name} already has a file for {split}")
-            given[name][split] = Path(path)
-        namespace.input = given
-
-
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m data_preprocessing.numeric_reasoning",
@@ -252,7 +236,9 @@ def parser() -> argparse.ArgumentParser:
     )
     top.set_defaults(input={})
     top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
-    top.add_argument("--input", nargs="+", action=_Input, metavar="TASK[:SPLIT]=FILE", help="local files; repeatable")
+    top.add_argument(
+        "--input", nargs="+", action=InputFiles, metavar="TASK[:SPLIT]=FILE", help="local files; repeatable"
+    )
     top.add_argument(
         "--data-dir", type=Path, help="folder with the files that eval/tasks/*.yaml name under source.local"
     )

@@ -157,3 +157,21 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
         raise SourceError(
             f"{name} of {repository} cannot be fetched from the hub ({reason}); give local files instead"
         ) from error
+
+
+def hub_rows(repository: str, config: str | None, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a data set on the Hugging Face hub with their numbers from 1, as they come over the line.
+
+    Raises:
+        SourceError: it cannot be fetched; the message says what to do without the hub.
+    """
+    from datasets import load_dataset
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield from enumerate(load_dataset(repository, config, split=split, streaming=True), start=1)
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SourceError(
+            f"{split} of {repository} cannot be fetched from the hub ({reason}); give local files instead"
+        ) from error

@@ -205,7 +205,7 @@ class Task:
             column = next((column for column in columns if column in row), None)
             if column is None:
                 raise RowError(f"no column {' or '.join(columns)}; it has {', '.join(map(str, row)) or 'none'}")
-            fields[name] = _text(row[column], column)
+            fields[name] = cell_text(row[column], column)
         return Problem(fields, self._gold(row))
 
     def _gold(self, row: Mapping[str, Any]) -> str:
@@ -218,7 +218,7 @@ class Task:
         if len(gold.columns) > 1:
             return json.dumps({column: row[column] for column in gold.columns}, sort_keys=True)
         column = gold.columns[0]
-        value = _text(row[column], column)
+        value = cell_text(row[column], column)
         if not gold.values:
             return value
         answer = gold.values.get(value.casefold())
@@ -249,7 +249,7 @@ class Task:
         return self.option_names[int(gold) - 1] if self.option_names else f"option {gold}"
 
 
-def _text(value: Any, column: str) -> str:
+def cell_text(value: Any, column: str) -> str:
     """A cell as text; numbers are written as Python writes them."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise RowError(f"{column} must be a text, got {str(value)[:40]!r}")
@@ -263,7 +263,11 @@ def _text(value: Any, column: str) -> str:
 
 def is_whole(text: str) -> bool:
     """Whether a text can be written as UTF-8; what JSON escapes need not be."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_placeholders(prompt: Prompt, fields: Sequence[str]) -> list[str]:

@@ -75,7 +75,11 @@ PYTHON=${PYTHON:-$(command -v python3)}
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 DATA=$OUTPUT_DIR/data
 if [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]]; then
-    "$PYTHON" -m data_preprocessing.gsm8k --output-dir "$DATA" ${GSM8K_DIR:+--source "$GSM8K_DIR"}
+    INPUT=()
+    [[ -z "$GSM8K_DIR" ]] || INPUT=(--input "gsm8k:train=$GSM8K_DIR/train.jsonl" "gsm8k:test=$GSM8K_DIR/test.jsonl")
+    # No system prompt: MODEL_PATH may be any chat model. No rules: the set as published.
+    "$PYTHON" -m data_preprocessing.rl_data --sources gsm8k --output-dir "$DATA" "${INPUT[@]}" \
+        --system-prompt none --rules
 fi
 
 mkdir -p "$OUTPUT_DIR"

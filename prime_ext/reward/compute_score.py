@@ -25,7 +25,7 @@ from typing import Any
 import ray
 
 from prime_ext.reward.node_verifiers import LocalVerifiers, Settings, SharedVerifiers, import_modules
-from prime_ext.verifiers.sources import check_task_settings, register_source, source_of
+from prime_ext.verifiers.sources import check_task_settings, choice_options, register_source, source_of
 from prime_ext.verifiers.verdict import Verdict
 
 CODE_REWARDS = ("all", "fraction")
@@ -48,8 +48,7 @@ def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str) ->
     if task == "code":
         return {"reward": code_reward}
     if task == "choice":
-        names = extra_info.get("options")
-        return {"names": tuple(map(str, names))} if names is not None else {"n_options": extra_info.get("n_options")}
+        return choice_options(extra_info)
     return {}
 
 

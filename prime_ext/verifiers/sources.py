@@ -68,6 +68,7 @@ BUILT_IN = (
     *_sources("math", "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500"),
     *_sources("math", "math_dapo* aime* HuggingFaceH4/aime* AI-MO/aimo-validation-* amc* olympiadbench* minerva*"),
     *_sources("math", "college_math* gaokao*"),
+    *_sources("math", "prime_ext/last_digit_chain"),
     *_sources("code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"),
     *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa"),
 )
@@ -106,6 +107,12 @@ def source_of(data_source: str) -> Source:
         f"no verifier for data_source={data_source!r}; name a task for it in "
         f"reward.custom_reward_function.reward_kwargs.sources, e.g. {{{data_source}: math}}. Known: {known}"
     )
+
+
+def choice_options(extra_info: Mapping[str, Any]) -> dict[str, Any]:
+    """What the verifier of multiple choice is told of a row: the names of its options, or how many there are."""
+    names = extra_info.get("options")
+    return {"names": tuple(map(str, names))} if names is not None else {"n_options": extra_info.get("n_options")}
 
 
 def check_task_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:

@@ -28,6 +28,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_preprocessing.rl_rows import rl_row
 from prime_ext.files import atomic_path, write_json
 from recipes.quickstart import task
 
@@ -35,13 +36,13 @@ from recipes.quickstart import task
 def rl_rows(split: str, problems: list[task.Problem]) -> list[dict]:
     """Rows in the schema of verl's ``RLHFDataset``."""
     return [
-        {
-            "data_source": task.DATA_SOURCE,
-            "prompt": [{"role": "user", "content": problem.prompt}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": str(problem.answer)},
-            "extra_info": {"split": split, "index": index},
-        }
+        rl_row(
+            task.DATA_SOURCE,
+            [{"role": "user", "content": problem.prompt}],
+            "math",
+            str(problem.answer),
+            {"split": split, "index": index},
+        )
         for index, problem in enumerate(problems)
     ]
 

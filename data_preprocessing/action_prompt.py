@@ -1,0 +1,52 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""What a problem of RL looks like to the policy: the short system prompt of the actions, and the suffixes.
+
+The system prompt names the seven actions of the action-centric chain of thought and shows the form of a response, as
+the one of Eurus-2-RL-Data does; the wording is ours. A policy that was trained on other words should see those:
+``--system-prompt FILE`` of the converters. The suffixes say how the verifiers want the answer; they are those of
+Eurus-2-RL-Data.
+"""
+
+ACTIONS = ("ASSESS", "ADVANCE", "VERIFY", "SIMPLIFY", "SYNTHESIZE", "PIVOT", "OUTPUT")
+
+SYSTEM_PROMPT = (
+    "You solve problems in steps. Every stretch of your reasoning is one of these actions; take them in any order and "
+    "as often as the problem needs:\n\n"
+    + "\n".join(f"[{action}]" for action in ACTIONS)
+    + "\n\nWrite in exactly this form:\n\n"
+    "[ACTION NAME]\n\n"
+    "# First step of the action\n\n"
+    "# Second step of the action\n\n"
+    "...\n\n"
+    "Next action: [NAME OF THE NEXT ACTION]"
+)
+MATH_SUFFIX = "\n\nPresent the answer in LaTex format: \\boxed{Your answer}"
+CODE_SUFFIX = "\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour code\n```\nat the end."
+SUFFIXES = {"math": MATH_SUFFIX, "code": CODE_SUFFIX}
+
+
+def messages(problem: str, ability: str, system: str = SYSTEM_PROMPT) -> list[dict[str, str]]:
+    """The chat that shows a problem.
+
+    Args:
+        problem: what is asked.
+        ability: ``math`` or ``code``.
+        system: the system message; empty for none.
+
+    Raises:
+        KeyError: there is no suffix for the ability.
+    """
+    user = {"role": "user", "content": problem + SUFFIXES[ability]}
+    return [{"role": "system", "content": system}, user] if system else [user]

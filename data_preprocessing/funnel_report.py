@@ -1,0 +1,84 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The report of the math RL data as Markdown: what each rule removed, a funnel, examples."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from data_preprocessing.markdown_table import cell, table
+
+BAR = 40
+
+
+def _bar(share: float) -> str:
+    return "█" * round(BAR * share)
+
+
+def funnel(read: int, removed: Mapping[str, int], order: Sequence[str]) -> list[str]:
+    """A bar for what is left after each stage that removed something."""
+    left = read
+    width = max(map(len, [*order, "written"]))
+    lines = [f"{'read':<{width}} {_bar(1):<{BAR}} {left:>9,}"]
+    for name in order:
+        if removed.get(name):
+            left -= removed[name]
+            lines.append(f"{name:<{width}} {_bar(left / read):<{BAR}} {left:>9,}  (-{removed[name]:,})")
+    return ["```text", *lines, "```", ""]
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """Counts by source, what the rules mean, a funnel per split and examples of what was removed."""
+    rules = report["rules"]
+    sources = report["sources"]
+    used = [name for name in rules if any(found["removed"].get(name) for found in sources)]
+    lines = ["# Math RL data", "", "Rows by source, and how many each rule removed; the first that applies counts.", ""]
+    lines += table(
+        ["split", "data source", "read", *used, "written"],
+        [
+            [
+                found["split"],
+                found["data_source"],
+                f"{found['read']:,}",
+                *(f"{found['removed'].get(name, 0):,}" for name in used),
+                f"{found['written']:,}",
+            ]
+            for found in sources
+        ],
+    )
+    lines += [f"- `{name}`: {meaning}" for name, meaning in rules.items()]
+    lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
+    for split in dict.fromkeys(found["split"] for found in sources):
+        removed: Counter[str] = Counter()
+        for found in sources:
+            if found["split"] == split:
+                removed.update(found["removed"])
+        lines += [f"## What is left of {split}", ""]
+        read = sum(found["read"] for found in sources if found["split"] == split)
+        lines += funnel(read, removed, list(rules))
+    for samples in sorted(report["samples"], key=lambda found: list(rules).index(found["rule"])):
+        lines += [f"## Removed from {samples['split']} by {samples['rule']}", ""]
+        lines += table(
+            ["row", "seen", "problem", "answer"],
+            [
+                [
+                    f"{row['file']} {row['row']}",
+                    cell(row["evidence"]),
+                    cell(row.get("problem", "")),
+                    cell(row.get("answer", "")),
+                ]
+                for row in samples["rows"]
+            ],
+        )
+    return "\n".join(lines).rstrip() + "\n"

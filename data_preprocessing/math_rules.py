@@ -1,0 +1,208 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""The rule filter of math RL: problems that a text-only policy cannot be asked, or whose answer no verifier can judge.
+
+Rules are pure functions; the first that applies removes a problem and says what it saw. They follow the first stage of
+PRIME's data (arXiv 2502.01456, section on data), whose published script looks for substrings; where that is wrong
+("records show that" asks for no proof, "action figures" are no figure, ``P(A), P(B), P(C)`` no multiple choice,
+``\underline{a}`` no blank) these look closer, and never into the code of drawings.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from data_preprocessing.math_problem import MathProblem
+from data_preprocessing.self_grading import ungradable
+
+MAX_CHARACTERS = 20_000
+_AROUND = 30
+
+# A figure that is meant, not a toy or a guess: "the figure", "Figure 2", "figure ABCD", "figure shown".
+_FIGURE = re.compile(
+    r"\b(?:the|this|these|following|given|above|accompanying|adjoining|adjacent|shown|in)\s+(?:\d\s+)?figures?\b"
+    r"|\bfigures?\s+(?:shown|below|above|\$|on\s+the|to\s+the|at\s+the)|\bfigure\s+\d"
+    r"|\\includegraphics|!\[[^\]\n]{0,200}\]\(|<img\b",
+    re.IGNORECASE,
+)
+_SHOWN = re.compile(
+    r"\b(?:diagram|picture|image)s?\s+(?:is\s+)?(?:shown|below|above)\b"
+    r"|\b(?:shown|see|in)\s+the\s+(?:diagram|picture|image)\b",
+    re.IGNORECASE,
+)
+# "Show that" as a task, not "records show that".
+_PROOF = re.compile(r"\bprove\b|(?:^|[.!?:;,)$\]}]\s*|\n|\b(?:and|to|then|also|please)\s+)show\s+that\b", re.IGNORECASE)
+_BLANK = re.compile(
+    r"\\underline\s*\{(?:\s|~|_|\(\d\)|\\[ ,;:!_]|\\qq?uad|\\hspace\*?\s*\{[^{}]*\})*\}|_{3,}|(?:\\_\s?){2,}"
+)
+# The ways to write the label of an option; the first three labels must come in order and in one way.
+_LABELS = tuple(
+    tuple(re.compile(form.format(letter)) for letter in "ABC")
+    for form in (
+        r"(?<![A-Za-z])\({}\)",
+        r"(?<![A-Za-z0-9(]){}\)",
+        r"(?<![A-Za-z0-9.]){}\.(?!\w)",
+        r"(?<![A-Za-z0-9]){}:(?![A-Za-z])",
+    )
+)
+_BRACES = re.compile(r"\\.|([{}])", re.DOTALL)
+_DIGIT = re.compile(r"\d")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Why a problem goes: the rule, and what it saw."""
+
+    rule: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: on the command line and in reports.
+        meaning: what it removes.
+        hints: the rule can apply only where one of these is in the problem in lower case; empty: anywhere.
+        find: what the rule sees in a problem and its text without drawings, or None.
+    """
+
+    name: str
+    meaning: str
+    hints: tuple[str, ...]
+    find: Callable[[MathProblem, str], str | None]
+
+
+def unbalanced(text: str) -> bool:
+    """Whether braces do not match; escaped ones are letters."""
+    if text.count("{") == text.count("}"):
+        return False
+    depth = 0
+    for token in _BRACES.finditer(text):
+        depth += {"{": 1, "}": -1}.get(token[1], 0)
+        if depth < 0:
+            return True
+    return depth != 0
+
+
+def _around(text: str, match: re.Match[str]) -> str:
+    return text[max(match.start() - _AROUND, 0) : match.end() + _AROUND].strip()
+
+
+def _searched(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return None if match is None else _around(text, match)
+
+
+def without_drawings(text: str) -> str:
+    """A problem without the code of its drawings, whose labels and comments are no part of what is asked."""
+    kept, end = [], 0
+    while (start := text.find("[asy]", end)) >= 0 and (close := text.find("[/asy]", start)) >= 0:
+        kept.append(text[end:start])
+        end = close + len("[/asy]")
+    return " ".join([*kept, text[end:]])
+
+
+def _figure(problem: MathProblem, text: str) -> str | None:
+    found = _searched(_FIGURE, text)
+    # A drawing that is there as code can be read.
+    if found is None and "[asy]" not in problem.problem and "tikzpicture" not in text:
+        found = _searched(_SHOWN, text)
+    return found
+
+
+def _choice(problem: MathProblem, text: str) -> str | None:
+    for labels in _LABELS:
+        first = match = labels[0].search(text)
+        for label in labels[1:]:
+            match = label.search(text, match.end()) if match else None
+        if first and match:
+            return _around(text, first)
+    return None
+
+
+def _broken(problem: MathProblem, text: str) -> str | None:
+    for part in (problem.problem, problem.answer):
+        if unbalanced(part):
+            return f"braces do not match: {part[-2 * _AROUND :]}"
+    return None
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            "giant",
+            f"a problem of more than {MAX_CHARACTERS:,} characters",
+            (),
+            lambda row, text: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
+        ),
+        Rule(
+            "figure",
+            "refers to a figure, or to a diagram or picture of which there is no code",
+            ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
+            _figure,
+        ),
+        Rule(
+            "proof",
+            "asks for a proof: the words prove, show that",
+            ("prove", "show"),
+            lambda row, text: _searched(_PROOF, text),
+        ),
+        Rule("choice", "multiple choice: labels A, B and C in order", ("b)", "b.", "b:"), _choice),
+        Rule("blank", "a blank to fill in", ("\\underline", "___", "\\_"), lambda row, text: _searched(_BLANK, text)),
+        Rule("no_answer", "no gold answer", (), lambda row, text: None if row.answer else row.solution[-2 * _AROUND :]),
+        Rule(
+            "no_digit",
+            "an answer without a digit",
+            (),
+            lambda row, text: None if _DIGIT.search(row.answer) else row.answer,
+        ),
+        Rule("broken_latex", "braces of the problem or the answer do not match", (), _broken),
+        Rule(
+            "ungradable",
+            "an answer that the math verifier can only compare as text",
+            (),
+            lambda row, text: ungradable(row.answer),
+        ),
+    )
+}
+# Apply to every split and whatever is chosen: without an answer a row is of no use.
+ALWAYS = ("no_answer",)
+
+
+def rule_filter(names: Sequence[str]) -> Callable[[MathProblem], Removal | None]:
+    """The stage that removes what one of the rules, in the order of :data:`RULES`, applies to.
+
+    Raises:
+        KeyError: there is no such rule.
+    """
+    unknown = [name for name in names if name not in RULES]
+    if unknown:
+        raise KeyError(f"no rule {unknown[0]!r}; there are {', '.join(RULES)}")
+    rules = [rule for name, rule in RULES.items() if name in names]
+
+    def stage(problem: MathProblem) -> Removal | None:
+        text = without_drawings(problem.problem)
+        lowered = text.lower()
+        for rule in rules:
+            if rule.hints and not any(hint in lowered for hint in rule.hints):
+                continue
+            found = rule.find(problem, text)
+            if found is not None:
+                return Removal(rule.name, found)
+        return None
+
+    return stage

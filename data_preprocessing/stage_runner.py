@@ -1,0 +1,121 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Runs a function over parts of a stream, in processes, so that an interrupted run goes on where it was.
+
+Every part is a file or several and, written last, its summary. Parts whose summary is there are not made again. The
+parts and their order do not depend on the number of processes.
+"""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from data_preprocessing.source_rows import SourceError
+from prime_ext.files import read_json, write_json
+
+Part = TypeVar("Part")
+Summary = dict[str, Any]
+
+
+class Parts:
+    """A folder of finished parts.
+
+    Args:
+        folder: where they are.
+        identity: what decides about their content, as JSON. Parts of another identity are thrown away.
+    """
+
+    def __init__(self, folder: Path, identity: Any) -> None:
+        self.folder = folder
+        described = json.loads(json.dumps(identity))
+        marker = folder / "identity.json"
+        if folder.exists() and (not marker.is_file() or read_json(marker) != described):
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(marker, described)
+
+    def path(self, number: int, suffix: str) -> Path:
+        return self.folder / f"{number:06d}{suffix}"
+
+    def summary(self, number: int) -> Summary | None:
+        """Of a finished part; None for one that is not."""
+        path = self.path(number, ".json")
+        return read_json(path) if path.is_file() else None
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+def run_parts(
+    stream: Iterator[Part],
+    work: Callable[[Part, Path], Summary],
+    parts: Parts,
+    workers: int,
+) -> Iterator[tuple[int, Summary]]:
+    """Make the parts; yields their numbers from 0 and summaries, in order.
+
+    Args:
+        stream: what the parts are made from, in the same order in every run; at most ``2 * workers`` are in memory.
+        work: makes a part and returns its summary as JSON. It gets what the stream gave and the path of the part
+            without suffix; what it writes appears whole or not at all. It can be pickled if ``workers`` is above 1.
+        parts: where they go.
+        workers: processes; 1 works in this one.
+
+    Raises:
+        SourceError: a process was killed; what is finished stays.
+    """
+    if workers == 1:
+        for number, part in enumerate(stream):
+            summary = parts.summary(number)
+            yield number, _made(work, part, parts.folder, number) if summary is None else summary
+        return
+    waiting: list[tuple[int, Summary | Future[Summary]]] = []
+    # Not forked: a library's threads in this process would be lost half-way.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_uninterrupted) as pool:
+        try:
+            for number, part in enumerate(stream):
+                summary = parts.summary(number)
+                found = pool.submit(_made, work, part, parts.folder, number) if summary is None else summary
+                waiting.append((number, found))
+                while len(waiting) > 2 * workers:
+                    yield _settled(*waiting.pop(0))
+            while waiting:
+                yield _settled(*waiting.pop(0))
+        except BrokenProcessPool as error:
+            raise SourceError("a worker process was killed; the same command goes on where this one was") from error
+        finally:
+            for _, unused in waiting:
+                if isinstance(unused, Future):
+                    unused.cancel()
+
+
+def _uninterrupted() -> None:
+    """Ctrl-C is for the parent, which lets the parts under way be finished."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _settled(number: int, found: Summary | Future[Summary]) -> tuple[int, Summary]:
+    return number, found.result() if isinstance(found, Future) else found
+
+
+def _made(work: Callable[[Part, Path], Summary], part: Part, folder: Path, number: int) -> Summary:
+    summary = work(part, folder / f"{number:06d}")
+    write_json(folder / f"{number:06d}.json", summary)
+    return summary

@@ -1,0 +1,159 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Speed and memory of the rule filter and of the whole command on GSM8K and MATH, repeated under NuminaMath's columns.
+
+    python tests/benchmarks/rule_filter.py [--data DATA] [--rows 60000]
+
+Three measurements: rows per second of processor time of the filter alone, beside the plain substring search that the
+rules refine; the same of the whole command (reading JSON Lines, filter, parquet, report) with one process and with two,
+with the time on the clock; and the command's peak memory with a quarter of the rows and with all of them. Prints them
+and writes rule_filter.json beside this file.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row  # noqa: E402
+from data_preprocessing.math_rules import RULES, rule_filter  # noqa: E402
+from data_preprocessing.source_rows import BadRow, read_source  # noqa: E402
+from prime_ext.files import write_json  # noqa: E402
+
+
+def problems(data: Path) -> list[MathProblem]:
+    """GSM8K and MATH with a solution that boxes the answer."""
+    found = []
+    for name, parse in (("gsm8k", gsm8k_row), ("math", solved_row)):
+        for number, row in read_source(data / name / "train.jsonl"):
+            if not isinstance(row, BadRow):
+                text, solution, answer = parse(row)
+                solution = f"{solution}\nThe answer is $\\boxed{{{answer}}}$."
+                found.append(MathProblem(name, "train", number, text, solution, answer))
+    return found
+
+
+def substrings(problem: MathProblem) -> str | None:
+    """The rules as substrings, for comparison: what any filter has to do at least."""
+    lowered = problem.problem.lower()
+    if "figure" in lowered:
+        return "figure"
+    if "prove" in lowered or "show that" in lowered:
+        return "proof"
+    if any(all(form.format(letter) in problem.problem for letter in "ABC") for form in ("{}.", "{}:", "({})")):
+        return "choice"
+    if "\\underline{" in problem.problem:
+        return "blank"
+    return None if any(map(str.isdigit, problem.answer)) else "no_digit"
+
+
+def filter_speed(rows: list[MathProblem], repeats: int) -> dict[str, object]:
+    result: dict[str, object] = {"rows": len(rows) * repeats}
+    for name, keep in (("filter", rule_filter(tuple(RULES))), ("substrings", substrings)):
+        removed = 0
+        start = time.process_time()
+        for _ in range(repeats):
+            removed += sum(keep(row) is not None for row in rows)
+        seconds = time.process_time() - start
+        result[name] = {
+            "cpu_seconds": round(seconds, 2),
+            "rows_per_cpu_second": round(len(rows) * repeats / seconds),
+            "removed": removed,
+        }
+    return result
+
+
+def write_source(path: Path, rows: list[MathProblem], count: int) -> None:
+    """``count`` rows with NuminaMath-CoT's columns."""
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            row = rows[number % len(rows)]
+            columns = {"source": row.data_source, "problem": f"{row.problem} ({number})", "solution": row.solution}
+            file.write(json.dumps(columns) + "\n")
+
+
+_PROGRAM = """
+import json, resource, sys
+from data_preprocessing import rl_data
+rl_data.run(rl_data.parser().parse_args(sys.argv[1:]))
+own = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+print(json.dumps({"peak_mib": round(own), "largest_worker_mib":
+    round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)}))
+"""
+
+
+def command(source: Path, folder: Path, count: int, workers: int) -> dict[str, object]:
+    """One run of the command in a process of its own."""
+    words = ["--sources", "numina", "--input", f"numina={source}", "--output-dir", str(folder)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *words, "--workers", str(workers)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    memory = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "rows": count,
+        "workers": workers,
+        "cpu_seconds": round(cpu, 1),
+        "rows_per_cpu_second": round(count / cpu),
+        "wall_seconds": round(wall, 1),
+        "rows_per_wall_second": round(count / wall),
+        **({"peak_mib": memory["peak_mib"]} if workers == 1 else memory),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder with gsm8k and math")
+    parser.add_argument("--rows", type=int, default=60_000, help="of the whole command")
+    parser.add_argument("--repeats", type=int, default=5, help="of both sets, for the filter alone")
+    options = parser.parse_args()
+    rows = problems(options.data)
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count, workers in ((options.rows // 4, 1), (options.rows, 1), (options.rows, 2)):
+            source = Path(folder) / f"{count}.jsonl"
+            write_source(source, rows, count)
+            runs.append(command(source, Path(folder) / f"out_{count}_{workers}", count, workers))
+    result = {
+        "filter": filter_speed(rows, options.repeats),
+        "command": runs,
+        "other_work_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),
+        "versions": {"python": platform.python_version(), "pyarrow": version("pyarrow")},
+    }
+    print(json.dumps(result, indent=2))
+    write_json(Path(__file__).with_suffix(".json"), result)
+
+
+if __name__ == "__main__":
+    main()

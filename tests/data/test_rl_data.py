@@ -1,0 +1,278 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Math sources as RL rows: schema of Eurus-2-RL-Data, what is removed and listed, resuming, bad input."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_preprocessing import rl_data
+from data_preprocessing.action_prompt import ACTIONS, CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMPT, messages
+from data_preprocessing.rl_data import main
+from data_preprocessing.source_rows import SourceError, hub_rows
+from prime_ext.files import read_json
+from prime_ext.reward.compute_score import compute_score
+from recipes.quickstart import task as last_digit_chain
+from recipes.quickstart.data import rl_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = Path(__file__).parent / "fixtures"
+DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
+ALL = ("gsm8k", "math", "numina")
+
+
+def run(folder, *arguments, sources=ALL, data=FIXTURES):
+    words = ["--sources", *sources, "--data-dir", data, "--output-dir", folder, "--workers", 1, *arguments]
+    return main([str(word) for word in words])
+
+
+def rows_of(folder, name="train"):
+    return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def removed(folder):
+    lines = [json.loads(line) for line in (folder / "removed.jsonl").read_text().splitlines()]
+    return {(line["data_source"], line["row"]): line["rule"] for line in lines}
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rl")
+    assert run(folder) == 0
+    return folder
+
+
+def test_a_row_has_the_schema_of_eurus_2_rl_data(converted):
+    table = pq.read_table(converted / "train.parquet")
+    assert {name: str(table.schema.field(name).type) for name in table.column_names} == {
+        "data_source": "string",
+        "prompt": "list<element: struct<role: string, content: string>>",
+        "ability": "string",
+        "reward_model": "struct<style: string, ground_truth: string>",
+        "extra_info": "struct<split: string, index: int64>",
+    }
+    assert rows_of(converted)[0] == {
+        "data_source": "openai/gsm8k",
+        "prompt": [
+            {"role": "system", "content": SYSTEM_PROMPT},
+            {
+                "role": "user",
+                "content": "A shelf holds 12 jars. Each jar has 85 beads. How many beads are there?" + MATH_SUFFIX,
+            },
+        ],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "1020"},
+        "extra_info": {"split": "train", "index": 0},
+    }
+
+
+def test_the_prompts_name_the_actions_and_the_form_of_the_answer():
+    assert all(f"[{action}]" in SYSTEM_PROMPT for action in ACTIONS) and len(ACTIONS) == 7
+    assert "Next action: [" in SYSTEM_PROMPT
+    assert MATH_SUFFIX.endswith("\\boxed{Your answer}") and "```python" in CODE_SUFFIX
+    assert messages("P", "code", system="") == [{"role": "user", "content": "P" + CODE_SUFFIX}]
+
+
+def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(converted):
+    assert removed(converted) == {
+        ("openai/gsm8k", 5): "no_answer",
+        ("DigitalLearningGmbH/MATH-lighteval", 2): "figure",
+        ("DigitalLearningGmbH/MATH-lighteval", 3): "choice",
+        ("DigitalLearningGmbH/MATH-lighteval", 4): "no_digit",
+        ("DigitalLearningGmbH/MATH-lighteval", 6): "blank",
+        ("numina_olympiads", 1): "proof",
+        ("numina_cn_k12", 5): "blank",
+        ("numina_aops_forum", 6): "no_answer",
+        ("numina_orca_math", 7): "broken_latex",
+    }
+    written = [(row["data_source"], row["extra_info"]["index"]) for row in rows_of(converted)]
+    assert written == [
+        *(("openai/gsm8k", index) for index in range(4)),
+        ("DigitalLearningGmbH/MATH-lighteval", 0),
+        ("DigitalLearningGmbH/MATH-lighteval", 4),
+        ("numina_cn_k12", 1),
+        ("numina_amc_aime", 2),
+        ("numina_synthetic_math", 3),
+    ]
+
+
+def test_without_rules_only_rows_without_an_answer_go(tmp_path):
+    assert run(tmp_path, "--rules", sources=["gsm8k", "math"]) == 0
+    assert removed(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
+
+
+def test_no_rule_touches_test_rows(converted):
+    assert [row["reward_model"]["ground_truth"] for row in rows_of(converted, "test")] == ["25", "21"]
+
+
+def test_the_verifier_of_training_calls_the_gold_answer_right_and_another_wrong(converted):
+    for row in rows_of(converted):
+        gold = row["reward_model"]["ground_truth"]
+        for answer, score in ((gold, 1.0), ("977", 0.0)):
+            response = f"[OUTPUT]\n\nThe answer is \\boxed{{{answer}}}."
+            assert asyncio.run(compute_score(row["data_source"], response, gold, row["extra_info"]))["score"] == score
+
+
+def test_the_report_says_what_each_rule_removed(converted):
+    report = read_json(converted / "report.json")
+    math = next(found for found in report["sources"] if "MATH" in found["data_source"])
+    assert (math["read"], math["written"]) == (6, 2)
+    assert math["removed"] == {"figure": 1, "choice": 1, "no_digit": 1, "blank": 1}
+    text = (converted / "report.md").read_text()
+    assert "| train | DigitalLearningGmbH/MATH-lighteval | 6 | 1 |" in text
+    assert "(-1)" in text and "█" in text
+    assert "In the figure, \\$AB = 4\\$" in text
+    assert not {path.name for path in converted.iterdir()} - {
+        "train.parquet", "test.parquet", "removed.jsonl", "report.json", "report.md"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("--workers", 2), ("--chunk-rows", 2)])
+def test_the_result_depends_neither_on_processes_nor_on_parts(converted, tmp_path, arguments):
+    assert run(tmp_path, *arguments) == 0
+    names = ["removed.jsonl", "report.json", "report.md"]
+    names += ["train.parquet", "test.parquet"] if "--workers" in arguments else []
+    assert all((tmp_path / name).read_bytes() == (converted / name).read_bytes() for name in names)
+    assert rows_of(tmp_path) == rows_of(converted)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(converted, tmp_path, monkeypatch):
+    convert = rl_data.Conversion.__call__
+    made = []
+
+    def interrupted(self, chunk, part):
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.append(chunk.first)
+        return convert(self, chunk, part)
+
+    monkeypatch.setattr(rl_data.Conversion, "__call__", interrupted)
+    assert run(tmp_path, "--chunk-rows", 2) == 130
+    assert not (tmp_path / "train.parquet").exists()
+    monkeypatch.setattr(rl_data.Conversion, "__call__", lambda *call: made.append(call[1].first) or convert(*call))
+    assert run(tmp_path, "--chunk-rows", 2) == 0
+    # 3 parts of 2 rows, then the 8 others: 5 + 2 + 6 + 7 rows, each file by itself.
+    assert len(made) == 11
+    assert rows_of(tmp_path) == rows_of(converted)
+
+
+def test_the_generated_task_is_a_source_and_has_the_rows_of_the_quickstart(tmp_path):
+    arguments = ["--generated-rows", "train=40", "test=10", "--seed", 3]
+    assert run(tmp_path, *arguments, sources=["last_digit_chain"]) == 0
+    for split, count in (("train", 40), ("test", 10)):
+        problems = last_digit_chain.generate_problems(split, count, 3)
+        assert rows_of(tmp_path, split) == rl_rows(split, problems)
+
+
+def test_the_system_prompt_can_be_left_out_or_read_from_a_file(tmp_path):
+    assert run(tmp_path / "a", "--system-prompt", "none", sources=["gsm8k"]) == 0
+    assert [message["role"] for message in rows_of(tmp_path / "a")[0]["prompt"]] == ["user"]
+    (tmp_path / "mine.txt").write_text("Be brief.\n")
+    assert run(tmp_path / "b", "--system-prompt", tmp_path / "mine.txt", sources=["gsm8k"]) == 0
+    assert rows_of(tmp_path / "b")[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
+
+
+BAD_ROWS = [
+    '{"problem": "What is 1+1?", "answer": "2", "source": "a", "id": 1}',
+    "{broken",
+    '{"answer": "2", "source": "a"}',
+    '{"problem": 7, "answer": ["2"], "source": "a"}',
+    '{"problem": "What is 1+2?", "answer": "3"}',
+    '{"problem": "What is 1+3?", "answer": "4", "source": "a", "id": 1}',
+    '{"problem": "What is \\ud800?", "answer": "4", "source": "a"}',
+    '{"problem": "' + "x" * 30_000 + '", "answer": "5", "source": "a"}',
+]
+
+
+def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
+    (tmp_path / "in.jsonl").write_text("\n".join(BAD_ROWS) + "\n")
+    out = tmp_path / "out"
+    assert run(out, "--input", f"numina={tmp_path / 'in.jsonl'}", sources=["numina"]) == 0
+    assert [row["extra_info"]["index"] for row in rows_of(out)] == [0]
+    lines = [json.loads(line) for line in (out / "removed.jsonl").read_text().splitlines()]
+    assert [(line["row"], line["rule"]) for line in lines] == [(n, "bad_row") for n in range(2, 8)] + [(8, "giant")]
+    for line, reason in zip(
+        lines,
+        ("not JSON", "no column problem", "answer must be a text", "no column source", "id 1 was there before")
+        + ("half a character", "30000 characters"),
+        strict=True,
+    ):
+        assert reason in line["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "reason"),
+    [
+        ([], "", "in.jsonl has no rows"),
+        ([], "{broken\n", "nothing can be used: "),
+        ([], '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "the rules removed all rows"),
+        (["--strict"], BAD_ROWS[0] + "\n{broken\n", "in.jsonl row 2: not JSON"),
+        (["--splits", "test"], BAD_ROWS[0], "numina has no test split here"),
+        (["--system-prompt", "missing.txt"], BAD_ROWS[0], "--system-prompt must be actions, none or a text file"),
+        (["--chunk-rows", "0"], BAD_ROWS[0], "must be at least 1"),
+        (["--input", "gsm8k=x.jsonl"], BAD_ROWS[0], "--input names gsm8k, which is not among --sources numina"),
+        (["--input", "numina:test=nowhere.jsonl"], BAD_ROWS[0], "nowhere.jsonl does not exist"),
+        (["--input", "numina:train=x.jsonl"], BAD_ROWS[0], "are the same"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_writes_nothing(tmp_path, capsys, arguments, content, reason):
+    (tmp_path / "in.jsonl").write_text(content)
+    source = f"numina={tmp_path / 'in.jsonl'}"
+    assert run(tmp_path / "out", "--input", source, *arguments, sources=["numina"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("rl_data: ") and reason in error and "\n" not in error
+    assert not (tmp_path / "out" / "train.parquet").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--generated-rows", "train=0"], ["--rules", "fun"], ["--sources", "poems"]])
+def test_unknown_words_on_the_command_line_are_refused(tmp_path, arguments, capsys):
+    with pytest.raises(SystemExit):
+        run(tmp_path, *arguments)
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_files_of_an_earlier_run_do_not_stay_beside_new_ones(tmp_path, capsys):
+    assert run(tmp_path, sources=["gsm8k"]) == 0
+    assert run(tmp_path, sources=["math"]) == 2
+    assert "test.parquet is of an earlier run" in capsys.readouterr().err
+
+
+def test_too_many_generated_problems_are_one_line(tmp_path, capsys):
+    assert run(tmp_path, "--generated-rows", f"train={10**9}", sources=["last_digit_chain"]) == 2
+    assert "too many" in capsys.readouterr().err
+
+
+def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
+    pq.write_table(pa.table({"problem": ["P", "Q"]}), tmp_path / "train.parquet")
+    assert list(hub_rows(str(tmp_path), None, "train")) == [(1, {"problem": "P"}), (2, {"problem": "Q"})]
+    with pytest.raises(SourceError, match="cannot be fetched from the hub .* give local files instead"):
+        list(hub_rows(str(tmp_path / "nowhere"), None, "train"))
+
+
+@pytest.mark.skipif(not (DATA / "math").is_dir(), reason="needs GSM8K and MATH; set PRIME_EXT_DATA")
+def test_gsm8k_and_math_become_a_validated_file_by_one_command(tmp_path, capsys):
+    assert run(tmp_path, data=DATA, sources=["gsm8k", "math"]) == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+    counts = {found["data_source"]: found for found in read_json(tmp_path / "report.json")["sources"]}
+    assert counts["DigitalLearningGmbH/MATH-lighteval"]["read"] == 7500
+    # The table of docs/data.md.
+    assert counts["DigitalLearningGmbH/MATH-lighteval"]["removed"] == {
+        "figure": 88, "choice": 124, "blank": 2, "no_digit": 75, "ungradable": 1,
+    }  # fmt: skip
+    assert sum(row["data_source"] == "openai/gsm8k" for row in rows_of(tmp_path)) == 7472

@@ -1,0 +1,190 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The validator of RL files: what it finds, what it prints, how it exits."""
+
+import copy
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tiny_llama import byte_tokenizer
+
+from data_preprocessing import numeric_reasoning
+from data_preprocessing.rl_rows import MATH_SCHEMA, rl_row, rl_schema
+from data_preprocessing.validate import main
+
+
+def row(index=0, gold="4", content="What is 2+2?", source="openai/gsm8k", split="train"):
+    return rl_row(source, [{"role": "user", "content": content}], "math", gold, {"split": split, "index": index})
+
+
+def write(path, rows, schema=MATH_SCHEMA):
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    return str(path)
+
+
+def changed(**values):
+    made = copy.deepcopy(row())
+    made.update(values)
+    return made
+
+
+def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
+    rows = [row(), row(1, r"\frac{1}{2}", "Half?", "numina_cn_k12"), row(2, "5", "What is 2+3, please?")]
+    assert main([write(tmp_path / "a.parquet", rows)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == "data source rows with faults repeated mean characters longest (characters)".split()
+    assert lines[1].split() == ["numina_cn_k12", "1", "0", "0", "5", "5"]
+    assert lines[2].split() == ["openai/gsm8k", "2", "0", "0", "16", "20"]
+    assert lines[3] == "nothing is wrong"
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (changed(data_source=" "), "data_source is empty"),
+        (changed(ability=None), "ability is empty"),
+        (changed(prompt=[]), "prompt has no message"),
+        (changed(prompt=None), "prompt has no message"),
+        (changed(prompt=[None]), "role None is none of"),
+        (changed(prompt=[{"role": "human", "content": "x"}]), "role 'human' is none of system, user, assistant"),
+        (changed(prompt=[{"role": "user", "content": " "}]), "the message of the user is empty"),
+        (changed(prompt=[{"role": "system", "content": "x"}]), "the last message is not the user's"),
+        (changed(reward_model={"style": "model", "ground_truth": "4"}), "style must be 'rule', is 'model'"),
+        (changed(reward_model=None), "ground_truth must be text, is None"),
+        (changed(extra_info={"split": "train", "index": None}), "has 'train' and None"),
+        (row(1, "3\\phantom{x}"), "cannot be graded: unknown command"),
+        (row(1, "{4"), "cannot be graded: in a box it is read as 'nothing'"),
+        (row(1, "x", source="poems"), "no verifier for data_source='poems'"),
+        (row(1, "5"), "the same prompt was there before with another answer"),
+        (row(0, "9", "What is 4+5?"), "openai/gsm8k train 0 was there before"),
+        (row(1, "[]", "Sort.", source="apps"), "unusable tests"),
+    ],
+)
+def test_a_bad_row_is_listed_with_its_reason_and_exits_1(tmp_path, capsys, bad, reason):
+    assert main([write(tmp_path / "a.parquet", [row(), bad])]) == 1
+    out = capsys.readouterr().out
+    assert f"a.parquet row 2: {reason}" in out or ("a.parquet row 2: " in out and reason in out)
+    assert "1 rows with faults" in out and "nothing is wrong" not in out
+
+
+def test_names_and_prompts_are_compared_across_files(tmp_path, capsys):
+    train, test = write(tmp_path / "a.parquet", [row()]), write(tmp_path / "b.parquet", [row(split="test")])
+    assert main([train, test]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["openai/gsm8k", "2", "0", "1"]
+    assert main([train, train]) == 1
+    assert "repeated id 1" in capsys.readouterr().out
+
+
+def test_rows_of_eurus_2_rl_data_share_a_name_that_means_nothing(tmp_path):
+    tests = json.dumps({"inputs": ["1 2"], "outputs": ["3"]})
+    rows = [row(0, "4", split="dummy"), row(0, "5", "2+3?", split="dummy"), row(0, tests, "Add.", "taco", "dummy")]
+    assert main([write(tmp_path / "a.parquet", rows)]) == 0
+
+
+def test_only_so_many_bad_rows_are_listed_and_all_are_counted(tmp_path, capsys):
+    rows = [row(index, "4", f"{index}?", "poems") for index in range(30)]
+    assert main([write(tmp_path / "a.parquet", rows), "--list", "3"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("a.parquet row") == 3 and "30 rows with faults (gold answer 30); 3 of them are listed" in out
+
+
+def test_own_sources_are_named_as_in_training(tmp_path, capsys):
+    path = write(tmp_path / "a.parquet", [row(0, source="riddles_of_mine")])
+    assert main([path]) == 1
+    assert main([path, "--sources", "riddles_of_*=math"]) == 0
+    capsys.readouterr()
+    assert main([path, "--sources", "riddles_of_*=poetry"]) == 2
+    assert "no task 'poetry'" in capsys.readouterr().err
+
+
+def test_prompts_are_measured_as_the_policy_sees_them(tmp_path, capsys):
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    tokenizer = byte_tokenizer()
+    expected = len(
+        tokenizer(
+            tokenizer.apply_chat_template(row()["prompt"], add_generation_prompt=True, tokenize=False),
+            add_special_tokens=False,
+        )["input_ids"]
+    )
+    path = write(tmp_path / "a.parquet", [row(), row(1, "1", "1?")])
+    arguments = [path, "--tokenizer", str(tmp_path / "tokenizer"), "--max-prompt-length"]
+    assert main([*arguments, str(expected)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == str(expected)
+    assert main([*arguments, str(expected - 1)]) == 1
+    assert f"row 1: the prompt has {expected} tokens, more than {expected - 1}" in capsys.readouterr().out
+
+
+def test_multiple_choice_is_graded_too(tmp_path, capsys):
+    fixtures = str(__file__).rpartition("/")[0] + "/fixtures"
+    words = ["--data-dir", fixtures, "--output-dir", str(tmp_path), "--splits", "test"]
+    assert numeric_reasoning.main(words) == 0
+    assert main([str(tmp_path / "test.parquet")]) == 0
+    assert "qqa" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (pa.schema({"data_source": pa.string()}), "no column prompt"),
+        (MATH_SCHEMA.set(0, pa.field("data_source", pa.int64())), "data_source must be text, is int64"),
+        (MATH_SCHEMA.set(1, pa.field("prompt", pa.string())), "prompt must be a list of messages, is string"),
+        (
+            MATH_SCHEMA.set(1, pa.field("prompt", pa.list_(pa.struct({"role": pa.string()})))),
+            "messages of prompt have no text content",
+        ),
+        (MATH_SCHEMA.set(3, pa.field("reward_model", pa.string())), "reward_model must be a struct"),
+        (rl_schema({"split": pa.string()}), "extra_info has no index"),
+    ],
+)
+def test_a_file_without_the_columns_is_one_line(tmp_path, capsys, schema, reason):
+    assert main([write(tmp_path / "a.parquet", [], schema)]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("validate: ") and "has not the schema of verl" in error and reason in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.parquet", b"no parquet at all", "a.parquet cannot be read"),
+        ("a.parquet", b"", "a.parquet cannot be read"),
+        ("b.parquet", b"x", "a.parquet does not exist"),
+    ],
+)
+def test_an_unreadable_file_is_one_line(tmp_path, capsys, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    assert main([str(tmp_path / "a.parquet")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert reason in error and "\n" not in error
+
+
+def test_an_empty_file_a_folder_and_a_missing_tokenizer_are_one_line(tmp_path, capsys):
+    assert main([write(tmp_path / "a.parquet", [])]) == 2
+    assert "has no rows" in capsys.readouterr().err
+    assert main([str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+    path = write(tmp_path / "b.parquet", [row()])
+    assert main([path, "--tokenizer", str(tmp_path / "nowhere")]) == 2
+    assert "no tokenizer at" in capsys.readouterr().err
+    byte_tokenizer(chat_template=None).save_pretrained(tmp_path / "bare")
+    assert main([path, "--tokenizer", str(tmp_path / "bare")]) == 2
+    assert "has no chat template" in capsys.readouterr().err
+
+
+def test_a_limit_needs_a_tokenizer(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "a.parquet"), "--max-prompt-length", "10"])
+    assert "needs --tokenizer" in capsys.readouterr().err
