@@ -38,7 +38,8 @@ from typing import Any
 from data_preprocessing.near_groups import near_groups
 from data_preprocessing.numeric_rows import Place, write_rows
 from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
-from eval.task import SPLITS, RowError, Task
+from eval.cells import RowError
+from eval.task import SPLITS, Task
 from eval.task_file import TaskError, load_task
 from prime_ext.step_rm.question_split import split_of
 
