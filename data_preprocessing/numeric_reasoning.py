@@ -91,6 +91,10 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
             try:
                 if isinstance(row, BadRow):
                     raise row
+                if not task.source.holds(row):
+                    # A row of another task in the same file.
+                    counts.read[task.name] -= 1
+                    continue
                 problem = task.problem(row)
             except (BadRow, RowError) as error:
                 if strict:

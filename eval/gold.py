@@ -20,6 +20,7 @@ from typing import Any
 
 from eval.cells import RowError, cell, has, held, text_of_cell
 from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers.math.verifier import read_tolerance
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Gold:
             as_tests: the columns are the tests of programs.
 
         Raises:
-            RowError: there is no answer in the columns.
+            RowError: there is no answer in the columns, or the tolerance is none.
         """
         if as_tests:
             return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True), {}
@@ -59,6 +60,10 @@ class Gold:
         options = {}
         if self.tolerance and cell(row, self.tolerance) is not None:
             options["tolerance"] = text_of_cell(cell(row, self.tolerance), self.tolerance)
+            try:
+                read_tolerance(options["tolerance"])
+            except ValueError as error:
+                raise RowError(f"{self.tolerance}: {error}") from error
         return self._answer(row, column), options
 
     def _answer(self, row: Mapping[str, Any], column: str) -> str:

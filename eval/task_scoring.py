@@ -55,13 +55,14 @@ def _one_gold(item: Any, n_options: int, grader: str) -> Gold:
             values[raw.casefold()] = str(answer)
     elif n_options:
         raise Wrong("gold of multiple choice needs values: the option that each label stands for")
-    if given.get("extract", "boxed") not in STYLES:
-        raise Wrong(f"gold.extract must be one of {', '.join(sorted(STYLES))}, got {given['extract']!r}")
+    extract = text_of(given["extract"], "gold.extract") if "extract" in given else ""
+    if extract and extract not in STYLES:
+        raise Wrong(f"gold.extract must be one of {', '.join(sorted(STYLES))}, got {extract!r}")
     corrections = mapping(given["corrections"], "gold.corrections") if "corrections" in given else {}
     return Gold(
         columns,
         values,
-        extract=given.get("extract", ""),
+        extract=extract,
         unit=text_of(given["unit"], "gold.unit") if "unit" in given else "",
         tolerance=text_of(given["tolerance"], "gold.tolerance") if "tolerance" in given else "",
         corrections={raw: text_of(gold, f"gold.corrections.{raw}") for raw, gold in corrections.items()},

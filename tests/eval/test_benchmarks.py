@@ -28,6 +28,7 @@ from eval.task import Source
 from eval.task_file import load_task
 from eval.task_rows import NoData, default_split, load_problems
 from prime_ext.verifiers.code.problems import parse_test_cases
+from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.sources import make_task_verifier
 
 DATA = Path(os.environ.get("PRIME_EXT_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -219,9 +220,12 @@ def test_several_answers_units_and_tolerances_of_olympiadbench(answer, unit, err
     assert not any(verdict.grader_failure for verdict in verdicts)
 
 
-def test_a_tolerance_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="tolerance must be a positive number, got 'about'"):
-        asyncio.run(judge(OLYMPIAD, [(olympiad(["4.2"], None, "about"), "\\boxed{4.2}")]))
+@pytest.mark.parametrize("tolerance", ["about", "0", "-1e-1"])
+def test_a_tolerance_that_is_none_is_refused(tolerance):
+    with pytest.raises(RowError, match=f"error: tolerance must be a positive number, got '{tolerance}'"):
+        olympiad(["4.2"], None, tolerance)
+    with pytest.raises(ValueError, match="tolerance must be a positive number"):
+        MathVerifier().verify("\\boxed{4.2}", "4.2", tolerance=tolerance)
 
 
 def test_the_gold_answer_of_a_solution_is_what_it_boxes():
