@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_preprocessing.source_rows import BadRow
-from eval.task import cell_text
+from eval.cells import text_of_cell
 from prime_ext.verifiers.math.extraction import extract_answer
 
 _GSM8K_ANSWER = re.compile(r"####[ \t]*(\S[^\n]*?)\s*$")
@@ -83,7 +83,7 @@ def _cell(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
     name = next((name for name in columns if name in row), None)
     if name is None:
         raise BadRow(f"no column {' or '.join(columns)}; it has {', '.join(map(str, row)) or 'none'}")
-    return cell_text(row[name], name)
+    return text_of_cell(row[name], name)
 
 
 def _optional(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
@@ -91,4 +91,4 @@ def _optional(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
     name = next((name for name in columns if row.get(name) not in (None, "")), None)
     if name is None or (isinstance(row[name], str) and not row[name].strip()):
         return ""
-    return cell_text(row[name], name)
+    return text_of_cell(row[name], name)

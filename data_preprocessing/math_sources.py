@@ -20,7 +20,7 @@ from typing import Any
 
 from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row
 from data_preprocessing.source_rows import BadRow, SourceError, hub_rows, read_source
-from eval.task import cell_text
+from eval.cells import text_of_cell
 from recipes.quickstart import task as last_digit_chain
 
 Raw = Mapping[str, Any] | BadRow
@@ -69,7 +69,7 @@ class MathSource:
         if "{source}" in data_source:
             if "source" not in row:
                 raise BadRow(f"no column source; it has {', '.join(map(str, row)) or 'none'}")
-            data_source = data_source.replace("{source}", cell_text(row["source"], "source"))
+            data_source = data_source.replace("{source}", text_of_cell(row["source"], "source"))
         return MathProblem(data_source, split, index, problem, solution, answer)
 
 

@@ -39,7 +39,8 @@ from data_preprocessing.input_files import InputFiles
 from data_preprocessing.near_groups import near_groups
 from data_preprocessing.numeric_rows import Place, write_rows
 from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
-from eval.task import SPLITS, RowError, Task
+from eval.cells import RowError
+from eval.task import SPLITS, Task
 from eval.task_file import TaskError, load_task
 from prime_ext.step_rm.question_split import split_of
 
@@ -91,6 +92,10 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
             try:
                 if isinstance(row, BadRow):
                     raise row
+                if not task.source.holds(row):
+                    # A row of another task in the same file.
+                    counts.read[task.name] -= 1
+                    continue
                 problem = task.problem(row)
             except (BadRow, RowError) as error:
                 if strict:

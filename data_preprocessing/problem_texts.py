@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_preprocessing.source_rows import BadRow
-from eval.task import is_whole
+from eval.cells import is_whole
 
 # The first set of columns that a row has wholly.
 KNOWN_COLUMNS = (

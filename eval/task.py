@@ -17,22 +17,19 @@ A task is read from one declarative file by :mod:`eval.task_file`. The same defi
 prompts of the evaluation, so that the two cannot differ.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eval.cells import Pick, cell, first_of, text_of_cell
+from eval.gold import Gold, read_gold
 from prime_ext.verifiers.sources import source_of
 
 # A split of a source; "all" where its authors made none.
 SPLITS = ("all", "train", "validation", "test")
 DEFAULT_PROMPT = "default"
 PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
-
-
-class RowError(ValueError):
-    """A row that does not fit the task; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,9 @@ class Source:
         revision: commit on the hub; empty for the newest.
         files: file on the hub by split.
         local: file below a data folder by split.
-        rows: rows of the local files by split, as published.
+        rows: rows of the local files by split, as published; of those, the ones that belong to the task.
+        where: regular expression by column; only rows in which each is found belong to the task.
+        origin: where the local files are published, for whoever does not have them.
     """
 
     hub: str = ""
@@ -52,19 +51,16 @@ class Source:
     files: Mapping[str, str] = field(default_factory=dict)
     local: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""
 
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of the files belongs to the task.
 
-@dataclass(frozen=True)
-class Gold:
-    """One way in which a source says what is right.
-
-    Attributes:
-        columns: one column whose text is the gold answer, or several that make a JSON object (tests of programs).
-        values: what each value of the column stands for, in any case; empty if it is the answer itself.
-    """
-
-    columns: tuple[str, ...]
-    values: Mapping[str, str] = field(default_factory=dict)
+        Raises:
+            RowError: it lacks a column by which that is decided.
+        """
+        return all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
 
 
 @dataclass(frozen=True)
@@ -131,10 +127,16 @@ class Problem:
     Attributes:
         fields: what prompts may show.
         gold: ``reward_model.ground_truth`` of verl's schema.
+        id: what the source calls it; empty if it does not.
+        groups: subject, level and so on, by which results are broken down.
+        options: what the verifier is told of this problem alone.
     """
 
     fields: Mapping[str, str]
     gold: str
+    id: str = ""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ class Task:
         prompts: by name; ``default`` is the one of RL.
         metrics: names.
         decoding: by name.
+        id: columns that hold the name of a row, of which the first that it has counts; empty for its number.
+        groups: where subject, level and so on are, by name.
         references: published numbers.
         notes: what to know before comparing numbers.
     """
@@ -178,6 +182,8 @@ class Task:
     option_names: tuple[str, ...] = ()
     n_options: int = 0
     extraction: str = ""
+    id: tuple[str, ...] = ()
+    groups: Mapping[str, Pick] = field(default_factory=dict)
     references: tuple[Reference, ...] = ()
     notes: str = ""
 
@@ -186,13 +192,15 @@ class Task:
         """The task of the verifier: math, code or choice."""
         return source_of(self.data_source).task
 
-    def grader_options(self) -> dict[str, Any]:
+    def grader_options(self, problem: Problem | None = None) -> dict[str, Any]:
         """What the verifier is told besides response and gold answer."""
+        own = dict(problem.options) if problem else {}
         if self.option_names:
-            return {"names": self.option_names}
+            return {"names": self.option_names, **own}
         if self.n_options:
-            return {"n_options": self.n_options}
-        return {"extraction": self.extraction} if self.extraction else {}
+            return {"n_options": self.n_options, **own}
+        extraction = {"extraction": self.extraction} if self.extraction else {}
+        return {**source_of(self.data_source).options, **extraction, **own}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
         """A row of the source as a problem.
@@ -202,29 +210,17 @@ class Task:
         """
         fields = {}
         for name, columns in self.fields.items():
-            column = next((column for column in columns if column in row), None)
-            if column is None:
-                raise RowError(f"no column {' or '.join(columns)}; it has {', '.join(map(str, row)) or 'none'}")
-            fields[name] = cell_text(row[column], column)
-        return Problem(fields, self._gold(row))
-
-    def _gold(self, row: Mapping[str, Any]) -> str:
-        for gold in self.gold:
-            if all(column in row for column in gold.columns):
-                break
-        else:
-            wanted = " or ".join("+".join(gold.columns) for gold in self.gold)
-            raise RowError(f"no column {wanted}; it has {', '.join(map(str, row)) or 'none'}")
-        if len(gold.columns) > 1:
-            return json.dumps({column: row[column] for column in gold.columns}, sort_keys=True)
-        column = gold.columns[0]
-        value = cell_text(row[column], column)
-        if not gold.values:
-            return value
-        answer = gold.values.get(value.casefold())
-        if answer is None:
-            raise RowError(f"{column} {value[:60]!r} is none of {', '.join(gold.values)}")
-        return answer
+            column = first_of(row, columns)
+            fields[name] = text_of_cell(cell(row, column), column)
+        gold, options = read_gold(self.gold, row, as_tests=self.grader == "code")
+        column = first_of(row, self.id) if self.id else ""
+        return Problem(
+            fields=fields,
+            gold=gold,
+            id=text_of_cell(cell(row, column), column) if column else "",
+            groups={name: pick.read(row) for name, pick in self.groups.items()},
+            options=options,
+        )
 
     def messages(self, problem: Problem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:
         """The chat that a model is shown.
@@ -247,27 +243,6 @@ class Task:
     def label(self, gold: str) -> str:
         """A gold answer of multiple choice in words."""
         return self.option_names[int(gold) - 1] if self.option_names else f"option {gold}"
-
-
-def cell_text(value: Any, column: str) -> str:
-    """A cell as text; numbers are written as Python writes them."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise RowError(f"{column} must be a text, got {str(value)[:40]!r}")
-    text = str(value).strip()
-    if not text:
-        raise RowError(f"{column} is empty")
-    if not is_whole(text):
-        raise RowError(f"{column} has half a character (a lone surrogate)")
-    return text
-
-
-def is_whole(text: str) -> bool:
-    """Whether a text can be written as UTF-8; what JSON escapes need not be."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def check_placeholders(prompt: Prompt, fields: Sequence[str]) -> list[str]:

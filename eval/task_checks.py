@@ -14,6 +14,7 @@
 """Checks of the values in a task file. Each returns the value, or raises :class:`Wrong` with the key that holds it."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,15 @@ def text_of(value: Any, key: str) -> str:
     """A text with something in it."""
     if not isinstance(value, str) or not value.strip():
         raise Wrong(f"{key} must be a text that is not empty, got {value!r}")
+    return value
+
+
+def pattern_of(value: Any, key: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text_of(value, key))
+    except re.error as error:
+        raise Wrong(f"{key} is no regular expression: {error}: {value!r}") from error
     return value
 
 

@@ -25,15 +25,15 @@ import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from eval.choice_metrics import METRICS
-from eval.task import DEFAULT_PROMPT, Decoding, Gold, Prompt, Reference, Source, Task, check_placeholders
-from eval.task_checks import Wrong, by_split, list_of, mapping, number_of, text_of, texts_of
+from eval.task import DEFAULT_PROMPT, Decoding, Prompt, Source, Task, check_placeholders
+from eval.task_checks import Wrong, by_split, mapping, number_of, pattern_of, text_of, texts_of
+from eval.task_scoring import gold_of, groups_of, metrics_of, references_of
 from prime_ext.verifiers.math.extraction import STYLES
 from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -41,7 +41,7 @@ from prime_ext.verifiers.sources import UnknownSource, source_of
 FOLDER = Path(__file__).parent / "tasks"
 _TEXTS = ("name", "title", "description", "licence", "data_source", "ability")
 _KEYS = (*_TEXTS, "source", "fields", "texts", "gold", "options", "extraction", "prompts", "metrics", "decoding")
-_OPTIONAL = ("options", "extraction", "references", "notes")
+_OPTIONAL = ("options", "extraction", "id", "groups", "references", "notes")
 
 
 class TaskError(ValueError):
@@ -96,6 +96,11 @@ def _source(value: Any) -> Source:
     for key in ("files", "local"):
         if key in given:
             parts[key] = by_split(given[key], f"source.{key}", text_of)
+    if "where" in given:
+        where = mapping(given["where"], "source.where")
+        parts["where"] = {column: pattern_of(found, f"source.where.{column}") for column, found in where.items()}
+    if "origin" in given:
+        parts["origin"] = text_of(given["origin"], "source.origin")
     if "rows" in given:
         parts["rows"] = by_split(given["rows"], "source.rows", lambda n, key: number_of(n, key, 1, 1e9))
     for split in parts.get("local", {}):
@@ -112,27 +117,6 @@ def _options(value: Any) -> tuple[tuple[str, ...], int]:
     if len(names) < 2:
         raise Wrong(f"options must be at least two names or a number of options, got {value!r}")
     return names, len(names)
-
-
-def _gold(value: Any, n_options: int) -> tuple[Gold, ...]:
-    found = []
-    for item in list_of(value, "gold"):
-        given = mapping(item, "gold", known=("column", "columns", "values"))
-        if ("column" in given) == ("columns" in given):
-            raise Wrong("gold needs either column or columns")
-        columns = texts_of(given.get("columns", given.get("column")), "gold.column")
-        values = {}
-        if "values" in given:
-            if len(columns) > 1:
-                raise Wrong("gold.values needs a single column")
-            for raw, answer in mapping(given["values"], "gold.values").items():
-                if n_options:
-                    number_of(answer, f"gold.values.{raw}", 1, n_options)
-                values[raw.casefold()] = str(answer)
-        elif n_options:
-            raise Wrong("gold of multiple choice needs values: the option that each label stands for")
-        found.append(Gold(columns, values))
-    return tuple(found)
 
 
 def _prompts(value: Any, field_names: Sequence[str]) -> dict[str, Prompt]:
@@ -185,24 +169,6 @@ def _decoding(value: Any) -> dict[str, Decoding]:
     return found
 
 
-def _references(value: Any, metrics: Sequence[str]) -> tuple[Reference, ...]:
-    found = []
-    for item in list_of(value, "references"):
-        needed = [f.name for f in fields(Reference) if f.default is MISSING]
-        given = mapping(item, "references", known=[f.name for f in fields(Reference)], needed=needed)
-        if given["metric"] not in metrics:
-            raise Wrong(f"references.metric {given['metric']!r} is none of the metrics {', '.join(metrics)}")
-        values = {
-            model: number_of(percent, f"references.values.{model}", 0, 100, whole=False)
-            for model, percent in mapping(given["values"], "references.values").items()
-        }
-        rows = given.get("rows")
-        if rows is not None:
-            number_of(rows, "references.rows", 1, 1e9)
-        found.append(Reference(given["metric"], text_of(given["source"], "references.source"), values, rows))
-    return tuple(found)
-
-
 def _grader(given: Mapping[str, Any], option_names: tuple[str, ...], n_options: int) -> str:
     """Check the verifier of the task; returns the style of extraction."""
     try:
@@ -225,7 +191,7 @@ def _grader(given: Mapping[str, Any], option_names: tuple[str, ...], n_options: 
 
 
 def _task(content: Any, stem: str) -> Task:
-    known = (*_KEYS, *_OPTIONAL[2:])
+    known = (*_KEYS, *(key for key in _OPTIONAL if key not in _KEYS))
     given = mapping(content, "the file", known=known, needed=[key for key in known if key not in _OPTIONAL])
     texts = {key: text_of(given[key], key) for key in _TEXTS}
     if texts["name"] != stem:
@@ -237,23 +203,24 @@ def _task(content: Any, stem: str) -> Task:
     for name in problem_texts:
         if name not in columns:
             raise Wrong(f"texts has {name!r}, which is no field; fields are {', '.join(columns)}")
-    metrics = texts_of(given["metrics"], "metrics")
-    for metric in metrics:
-        if metric not in METRICS:
-            raise Wrong(f"metrics has {metric!r}, which is none of {', '.join(METRICS)}")
+    grader = source_of(texts["data_source"]).task
+    decoding = _decoding(given["decoding"])
+    metrics = metrics_of(given["metrics"], grader, decoding)
     return Task(
         **texts,
         source=_source(given["source"]),
         fields=columns,
         texts=problem_texts,
-        gold=_gold(given["gold"], n_options),
+        gold=gold_of(given["gold"], n_options, grader),
         prompts=_prompts(given["prompts"], list(columns)),
         metrics=metrics,
-        decoding=_decoding(given["decoding"]),
+        decoding=decoding,
         option_names=option_names,
         n_options=n_options,
         extraction=extraction,
-        references=_references(given["references"], metrics) if "references" in given else (),
+        id=texts_of(given["id"], "id") if "id" in given else (),
+        groups=groups_of(given["groups"]) if "groups" in given else {},
+        references=references_of(given["references"], metrics) if "references" in given else (),
         notes=text_of(given["notes"], "notes") if "notes" in given else "",
     )
 

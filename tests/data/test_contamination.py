@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from data_preprocessing.contamination import main
 from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
-from eval.task import is_whole
+from eval.cells import is_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))

@@ -17,6 +17,7 @@ import asyncio
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -25,7 +26,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from data_preprocessing import contamination
-from data_preprocessing.numeric_reasoning import TASKS, main
+from data_preprocessing.numeric_reasoning import TASKS, Counts, main, usable
+from eval.task_file import load_task
 from prime_ext.reward.compute_score import compute_score
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -327,3 +329,13 @@ def test_the_split_of_equate_is_clean_balanced_and_drops_nothing_but_repetitions
     files = [str(tmp_path / f"{name}.parquet") for name in ("train", "test")]
     assert contamination.main([files[0], "--test", files[1], "--output", str(tmp_path / "r")]) == 0
     assert json.loads((tmp_path / "r.json").read_text())["test"][0]["hit"] == 0
+
+
+def test_rows_that_the_task_leaves_to_another_are_not_read():
+    task = load_task("awpnli")
+    (name,) = task.source.local.values()
+    some = replace(task, source=replace(task.source, where={"premise": "^Mira"}))
+    counts = Counts()
+    places = list(usable(some, {"all": FIXTURES / name}, counts, strict=True))
+    assert places and all(place.problem.fields["statement1"].startswith("Mira") for place in places)
+    assert counts.read["awpnli"] == len(places) < len(list(usable(task, {"all": FIXTURES / name}, Counts(), True)))

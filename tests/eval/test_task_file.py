@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eval.task import Decoding, RowError
+from eval.cells import RowError
+from eval.task import Decoding
 from eval.task_file import TaskError, load_task, main, task_names
 
 NUMERIC = ("awpnli", "newsnli", "qqa", "redditnli", "rte_quant", "stresstest")
@@ -124,9 +125,9 @@ def test_a_row_that_does_not_fit_says_why(row, message):
         load_task("newsnli").problem(row)
 
 
-def _changed(path, value):
-    """A numeric task with one key changed; None removes it."""
-    content = yaml.safe_load((Path(__file__).resolve().parents[2] / "eval" / "tasks" / "awpnli.yaml").read_text())
+def _changed(path, value, name="awpnli"):
+    """A task with one key changed; None removes it."""
+    content = yaml.safe_load((Path(__file__).resolve().parents[2] / "eval" / "tasks" / f"{name}.yaml").read_text())
     content = {**copy.deepcopy(content), "name": "mine"}
     *parents, last = path.split("/")
     place = content
@@ -186,6 +187,38 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, path, value,
 
 
 @pytest.mark.parametrize(
+    ("name", "path", "value", "message"),
+    [
+        ("aime2024", "source/where", {"url": "("}, "source.where.url is no regular expression: missing )"),
+        ("aime2024", "source/where", {"url": 2024}, "source.where.url must be a text"),
+        ("minerva_math", "source/origin", "", "source.origin must be a text"),
+        ("minerva_math", "gold/0/extract", "box", "gold.extract must be one of answer_is, boxed, gsm8k, lenient"),
+        ("minerva_math", "gold/0/extract", ["boxed"], "gold.extract must be a text"),
+        ("minerva_math", "gold/0/corrections", {"a": 3}, "gold.corrections.a must be a text"),
+        ("minerva_math", "gold/0/colunm", "x", "gold has no key 'colunm'; did you mean column"),
+        ("olympiadbench", "gold/0/unit", 3, "gold.unit must be a text"),
+        ("math500", "gold", [{"columns": ["a", "b"]}], "gold of math needs a single column"),
+        ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
+        ("math500", "groups/level", {"column": "level"}, "groups.level needs the key 'pattern'"),
+        ("math500", "groups/level", 3, "groups.level must be a list that is not empty"),
+        ("math500", "id", [], "id must be a list that is not empty"),
+        ("math500", "metrics", ["macro_f1"], "metrics has 'macro_f1', which is for multiple choice, not math"),
+        ("math500", "metrics", ["avg@0"], "metrics has 'avg@0', which is none of accuracy"),
+        ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
+        ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
+        ("humaneval", "gold/0/unit", "u", "gold.unit must be left out: it is for mathematics, not code"),
+        ("humaneval", "gold/0/values", {"a": 1}, "gold.values must be left out: the gold of code is its tests"),
+        ("awpnli", "gold/0/tolerance", "error", "gold.tolerance must be left out: it is for mathematics, not choice"),
+    ],
+)
+def test_every_mistake_in_a_file_of_mathematics_or_code_too(tmp_path, name, path, value, message):
+    file = write(tmp_path, _changed(path, value, name))
+    with pytest.raises(TaskError) as caught:
+        load_task(file)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("name: [", "mine.yaml is not YAML"),
@@ -204,7 +237,7 @@ def test_a_file_that_is_no_mapping_is_one_line(tmp_path, text, message):
 def test_an_unknown_task_suggests_near_names():
     with pytest.raises(TaskError, match=r"no task 'rte-quant'; did you mean rte_quant"):
         load_task("rte-quant")
-    with pytest.raises(TaskError, match=r"no task 'zzz'; there are awpnli, newsnli"):
+    with pytest.raises(TaskError, match=r"no task 'zzz'; there are aime, aime2024, amc, awpnli"):
         load_task("zzz")
 
 

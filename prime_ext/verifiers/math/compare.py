@@ -13,7 +13,7 @@
 # limitations under the License.
 """Compares two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
 
-Numbers. Exact, as fractions. No tolerance and no factor of 100.
+Numbers. Exact, as fractions. No factor of 100, and no tolerance unless a benchmark prescribes one (:func:`within`).
 
 - Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at
   least two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong
@@ -91,6 +91,17 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     return leaf(gold, answer) if type(gold) is type(answer) else False
 
 
+def within(gold: Node, answer: Node, tolerance: Fraction) -> bool:
+    """Whether two plain numbers, of units that agree, are no further apart than ``tolerance``, in the gold's unit."""
+    if isinstance(answer, Equation):
+        return not _contradictory(answer) and within(gold, answer.value, tolerance)
+    if not isinstance(gold, Leaf) or not isinstance(answer, Leaf) or gold.number is None or answer.number is None:
+        return False
+    if _units_conflict(gold.unit, answer.unit):
+        return False
+    return any(abs(answer.number.value * scale - gold.number.value) <= tolerance for scale in _scales(gold, answer))
+
+
 def undecided(gold: Node, answer: Node) -> None:
     """The leaf comparison that leaves everything to algebra."""
 
@@ -165,16 +176,20 @@ def _unevaluated(gold: str, answer: str) -> bool:
 
 
 def _compare_numbers(gold: Leaf, wanted: PlainNumber, answer: Leaf, given: PlainNumber) -> bool:
-    scales = [Fraction(1)]
-    if gold.percent != answer.percent:
-        scales.append(Fraction(1, 100) if answer.percent else Fraction(100))
-    for scale in scales:
+    for scale in _scales(gold, answer):
         value = PlainNumber(given.value * scale, given.places, given.significant)
         if value.value == wanted.value:
             return True
         if wanted.places and wanted.significant >= 2 and not value.terminates and value.rounds_to(wanted):
             return True
     return False
+
+
+def _scales(gold: Leaf, answer: Leaf) -> list[Fraction]:
+    """What the answer may be multiplied with: percent signs are often left out."""
+    if gold.percent == answer.percent:
+        return [Fraction(1)]
+    return [Fraction(1), Fraction(1, 100) if answer.percent else Fraction(100)]
 
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:

@@ -23,8 +23,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from fractions import Fraction
 
-from prime_ext.verifiers.math.compare import compare, undecided
+from prime_ext.verifiers.math.compare import compare, undecided, within
 from prime_ext.verifiers.math.extraction import STYLES, extract
 from prime_ext.verifiers.math.gate import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.normalize import has_ambiguous_comma, normalize
@@ -55,8 +56,27 @@ def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
     return judge(golds, answer)
 
 
-def decide(gold: str, answer: str) -> tuple[str, str]:
+def read_tolerance(text: str | None) -> Fraction | None:
+    """A tolerance as benchmarks write it, ``1e-1`` or ``0.1``.
+
+    Raises:
+        ValueError: it is no positive number.
+    """
+    if text is None:
+        return None
+    number = read_number(normalize(text))
+    if number is None or number.value <= 0:
+        raise ValueError(f"tolerance must be a positive number, got {text!r}")
+    return number.value
+
+
+def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[str, str]:
     """Compare one prediction with one gold answer by rules alone.
+
+    Args:
+        gold: the gold answer.
+        answer: the prediction.
+        tolerance: how far a plain number may be from a gold answer that is one.
 
     Returns:
         ``correct``, ``wrong``, ``error`` (the gold answer is unusable) or ``open`` (algebra must decide), and the rule.
@@ -75,7 +95,10 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
         return "correct", "same text after normalisation"
     left, right = read_number(wanted), read_number(given)
     if left is not None and right is not None:
-        equal = compare(Leaf(wanted, left), Leaf(given, right), undecided)
+        leaves = Leaf(wanted, left), Leaf(given, right)
+        equal = compare(*leaves, undecided)
+        if not equal and tolerance is not None and within(*leaves, tolerance):
+            return "correct", "within the tolerance"
         return ("correct", "equal numbers") if equal else ("wrong", "different numbers")
     refused = refusal(given)
     if refused is not None:
@@ -83,7 +106,10 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
     refused = refusal(wanted)
     if refused is not None:
         return "error", f"the gold answer is beyond the gate: {refused}"
-    found = compare(read_answer(wanted), read_answer(given), undecided)
+    nodes = read_answer(wanted), read_answer(given)
+    found = compare(*nodes, undecided)
+    if not found and tolerance is not None and within(*nodes, tolerance):
+        return "correct", "within the tolerance"
     if not found and (has_ambiguous_comma(gold) or has_ambiguous_comma(answer)):
         readings = [normalize(text, thousands=False) for text in (gold, answer)]
         again = compare(read_answer(readings[0]), read_answer(readings[1]), undecided)
@@ -105,26 +131,30 @@ class MathVerifier:
         self._pool = pool
         self._time_limit = time_limit
 
-    def verify(self, response: str, gold: Gold, *, extraction: str = "boxed") -> Verdict:
+    def verify(self, response: str, gold: Gold, *, extraction: str = "boxed", tolerance: str | None = None) -> Verdict:
         """Return the verdict on a response.
 
         Args:
             response: the text that the policy wrote. Any text; nothing in it is executed.
             gold: the gold answer, or several of which any may be matched.
             extraction: how to find the answer; a style of :mod:`prime_ext.verifiers.math.extraction`.
+            tolerance: how far a plain number may be from a gold answer that is one, e.g. ``1e-1``. Other answers are
+                exact.
 
         Raises:
-            ValueError: no such style, or no gold answer at all.
+            ValueError: no such style, no gold answer at all, or a tolerance that is no positive number.
         """
-        return self._wait(self._start(response, gold, extraction))
+        return self._wait(self._start(response, gold, extraction, read_tolerance(tolerance)))
 
     def verify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Return the verdict on an answer that is already extracted."""
         return self._wait(self._start_answer(time.perf_counter(), answer, gold))
 
-    async def averify(self, response: str, gold: Gold, *, extraction: str = "boxed") -> Verdict:
+    async def averify(
+        self, response: str, gold: Gold, *, extraction: str = "boxed", tolerance: str | None = None
+    ) -> Verdict:
         """Like :meth:`verify` for asyncio. The loop goes on while workers compute; no thread waits."""
-        return await self._await(self._start(response, gold, extraction))
+        return await self._await(self._start(response, gold, extraction, read_tolerance(tolerance)))
 
     async def averify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Like :meth:`verify_answer` for asyncio."""
@@ -134,21 +164,21 @@ class MathVerifier:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
         return [self._wait(case) for case in [self._start(*pair, extraction) for pair in pairs]]
 
-    def _start(self, response: str, gold: Gold, extraction: str) -> _Case:
+    def _start(self, response: str, gold: Gold, extraction: str, tolerance: Fraction | None = None) -> _Case:
         started = time.perf_counter()
         found = extract(response, extraction)
         if found.answer is None:
             return _Case(started, (), None, no_answer(time.perf_counter() - started, found.rule))
-        return self._start_answer(started, found.answer, gold)
+        return self._start_answer(started, found.answer, gold, tolerance)
 
-    def _start_answer(self, started: float, answer: str, gold: Gold) -> _Case:
+    def _start_answer(self, started: float, answer: str, gold: Gold, tolerance: Fraction | None = None) -> _Case:
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds:
             raise ValueError("at least one gold answer is needed, got none")
         case = _Case(started, golds, answer)
         failure, detail, undecided_golds = "", "", []
         for one in golds:
-            outcome, rule = decide(one, answer)
+            outcome, rule = decide(one, answer, tolerance)
             if outcome == "correct":
                 case.verdict = correct(answer, time.perf_counter() - started, rule)
                 return case
@@ -197,4 +227,4 @@ def _settle(case: _Case, result: object) -> None:
         case.verdict = grader_failed(Outcome.ERROR, case.answer, seconds, reason)
 
 
-__all__ = ["STYLES", "MathVerifier", "decide"]
+__all__ = ["STYLES", "MathVerifier", "decide", "read_tolerance"]

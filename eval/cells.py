@@ -1,0 +1,116 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Cells of a benchmark's rows: finding them, reading them as text, and what is wrong with them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class RowError(ValueError):
+    """A row that does not fit the task; the message says why."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A text from a cell.
+
+    Attributes:
+        columns: of which the first that a row has counts. ``meta.difficulty`` is ``difficulty`` of an object in the
+            column ``meta``.
+        pattern: regular expression with one group, the text; empty for the whole cell.
+    """
+
+    columns: tuple[str, ...]
+    pattern: str = ""
+
+    def read(self, row: Mapping[str, Any]) -> str:
+        """The text.
+
+        Raises:
+            RowError: the column is missing, no text, or does not match.
+        """
+        column = first_of(row, self.columns)
+        text = text_of_cell(cell(row, column), column)
+        if not self.pattern:
+            return text
+        match = re.search(self.pattern, text)
+        if match is None or not match[1]:
+            raise RowError(f"{column} {text[:60]!r} does not match {self.pattern}")
+        return match[1]
+
+
+def has(row: Mapping[str, Any], column: str) -> bool:
+    """Whether a row has a column; see :class:`Pick` for its name."""
+    outer, dot, inner = column.partition(".")
+    if column in row or not dot:
+        return column in row
+    return isinstance(row.get(outer), Mapping) and has(row[outer], inner)
+
+
+def cell(row: Mapping[str, Any], column: str) -> Any:
+    """The cell of a row.
+
+    Raises:
+        RowError: there is none.
+    """
+    if not has(row, column):
+        raise RowError(f"no column {column}; {held(row)}")
+    if column in row:
+        return row[column]
+    outer, _, inner = column.partition(".")
+    return cell(row[outer], inner)
+
+
+def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """The first of the columns that a row has.
+
+    Raises:
+        RowError: it has none.
+    """
+    found = next((column for column in columns if has(row, column)), None)
+    if found is None:
+        raise RowError(f"no column {' or '.join(columns)}; {held(row)}")
+    return found
+
+
+def held(row: Mapping[str, Any]) -> str:
+    """The columns of a row, for messages."""
+    return f"it has {', '.join(map(str, row)) or 'none'}"
+
+
+def text_of_cell(value: Any, column: str) -> str:
+    """A cell as text; numbers are written as Python writes them.
+
+    Raises:
+        RowError: it is no text and no number, or empty, or cannot be written as UTF-8.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise RowError(f"{column} must be a text, got {str(value)[:40]!r}")
+    text = str(value).strip()
+    if not text:
+        raise RowError(f"{column} is empty")
+    if not is_whole(text):
+        raise RowError(f"{column} has half a character (a lone surrogate)")
+    return text
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8; what JSON escapes need not be."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,346 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The benchmarks of mathematics and code: rows, prompts, and what their own gold answers and solutions are worth."""
+
+import asyncio
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from data_preprocessing.source_rows import read_source
+from eval.cells import Pick, RowError
+from eval.gold import Gold, read_gold
+from eval.task import Source
+from eval.task_file import load_task
+from eval.task_rows import NoData, default_split, load_problems
+from prime_ext.verifiers.code.problems import parse_test_cases
+from prime_ext.verifiers.math import MathVerifier
+from prime_ext.verifiers.sources import make_task_verifier
+
+DATA = Path(os.environ.get("PRIME_EXT_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+needs_data = pytest.mark.skipif(not (DATA / "math500").is_dir(), reason="needs the benchmarks; set PRIME_EXT_DATA")
+
+MATH = {
+    "aime": 90,
+    "aime2024": 30,
+    "amc": 83,
+    "math500": 500,
+    "minerva_math": 272,
+    "olympiadbench": 675,
+    "gsm8k": 1319,
+}
+CODE = {"humaneval": 164, "mbpp": 399, "leetcode": 180}
+# Those of the six numeric sets whose rows EQUATE has.
+CHOICE = {"awpnli": 722, "newsnli": 968, "rte_quant": 166, "redditnli": 250, "stresstest": 7596}
+
+
+async def judge(task, pairs):
+    """Verdicts on (problem, response) pairs."""
+    verifier = make_task_verifier(task.grader)
+    return [await verifier.averify(text, problem.gold, **task.grader_options(problem)) for problem, text in pairs]
+
+
+def stated(task, gold):
+    """A response that states this answer."""
+    return f"Thus, the answer is option {gold}. #### {gold}" if task.grader == "choice" else f"Thus \\boxed{{{gold}}}."
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "rows"), [*MATH.items(), *CODE.items(), *CHOICE.items()])
+def test_every_row_of_the_data_is_a_problem_with_a_prompt(name, rows):
+    task = load_task(name)
+    if not (DATA / task.source.local[default_split(task, local=True)]).is_file():
+        pytest.skip(f"no {name}")
+    problems = load_problems(task, DATA)
+    assert len(problems) == rows == task.source.rows[default_split(task, local=True)]
+    for problem in problems.values():
+        (message,) = task.messages(problem)
+        assert all(text in message["content"] for text in problem.fields.values())
+        assert set(problem.groups) == set(task.groups)
+
+
+@needs_data
+@pytest.mark.parametrize("name", [*MATH, *CHOICE])
+def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
+    task = load_task(name)
+    if not (DATA / task.source.local[default_split(task, local=True)]).is_file():
+        pytest.skip(f"no {name}")
+    # Of the 7,596 rows of StressTest an eighth.
+    problems = list(load_problems(task, DATA).values())[:: 8 if name == "stresstest" else 1]
+    golds = asyncio.run(judge(task, [(problem, stated(task, problem.gold)) for problem in problems]))
+    assert [problem.gold for problem, verdict in zip(problems, golds, strict=True) if not verdict.correct] == []
+    # Shuffled, a share of the golds is right by chance: options, small numbers.
+    some = random.Random(0).sample(problems, min(120, len(problems)))
+    others = [(problem, stated(task, other.gold)) for problem, other in zip(some, some[1:] + some[:1], strict=True)]
+    right = sum(verdict.correct for verdict in asyncio.run(judge(task, others))) / len(others)
+    assert right <= (0.65 if task.grader == "choice" else 0.06)
+
+
+@needs_data
+@pytest.mark.parametrize("name", [*MATH, *CODE])
+def test_a_response_without_an_answer_is_no_answer(name):
+    task = load_task(name)
+    (problem, *_) = load_problems(task, DATA).values()
+    (verdict,) = asyncio.run(judge(task, [(problem, "I do not know.")]))
+    assert verdict.outcome == "no_answer" and verdict.score == 0
+
+
+def canonical(name, row):
+    return row["prompt"] + row["canonical_solution"] if name == "humaneval" else row["code"]
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_canonical_solutions_pass_and_stubs_do_not(name):
+    task = load_task(name)
+    rows = [row for _, row in read_source(DATA / task.source.local["test"])]
+    some = random.Random(1).sample(rows, 10)
+    problems = [task.problem(row) for row in some]
+    programs = [canonical(name, row) for row in some]
+    solved = [(problem, f"So:\n```python\n{code}\n```") for problem, code in zip(problems, programs, strict=True)]
+    assert all(verdict.correct for verdict in asyncio.run(judge(task, solved)))
+    others = programs[1:] + programs[:1]
+    swapped = [(problem, f"```python\n{code}\n```") for problem, code in zip(problems, others, strict=True)]
+    assert not any(verdict.correct for verdict in asyncio.run(judge(task, swapped)))
+
+
+@needs_data
+@pytest.mark.parametrize("name", list(CODE))
+def test_the_tests_of_programs_can_be_read(name):
+    for problem in list(load_problems(load_task(name), DATA).values())[::5]:
+        assert parse_test_cases(problem.gold).tests.tests
+
+
+@needs_data
+def test_leetcode_runs_a_solution():
+    problem = load_problems(load_task("leetcode"), DATA)["weekly-contest-381-minimum-number-of-pushes-to-type-word-i"]
+    lines = (
+        "class Solution:\n    def minimumPushes(self, word):\n        return sum(i // 8 + 1 for i in range(len(word)))"
+    )
+    wrong = lines.replace("// 8", "// 9")
+    responses = [(problem, f"```python\n{code}\n```") for code in (lines, wrong)]
+    verdicts = asyncio.run(judge(load_task("leetcode"), responses))
+    assert [verdict.correct for verdict in verdicts] == [True, False]
+
+
+@needs_data
+def test_groups_are_those_of_the_data():
+    problems = load_problems(load_task("math500"), DATA).values()
+    assert {problem.groups["level"] for problem in problems} == set("12345")
+    assert len({problem.groups["subject"] for problem in problems}) == 7
+    contests = [problem.groups["contest"] for problem in load_problems(load_task("aime2024"), DATA).values()]
+    assert contests == ["2024_AIME_I"] * 15 + ["2024_AIME_II"] * 15
+    difficulty = [problem.groups["difficulty"] for problem in load_problems(load_task("leetcode"), DATA).values()]
+    assert {name: difficulty.count(name) for name in difficulty} == {"Easy": 45, "Medium": 91, "Hard": 44}
+
+
+@pytest.mark.parametrize("name", [*MATH, *CODE])
+def test_a_benchmark_ends_its_prompt_as_prime_does(name):
+    """The bytes that the released models were trained on, the space at the end of a line included."""
+    task = load_task(name)
+    math = "\n\nPresent the answer in LaTex format: \\boxed{Your answer}"
+    code = "\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour code\n```\nat the end."
+    assert task.prompts["default"].user.endswith(code if name in CODE else math)
+    assert task.prompts["default"].system == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "eurus"),
+    [("aime2024", 26.7), ("amc", 57.8), ("math500", 79.2), ("minerva_math", 38.6), ("olympiadbench", 42.1)],
+)
+def test_published_numbers_name_their_table(name, eurus):
+    published = load_task(name).references[0]
+    assert published.values["Eurus-2-7B-PRIME"] == eurus and "2502.01456" in published.source
+    assert published.rows == MATH[name] and published.metric == "accuracy"
+
+
+def test_both_decodings_are_there():
+    for name in (*MATH, *CODE):
+        decoding = load_task(name).decoding
+        assert not decoding["paper"].do_sample and decoding["paper"].n == 1
+        advised = decoding["recommended"]
+        assert (advised.n, advised.temperature, advised.top_p) == (16, 0.3, 0.95)
+
+
+OLYMPIAD = load_task("olympiadbench")
+
+
+def olympiad(answer, unit=None, error=None):
+    row = {"question": "q", "id": 1, "subfield": "Algebra", "answer_type": "Numerical"}
+    return OLYMPIAD.problem({**row, "final_answer": answer, "unit": unit, "error": error})
+
+
+@pytest.mark.parametrize(
+    ("answer", "unit", "error", "right", "wrong"),
+    [
+        (["69", "84"], None, None, ["84, 69", "69 \\text{ and } 84"], ["69", "84", "69, 85", "69, 84, 1"]),
+        (["$69$,$84$"], None, None, ["84, 69"], ["69", "84"]),
+        (["45"], "minute", None, ["45", "45\\text{ minutes}"], ["45\\text{ hours}", "46"]),
+        (
+            ["$\\frac{41}{12}$"],
+            "km",
+            None,
+            ["\\frac{41}{12}", "\\frac{41}{12}\\text{ km}"],
+            ["\\frac{41}{12}\\text{ m}"],
+        ),
+        (["$166$"], "$cm^2$", None, ["166", "166\\text{ cm}^2"], ["166\\text{ m}^2"]),
+        (["30"], "^{\\circ}", None, ["30", "30^\\circ"], ["31"]),
+        (["4.2"], "%", "1e-1", ["4.2", "4.3\\%", "4.15", "x = 4.28", "0.0425"], ["4.4", "4.4\\%", "x", "0.044"]),
+        (["4.2"], "%", None, ["4.2", "4.2\\%"], ["4.25", "4.3"]),
+        (["$t(0,4]$"], None, None, ["(0,4]", "t \\in (0,4]"], ["(0,4)"]),
+        (["$221,$8$"], None, None, ["8, 221"], ["2218"]),
+        (
+            ["$\\angle B E A_{1}=90$,$\\angle A E B_{1}=90$"],
+            "^{\\circ}",
+            None,
+            ["90^\\circ, 90^\\circ", "\\angle BEA_1 = 90^\\circ, \\angle AEB_1 = 90^\\circ"],
+            ["90^\\circ, 60^\\circ"],
+        ),
+    ],
+)
+def test_several_answers_units_and_tolerances_of_olympiadbench(answer, unit, error, right, wrong):
+    problem = olympiad(answer, unit, error)
+    pairs = [(problem, stated(OLYMPIAD, text)) for text in right + wrong]
+    verdicts = asyncio.run(judge(OLYMPIAD, pairs))
+    assert [verdict.correct for verdict in verdicts] == [True] * len(right) + [False] * len(wrong)
+    assert not any(verdict.grader_failure for verdict in verdicts)
+
+
+@pytest.mark.parametrize("tolerance", ["about", "0", "-1e-1"])
+def test_a_tolerance_that_is_none_is_refused(tolerance):
+    with pytest.raises(RowError, match=f"error: tolerance must be a positive number, got '{tolerance}'"):
+        olympiad(["4.2"], None, tolerance)
+    with pytest.raises(ValueError, match="tolerance must be a positive number"):
+        MathVerifier().verify("\\boxed{4.2}", "4.2", tolerance=tolerance)
+
+
+def test_the_gold_answer_of_a_solution_is_what_it_boxes():
+    row = {"problem": "p", "type": "t", "idx": 3, "solution": "so $\\boxed{\\frac{1}{2}}$ m"}
+    problem = load_task("minerva_math").problem(row)
+    assert problem.gold == "\\frac{1}{2}" and problem.id == "3"
+    with pytest.raises(RowError, match="solution has no answer in style boxed: 'about 3'"):
+        load_task("minerva_math").problem({**row, "solution": "about 3"})
+    problem = load_task("minerva_math").problem({**row, "solution": "\\boxed{np.arcsin(10/13)}"})
+    (verdict,) = asyncio.run(judge(load_task("minerva_math"), [(problem, "\\boxed{\\arcsin\\frac{10}{13}}")]))
+    assert verdict.correct
+
+
+def test_scientific_notation_may_be_written_as_people_do():
+    row = {"problem": "p", "type": "t", "idx": 3, "solution": "\\boxed{4.5e33}"}
+    problem = load_task("minerva_math").problem(row)
+    answers = [
+        (problem, f"\\boxed{{{text}}}") for text in ("4.5 \\times 10^{33}", "4.5\\cdot10^{33} \\text{ erg}", "4.5")
+    ]
+    verdicts = asyncio.run(judge(load_task("minerva_math"), answers))
+    assert [verdict.correct for verdict in verdicts] == [True, True, False]
+
+
+def test_the_hub_spells_some_columns_otherwise():
+    local = {"problem": "p", "type": "Algebra", "level": "Level 5", "expected_answer": "3", "id": "test/1.json"}
+    hub = {"problem": "p", "subject": "Algebra", "level": 5, "answer": "3", "unique_id": "test/1.json"}
+    assert load_task("math500").problem(local) == load_task("math500").problem(hub)
+
+
+def test_cells_inside_objects_are_found_and_a_column_of_that_name_goes_before():
+    assert Pick(("meta.difficulty",)).read({"meta": {"difficulty": "Easy"}}) == "Easy"
+    assert Pick(("a.b",)).read({"a.b": "whole", "a": {"b": "inner"}}) == "whole"
+    assert Pick(("x", "y"), r"(\d)$").read({"y": "Level 5"}) == "5"
+    with pytest.raises(RowError, match="no column meta.difficulty; it has meta"):
+        Pick(("meta.difficulty",)).read({"meta": "Easy"})
+    with pytest.raises(RowError, match=r"level 'hard' does not match \(\\d\)\$"):
+        Pick(("level",), r"(\d)$").read({"level": "hard"})
+
+
+def test_the_first_way_whose_columns_a_row_has_says_what_is_right():
+    ways = (Gold(("expected",)), Gold(("answer",)))
+    assert read_gold(ways, {"answer": 3, "expected": 4}, False) == ("4", {})
+    with pytest.raises(RowError, match="no column expected or answer; it has reply"):
+        read_gold(ways, {"reply": 3}, False)
+
+
+def rows_file(folder, rows, name="rows.jsonl"):
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+MINE = """\
+name: mine
+title: Mine
+description: Sums.
+licence: MIT
+data_source: math500
+ability: math
+source: {local: {test: rows.jsonl}, rows: {test: 2}, where: {year: '^2024'}, origin: example.org/sums}
+fields: {problem: question}
+texts: [problem]
+id: name
+gold: [{column: answer}]
+prompts: {default: {user: "{{problem}}"}}
+metrics: [accuracy]
+decoding: {greedy: {max_new_tokens: 16}}
+"""
+ROWS = [
+    {"question": "1+1", "answer": 2, "name": "a", "year": 2024},
+    {"question": "1+2", "answer": 3, "name": "b", "year": 2023},
+    {"question": "1+3", "answer": 4, "name": "c", "year": "2024 I"},
+]
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.yaml").write_text(MINE)
+    return load_task(tmp_path / "mine.yaml")
+
+
+def test_only_the_rows_of_the_task_are_read_in_their_order(mine, tmp_path):
+    rows_file(tmp_path, ROWS)
+    problems = load_problems(mine, tmp_path)
+    assert [(name, problem.gold) for name, problem in problems.items()] == [("a", "2"), ("c", "4")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS[:2], "rows.jsonl has 1 rows of the task; 2 were published"),
+        ([], "rows.jsonl has 0 rows of the task; 2 were published"),
+        ([*ROWS, ROWS[0]], "row 4: the id 'a' is not the first of that name"),
+        ([{"question": "1+1"}], "row 1: no column year; it has question"),
+        ([{**ROWS[0], "answer": None}], "row 1: answer must be a text, got 'None'"),
+        ([{**ROWS[0], "answer": []}], "row 1: answer is empty"),
+    ],
+)
+def test_data_that_do_not_fit_are_one_line(mine, tmp_path, rows, message):
+    rows_file(tmp_path, rows)
+    with pytest.raises(NoData) as caught:
+        load_problems(mine, tmp_path)
+    assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
+
+
+def test_missing_data_say_where_they_are(mine, tmp_path):
+    with pytest.raises(NoData, match="rows.jsonl does not exist; it is published as example.org/sums"):
+        load_problems(mine, tmp_path)
+    with pytest.raises(NoData, match="mine has no hub: give --data with a folder of local files; it is published as"):
+        load_problems(mine)
+    with pytest.raises(NoData, match="mine has no split 'train'; it has test"):
+        load_problems(mine, tmp_path, "train")
+    with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
+        load_problems(load_task("gsm8k"), tmp_path)
+
+
+def test_a_source_without_conditions_holds_every_row():
+    assert Source(local={"all": "x.csv"}).holds({})

@@ -1,0 +1,307 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Statistics of the evaluation, against brute force and against simulated benchmarks."""
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.majority import Ballot, count_votes, majority_at_k, majority_score, same_mathematics, same_text
+from eval.paired import compare_runs
+from eval.statistics import NoProblems, average, over_problems, pass_at_k, pass_probability
+from eval.summary import Graded, Sample, summarize
+
+
+def test_every_problem_counts_the_same_however_many_responses_it_has():
+    found = average([[1.0, 0.0, 0.0, 0.0], [1.0], [None, 0.5]])
+    assert found.value == pytest.approx((0.25 + 1 + 0.5) / 3) and found.problems == 3
+    # The spread of the problem means, not of the seven responses.
+    assert found.standard_error == pytest.approx(np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3))
+
+
+def test_the_standard_error_of_one_response_per_problem_is_the_binomial_one():
+    # AIME 2024: a quarter of 30 problems, an error of 8 points.
+    found = average([[1.0]] * 8 + [[0.0]] * 22)
+    assert found.standard_error == pytest.approx(math.sqrt(8 / 30 * 22 / 30 / 29))
+    assert 0.075 < found.standard_error < 0.085
+
+
+def test_repeating_the_same_responses_makes_nothing_more_certain():
+    once = average([[1.0], [0.0], [1.0], [0.0], [0.0]])
+    often = average([[1.0] * 64, [0.0] * 64, [1.0] * 64, [0.0] * 64, [0.0] * 64])
+    assert often == once
+
+
+def test_undecided_responses_are_left_out_and_problems_without_any_other_are_counted():
+    found = average([[None, 1.0], [None, None], [0.0, 0.0]])
+    assert (found.value, found.problems, found.left_out) == (0.5, 2, 1)
+    with pytest.raises(NoProblems, match="no problem has enough judged responses \\(1 left out\\)"):
+        average([[None]])
+
+
+def test_the_interval_at_the_ends_is_not_empty_and_stays_inside():
+    perfect, hopeless = average([[1.0]] * 30), average([[0.0]] * 30)
+    assert perfect.standard_error == 0 and perfect.high == 1.0 and 0.85 < perfect.low < 0.9
+    assert hopeless.low == 0.0 and hopeless.high == pytest.approx(1 - perfect.low)
+
+
+def test_a_single_problem_has_no_standard_error():
+    found = average([[1.0, 0.0]])
+    assert found.value == 0.5 and found.standard_error is found.low is found.high is None
+
+
+@pytest.mark.parametrize(("values", "trials"), [([1.5], 1), ([-0.1, 0], 2), ([float("nan")], 1), ([0.5, 0.5], 1)])
+def test_what_is_no_score_is_refused(values, trials):
+    with pytest.raises(ValueError, match="scores must be in|trials for 2 problems"):
+        over_problems(values, trials)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
+def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(right, data):
+    k = data.draw(st.integers(1, len(right)))
+    subsets = list(itertools.combinations(right, k))
+    assert pass_probability(len(right), sum(right), k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+
+
+def test_pass_at_k_has_no_rounding_where_it_is_nearly_one_or_numbers_are_large():
+    assert pass_probability(4000, 1, 2000) == 0.5
+    assert pass_probability(1000, 999, 1) == 0.999
+    assert pass_probability(10, 0, 10) == 0.0 and pass_probability(10, 1, 10) == 1.0
+
+
+def test_pass_at_k_over_problems():
+    scores = [[1.0, 0.0, 0.0, 0.5], [0.0] * 4, [None, 1.0, 1.0, None], [None, None, None, 1.0]]
+    found = pass_at_k(scores, 2)
+    assert found.value == pytest.approx((0.5 + 0 + 1) / 3) and (found.problems, found.left_out) == (3, 1)
+    with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
+        pass_at_k(scores, 5)
+    with pytest.raises(ValueError, match="k=0"):
+        pass_at_k(scores, 0)
+
+
+def _majority_by_hand(answers, scores, k):
+    """All draws of k, all winners of each."""
+    total = 0.0
+    draws = list(itertools.combinations(range(len(answers)), k))
+    for draw in draws:
+        votes = Counter(answers[i] for i in draw if answers[i] is not None)
+        first = [answer for answer, number in votes.items() if number == max(votes.values())]
+        total += sum(scores[answer] for answer in first) / len(first) if first else 0.0
+    return total / len(draws)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=1, max_size=9), st.data())
+def test_the_majority_is_exact_over_all_draws(answers, data):
+    k = data.draw(st.integers(1, len(answers)))
+    scores = {"a": 1.0, "b": 0.0, "c": 0.25, "d": 0.0}
+    ballot = count_votes(answers, [scores.get(answer, 0.0) for answer in answers], same_text)
+    assert majority_score(ballot, k) == pytest.approx(_majority_by_hand(answers, scores, k))
+
+
+def test_ties_are_broken_by_lot_and_silence_does_not_vote():
+    assert majority_score(Ballot((2, 2, 1), (1.0, 0.0, 0.0), 3), 8) == 0.5
+    assert majority_score(Ballot((1,), (1.0,), 7), 8) == 1.0
+    assert majority_score(Ballot((), (), 4), 2) == 0.0
+    with pytest.raises(ValueError, match="k=5 must be from 1 to the 4 responses"):
+        majority_score(Ballot((), (), 4), 5)
+
+
+def test_the_majority_of_one_is_the_average_and_of_all_the_vote():
+    ballots = [Ballot((3, 5), (1.0, 0.0), 0), Ballot((6, 1), (1.0, 0.0), 1)]
+    assert majority_at_k(ballots, [8, 8], 1).value == pytest.approx((3 / 8 + 6 / 8) / 2)
+    assert majority_at_k(ballots, [8, 8], 8).value == 0.5
+
+
+def test_64_responses_with_many_answers_are_counted_exactly_and_soon():
+    generator = np.random.default_rng(0)
+    votes = tuple(int(number) for number in generator.multinomial(64, generator.dirichlet(np.full(20, 0.3))) if number)
+    scores = tuple(float(index == 0) for index in range(len(votes)))
+    population = np.repeat(np.arange(len(votes)), votes)
+    draws = np.array([generator.choice(population, 16, replace=False) for _ in range(20_000)])
+    counts = np.stack([(draws == index).sum(axis=1) for index in range(len(votes))], axis=1)
+    first = counts == counts.max(axis=1, keepdims=True)
+    sampled = (first[:, 0] / first.sum(axis=1)).mean()
+    assert majority_score(Ballot(votes, scores, 0), 16) == pytest.approx(sampled, abs=0.015)
+
+
+def test_mathematics_votes_by_the_equality_of_the_verifier():
+    same = same_mathematics()
+    answers = ["1/2", "0.5", r"\frac{1}{2}", "2", None, r"\frac12", "x", ""]
+    ballot = count_votes(answers, [1.0, 1.0, 1.0, 0.0, 0.0, None, 0.0, 0.0], same)
+    assert ballot == Ballot((3, 1, 1, 1), (1.0, 0.0, 0.0, 0.0), 1)
+    # An exact answer rounds to a decimal, but is not the same as each decimal that it rounds to.
+    assert not same("1/3", "0.33") and not same("0.33", "1/3")
+
+
+def _coverage(design, runs=1000, seed=0):
+    """Share of simulated benchmarks whose interval holds the true score; ``design`` returns (truth, estimate)."""
+    generator = np.random.default_rng(seed)
+    found = [design(generator) for _ in range(runs)]
+    return np.mean([estimate.low <= truth <= estimate.high for truth, estimate in found])
+
+
+@pytest.mark.parametrize(
+    ("problems", "n", "a", "b"),
+    [(30, 1, 1, 3), (30, 16, 0.3, 0.7), (30, 16, 3, 9), (83, 4, 0.5, 0.5), (30, 64, 0.1, 0.4), (272, 1, 2, 3)],
+)
+def test_the_interval_of_the_average_holds_the_truth_19_times_of_20(problems, n, a, b):
+    """Problems drawn from a population whose difficulties are Beta(a, b), n responses each."""
+
+    def design(generator):
+        correct = generator.binomial(n, generator.beta(a, b, problems))
+        return a / (a + b), average([[1.0] * int(c) + [0.0] * int(n - c) for c in correct])
+
+    assert 0.93 <= _coverage(design) <= 0.985
+
+
+def test_the_interval_that_forgets_the_problems_would_not():
+    """What most harnesses print: every response a trial of its own."""
+
+    def design(generator):
+        p = generator.binomial(16, generator.beta(0.3, 0.7, 30)).sum() / 480
+        half = 1.96 * math.sqrt(p * (1 - p) / 480)
+        naive = type("Naive", (), {"low": p - half, "high": p + half})
+        return 0.3, naive
+
+    assert _coverage(design) < 0.6
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 4), (8, 8)])
+def test_the_interval_of_pass_at_k_holds_the_truth(n, k):
+    difficulties = np.random.default_rng(1).beta(0.5, 2, 400_000)
+    truth = (1 - (1 - difficulties) ** k).mean()
+
+    def design(generator):
+        correct = generator.binomial(n, generator.beta(0.5, 2, 40))
+        return truth, pass_at_k([[1.0] * int(c) + [0.0] * int(n - c) for c in correct], k)
+
+    assert 0.93 <= _coverage(design) <= 0.985
+
+
+def _runs(generator, problems, n, gain):
+    ability = generator.beta(0.5, 0.8, problems)
+    better = np.clip(ability + gain * generator.beta(1, 1, problems), 0, 1)
+    return [
+        {str(i): (generator.random(n) < p).astype(float).tolist() for i, p in enumerate(chances)}
+        for chances in (ability, better)
+    ]
+
+
+@pytest.mark.parametrize(("problems", "n", "gain"), [(60, 1, 0.2), (30, 16, 0.1), (100, 1, 0.0), (30, 4, 0.3)])
+def test_the_paired_interval_holds_the_truth(problems, n, gain):
+    many = np.random.default_rng(7)
+    ability = many.beta(0.5, 0.8, 400_000)
+    truth = (np.clip(ability + gain * many.beta(1, 1, ability.size), 0, 1) - ability).mean()
+
+    def design(generator):
+        return truth, compare_runs(*_runs(generator, problems, n, gain))
+
+    assert 0.92 <= _coverage(design, runs=400) <= 0.995
+
+
+def test_pairing_finds_a_difference_that_the_separate_intervals_hide():
+    before, after = _runs(np.random.default_rng(3), 100, 16, 0.2)
+    found = compare_runs(before, after)
+    alone = math.hypot(*(average(list(run.values())).standard_error for run in (before, after)))
+    assert found.low > 0 and found.standard_error < 0.5 * alone
+
+
+def test_flipped_problems_are_named_with_both_scores():
+    before = {"a": [0.0], "b": [1.0], "c": [1.0], "d": [None], "e": [0.0]}
+    after = {"a": [1.0], "b": [0.0], "c": [1.0], "d": [1.0], "e": [0.0]}
+    found = compare_runs(before, after)
+    assert [(flip.problem, flip.before, flip.after) for flip in found.gained] == [("a", 0.0, 1.0)]
+    assert [flip.problem for flip in found.lost] == ["b"]
+    assert (found.difference, found.problems, found.left_out) == (0.0, 4, 1)
+
+
+def test_half_of_the_responses_is_not_solved():
+    found = compare_runs({"a": [1.0, 0.0], "b": [0.0, 0.0]}, {"a": [1.0, 1.0], "b": [1.0, 0.0]})
+    assert [flip.problem for flip in found.gained] == ["a"] and found.lost == ()
+
+
+def test_equal_runs_do_not_differ_but_another_sample_of_problems_might():
+    run = {str(i): [float(i % 3 == 0)] for i in range(30)}
+    found = compare_runs(run, run)
+    assert found.difference == 0 and found.standard_error == 0 and -0.15 < found.low < 0 < found.high < 0.15
+
+
+def test_the_interval_of_single_responses_is_that_of_bonett_and_price():
+    before = {str(i): [float(i < 40)] for i in range(100)}
+    after = {str(i): [float(i < 30 or i >= 85)] for i in range(100)}
+    # 15 gained, 10 lost: (f + 1) / (n + 2) each, and their multinomial variance.
+    gained, lost = 16 / 102, 11 / 102
+    error = math.sqrt((gained + lost - (gained - lost) ** 2) / 102)
+    found = compare_runs(before, after)
+    assert found.difference == pytest.approx(0.05)
+    assert found.low == pytest.approx(gained - lost - 1.98373 * error, abs=1e-4)
+    assert found.high == pytest.approx(gained - lost + 1.98373 * error, abs=1e-4)
+
+
+def test_runs_on_different_problems_are_refused():
+    with pytest.raises(ValueError, match="the runs differ in 2 problems, e.g. 'a' is not in the second"):
+        compare_runs({"a": [1.0]}, {"b": [1.0]})
+    with pytest.raises(NoProblems, match="no problem is judged in both runs \\(1 left out\\)"):
+        compare_runs({"a": [None]}, {"a": [1.0]})
+
+
+def _graded():
+    def sample(score, answer, tokens, truncated=False):
+        return Sample(score, answer, tokens, truncated)
+
+    return [
+        Graded("1", [sample(1.0, "3", 10), sample(0.0, "4", 20)], {"subject": "Algebra", "level": "1"}),
+        Graded("2", [sample(1.0, "x", 30), sample(1.0, "x", 30)], {"subject": "Algebra", "level": "2"}),
+        Graded("3", [sample(0.0, None, 60, True), sample(None, "9", 30)], {"subject": "Geometry"}),
+    ]
+
+
+def test_a_summary_has_scores_rates_and_groups():
+    found = summarize(_graded(), ks=(1, 2), same=same_text)
+    assert list(found["scores"]) == ["avg@2", "pass@1", "pass@2", "maj@1", "maj@2"]
+    assert found["scores"]["avg@2"]["value"] == 0.5
+    assert found["scores"]["pass@2"]["value"] == 1.0 and found["scores"]["pass@2"]["left_out"] == 1
+    assert found["scores"]["maj@2"]["value"] == 0.75
+    assert found["problems"] == 3 and found["samples_per_problem"] == 2 and found["grader_failures"] == 1
+    assert found["no_answer"] == found["truncated"] == 1 / 6
+    assert found["tokens"] == {"mean": 30.0, "median": 30.0, "most": 60}
+    assert found["groups"]["subject"]["Algebra"]["value"] == 0.75
+    assert found["groups"]["subject"]["Geometry"]["value"] == 0.0
+    assert list(found["groups"]["level"]) == ["1", "2"]
+
+
+def test_programs_do_not_vote_and_what_nobody_judged_has_no_score():
+    assert list(summarize(_graded(), ks=(2,))["scores"]) == ["avg@2", "pass@2"]
+    undecided = [Graded("1", [Sample(None, "1", 5, False)])]
+    assert summarize(undecided, ks=(1,), same=same_text)["scores"] == {"avg@1": None, "pass@1": None, "maj@1": None}
+
+
+@pytest.mark.parametrize(
+    ("graded", "ks", "message"),
+    [
+        ([], (), "got no problem"),
+        (_graded()[:1] + [Graded("4", [])], (), r"the same number of responses, got \[0, 2\]"),
+        (_graded(), (4,), "k=4 must be from 1 to the number of responses per problem, 2"),
+    ],
+)
+def test_a_summary_of_unequal_problems_is_refused(graded, ks, message):
+    with pytest.raises(ValueError, match=message):
+        summarize(graded, ks)
