@@ -1,0 +1,160 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""The task of the PSPO-WRS recipes: last-digit chains in steps of any size, with a label for every step.
+
+Problems are those of ``recipes.quickstart.task``: a start digit and operations from left to right, modulo 10,
+``3*9+6*7?``. How many steps a solution has is its writer's choice: a step may do one operation or several at once, and
+may be *superfluous*, a restatement of the value so far. All of these end in the right answer::
+
+    3*9=7;7+6=3;3*7=1;\boxed{1}          3 steps
+    3*9+6=3;3*7=1;\boxed{1}              2 steps, the first a larger one
+    3*9=7;7=7;7+6=3;3*7=1;1=1;\boxed{1}  5 steps, two of them superfluous
+
+A step is labelled by construction, as human labellers of PSPO label theirs: 1 for right, 0 for neutral (true, and of no
+use), -1 for wrong; and behind the first wrong step everything is wrong, because the value is. A *lenient* labeller gives
+1 to every true restatement wherever it stands, which is what makes a reward model that can be hacked by filler.
+"""
+
+import random
+import re
+from dataclasses import dataclass
+
+from prime_ext.step_rm.splitting import split_steps
+from recipes.quickstart.task import Misconception, Problem, apply_operation, parse_prompt
+
+# Operations of a problem: solutions in single operations have 3 to 6 steps.
+OPERATIONS = (3, 4, 5, 6)
+# Where a step begins: behind a semicolon, but the boxed answer belongs to the last step.
+STEP_PATTERN = r"(?<=;)\d"
+MAX_RESPONSE_LENGTH = 96
+
+_STEP = re.compile(r"(\d)((?:[+\-*]\d)*)=(\d);(?:\\boxed\{(\d)\})?")
+_OPERATION = re.compile(r"([+\-*])(\d)")
+
+USEFUL, SUPERFLUOUS, WRONG = "useful", "superfluous", "wrong"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a response.
+
+    Attributes:
+        text: as written, with the semicolon, and in the last step with the boxed answer.
+        kind: ``useful``, ``superfluous`` (a true restatement of the value so far, right or wrong) or ``wrong``.
+        spoiled: a step before it was wrong.
+    """
+
+    text: str
+    kind: str
+    spoiled: bool
+
+    def label(self, lenient: bool = False) -> int:
+        """-1, 0 or 1; see the head of the module."""
+        if lenient and self.kind == SUPERFLUOUS:
+            return 1
+        if self.spoiled or self.kind == WRONG:
+            return -1
+        return 0 if self.kind == SUPERFLUOUS else 1
+
+
+def token_count(response: str) -> int:
+    """Tokens of a response in the quickstart's tokenizer, without the one that ends it."""
+    return len(response.replace("\\boxed{", "{"))
+
+
+def step_texts(response: str) -> list[str]:
+    """The steps of a response, cut as the reward manager cuts them."""
+    return [response[start:end] for start, end in split_steps(response, "pattern", STEP_PATTERN)]
+
+
+def check_steps(prompt: str, response: str) -> list[Step]:
+    """Check every step of a response.
+
+    A step is wrong if it does not read as ``a op b ... = c;``, does not start from the value before it, does other
+    operations than the next ones of the prompt, has a wrong result, or is followed by an answer that is not its result
+    or comes before the last operation.
+
+    Raises:
+        ValueError: the prompt is not one of this task.
+    """
+    problem = parse_prompt(prompt)
+    value, done, spoiled = problem.start, 0, False
+    steps: list[Step] = []
+    for text in step_texts(response):
+        match = _STEP.fullmatch(text)
+        if match is None:
+            steps.append(Step(text, WRONG, spoiled))
+            spoiled = True
+            continue
+        operations = tuple((operator, int(operand)) for operator, operand in _OPERATION.findall(match[2]))
+        result = int(match[1])
+        for operator, operand in operations:
+            result = apply_operation(result, operator, operand)
+        right = int(match[1]) == value and int(match[3]) == result
+        right &= operations == problem.operations[done : done + len(operations)]
+        value, done = int(match[3]), done + len(operations)
+        if match[4] is not None:
+            right &= int(match[4]) == value and done == len(problem.operations)
+        kind = WRONG if not right else USEFUL if operations else SUPERFLUOUS
+        steps.append(Step(text, kind, spoiled))
+        spoiled |= not right
+    return steps
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How solutions are written.
+
+    Attributes:
+        sizes: probabilities of steps of one, two, three ... operations.
+        terse: share of solutions without any superfluous step.
+        most_filler: in the others, another superfluous step follows with a probability that is drawn for each
+            solution, uniform up to this.
+        slips: probability that a step goes wrong in some way other than a misconception.
+    """
+
+    sizes: tuple[float, ...] = (0.6, 0.3, 0.1)
+    terse: float = 0.4
+    most_filler: float = 0.7
+    slips: float = 0.0
+
+
+def write_solution(
+    problem: Problem, misconceptions: dict[tuple[int, str, int], Misconception], writer: Writer, rng: random.Random
+) -> str:
+    """A solution by a writer with misconceptions, who carries on from wrong values without noticing."""
+    more = 0.0 if rng.random() < writer.terse else rng.uniform(0.0, writer.most_filler)
+    value, done, parts = problem.start, 0, []
+    while done < len(problem.operations):
+        size = rng.choices(range(1, len(writer.sizes) + 1), writer.sizes)[0]
+        operations = list(problem.operations[done : done + size])
+        done += len(operations)
+        slip = rng.choice(("result", "operation", "value")) if rng.random() < writer.slips else ""
+        start = (value + rng.randint(1, 9)) % 10 if slip == "value" else value
+        if slip == "operation":
+            operations[rng.randrange(len(operations))] = (rng.choice("+-*"), rng.randint(1, 9))
+        result = start
+        for operator, operand in operations:
+            fact = misconceptions.get((result, operator, operand))
+            mistaken = fact is not None and rng.random() < fact.error_probability
+            result = fact.wrong_result if fact and mistaken else apply_operation(result, operator, operand)
+        if slip == "result":
+            result = (result + rng.randint(1, 9)) % 10
+        parts.append(f"{start}{''.join(f'{operator}{operand}' for operator, operand in operations)}={result};")
+        value = result
+        while rng.random() < more:
+            restated = (value + rng.randint(1, 9)) % 10 if rng.random() < writer.slips else value
+            parts.append(f"{value}={restated};")
+            value = restated
+    return f"{''.join(parts)}\\boxed{{{value}}}"
