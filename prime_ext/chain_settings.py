@@ -13,10 +13,11 @@
 # limitations under the License.
 """The settings of how the steps of a response become one reward: the configuration group ``chain``.
 
-It stands under ``prime.process`` for the implicit PRM, and can stand elsewhere for other scorers of steps, which is why
-the checks are given the name of the section. Nothing here imports torch; a test compares the names with the algorithms.
+It stands under ``prime.process`` for the implicit PRM and under ``pspo`` for step reward models, which is why the
+checks are given the name of the section. Nothing here imports torch; a test compares the names with the algorithms.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ SINGLE_STEPS = ("zero", "keep")
 PLACES = ("last_token", "step_ends", "tokens")
 SHAPES = ("none", "weibull", "gaussian", "released")
 SHAPES_OF_THE_SCORE = ("released",)
+CREDITS = ("sum", "min_form", "strict_min", "clip", "delta", "clip_delta")
+CREDITS_WITH_A_THRESHOLD = ("clip", "clip_delta")
 CREDITS_WITH_SHARES = ("sum", "min_form")
 
 
@@ -206,6 +209,29 @@ def check_chain(
             raise SettingsError(f"{reason}; {any_sign}")
 
 
+def check_credit(prefix: str, credit: str, temperature: float, threshold: float | None) -> None:
+    """The three keys under ``prefix`` that say what a step's score pays. Raises :class:`SettingsError`."""
+    choice(f"{prefix}.credit", credit, CREDITS)
+    number(f"{prefix}.credit_temperature", temperature, 0.0, open_low=True)
+    if credit in CREDITS_WITH_A_THRESHOLD:
+        number(f"{prefix}.credit_threshold", threshold, -math.inf)
+    elif threshold is not None:
+        readers = " and ".join(CREDITS_WITH_A_THRESHOLD)
+        raise SettingsError(
+            f"{prefix}.credit_threshold={threshold} is read by {prefix}.credit={readers} only; leave it null"
+        )
+
+
+def check_credit_of_chain(prefix: str, credit: str, accumulation: AccumulationSettings) -> None:
+    """Whether there is something for the credit to do where there is an accumulation. Raises :class:`SettingsError`."""
+    shares = credit in CREDITS_WITH_SHARES and accumulation.place == "step_ends"
+    if accumulation.mode != "none" and credit != "sum" and not shares:
+        raise SettingsError(
+            f"{prefix}.credit={credit} is about rewards of steps, and {prefix}.accumulation.mode={accumulation.mode} "
+            f"makes one of the response; set it to sum (or to min_form with {prefix}.accumulation.place=step_ends)"
+        )
+
+
 def check_chain_of_process(process: "ProcessSettings") -> None:
     """Whether chains of implicit step rewards go with the other choices. Raises :class:`SettingsError`."""
     choice("prime.process.step_score", process.step_score, STEP_SCORES)
@@ -222,16 +248,8 @@ def check_chain_of_process(process: "ProcessSettings") -> None:
     check_chain(
         "prime.process", process.accumulation, process.shaping, any_sign if process.step_score == "none" else None
     )
-    if mode == "none":
-        return
-    shares = process.credit in CREDITS_WITH_SHARES and place == "step_ends"
-    if process.credit != "sum" and not shares:
-        raise SettingsError(
-            f"prime.process.credit={process.credit} is about rewards of steps, and prime.process.accumulation.mode="
-            f"{mode} makes one of the response; set it to sum (or to min_form with "
-            f"prime.process.accumulation.place=step_ends)"
-        )
-    if process.redistribution != "none" and place == "last_token":
+    check_credit_of_chain("prime.process", process.credit, process.accumulation)
+    if mode != "none" and process.redistribution != "none" and place == "last_token":
         raise SettingsError(
             f"prime.process.redistribution={process.redistribution} leaves nothing of the single reward that "
             f"prime.process.accumulation.place=last_token pays; set it to none"

@@ -17,9 +17,8 @@
 What the tables of algorithms hold is repeated here, because nothing in this file imports torch; a test compares them.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import regex
@@ -29,13 +28,12 @@ from prime_ext.chain_settings import (
     ShapingSettings,
     accumulation_settings,
     check_chain_of_process,
+    check_credit,
     shaping_settings,
 )
 from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
 
 GRANULARITIES = ("token", "step", "response", "prefix_value")
-CREDITS = ("sum", "min_form", "strict_min", "clip", "delta", "clip_delta")
-CREDITS_WITH_A_THRESHOLD = ("clip", "clip_delta")
 REDISTRIBUTIONS = ("none", "uniform", "last")
 # The last one is a running scale on the advantage; the others are those of prime_ext.algorithms.normalization.
 NORMALIZATIONS = ("batch_max", "return_std", "prefix_std", "none", "outcome_relative")
@@ -170,20 +168,12 @@ class ProcessSettings:
     def _check_rewards(self) -> None:
         choice("prime.process.granularity", self.granularity, GRANULARITIES)
         number("prime.process.reward_lambda", self.reward_lambda, 0.0, 1.0)
-        choice("prime.process.credit", self.credit, CREDITS)
-        number("prime.process.credit_temperature", self.credit_temperature, 0.0, open_low=True)
+        check_credit("prime.process", self.credit, self.credit_temperature, self.credit_threshold)
         choice("prime.process.redistribution", self.redistribution, REDISTRIBUTIONS)
         if self.credit != "sum" and self.granularity != "step":
             raise SettingsError(
                 f"prime.process.credit={self.credit} is about steps; set prime.process.granularity=step (it is "
                 f"{self.granularity}), or the credit to sum"
-            )
-        if self.credit in CREDITS_WITH_A_THRESHOLD:
-            number("prime.process.credit_threshold", self.credit_threshold, -math.inf)
-        elif self.credit_threshold is not None:
-            raise SettingsError(
-                f"prime.process.credit_threshold={self.credit_threshold} is read by prime.process.credit="
-                f"{' and '.join(CREDITS_WITH_A_THRESHOLD)} only; leave it null"
             )
         if self.credit == "strict_min" and self.discount != 1.0:
             raise SettingsError(
@@ -209,7 +199,7 @@ class ProcessSettings:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Where the steps of a response are (``prime.steps``)."""
+    """Where the steps of a response are (``prime.steps``, ``pspo.steps``)."""
 
     splitter: str
     """One of :data:`SPLITTERS`."""
@@ -217,27 +207,29 @@ class StepSettings:
     """Of ``pattern``: a regular expression that matches where a step begins."""
     delimiters: tuple[str, ...] | tuple[int, ...] | None
     """Of ``delimiters``: strings, or token ids, behind which a step ends."""
+    section: InitVar[str] = "prime.steps"
+    """Name of the section, for messages."""
 
-    def __post_init__(self) -> None:
-        choice("prime.steps.splitter", self.splitter, SPLITTERS)
+    def __post_init__(self, section: str) -> None:
+        choice(f"{section}.splitter", self.splitter, SPLITTERS)
         for key in ("pattern", "delimiters"):
             given = getattr(self, key) is not None
             if given != (self.splitter == key):
-                wanted = f"prime.steps.splitter={key} needs it" if not given else "leave it null"
+                wanted = f"{section}.splitter={key} needs it" if not given else "leave it null"
                 raise SettingsError(
-                    f"prime.steps.{key}={getattr(self, key)!r} with prime.steps.splitter={self.splitter}: {wanted}"
+                    f"{section}.{key}={getattr(self, key)!r} with {section}.splitter={self.splitter}: {wanted}"
                 )
         if self.pattern is not None:
             try:
                 regex.compile(self.pattern)
             except (regex.error, TypeError) as error:
-                problem = f"prime.steps.pattern={self.pattern!r} is no regular expression: {error}"
+                problem = f"{section}.pattern={self.pattern!r} is no regular expression: {error}"
                 raise SettingsError(problem) from error
         if self.delimiters is not None:
             kinds = {type(value) for value in self.delimiters} if isinstance(self.delimiters, list | tuple) else set()
             if kinds not in ({str}, {int}) or "" in self.delimiters:
                 raise SettingsError(
-                    f"prime.steps.delimiters={self.delimiters!r} must be a list of strings, or a list of token ids"
+                    f"{section}.delimiters={self.delimiters!r} must be a list of strings, or a list of token ids"
                 )
             object.__setattr__(self, "delimiters", tuple(self.delimiters))
 

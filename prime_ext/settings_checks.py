@@ -47,7 +47,18 @@ def whole_number(key: str, value: Any, low: int, note: str = "") -> None:
         raise SettingsError(f"{key}={value!r} must be a whole number{note} >= {low}")
 
 
-def build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
+def build(cls: type[T], values: Mapping[str, Any], prefix: str, **more: Any) -> T:
+    """An instance from the resolved section ``prefix``, which must have exactly the keys of the class.
+
+    Args:
+        cls: a dataclass.
+        values: the section.
+        prefix: its name, for messages.
+        more: arguments that are no keys of the section.
+
+    Raises:
+        SettingsError: no section, an unknown or a missing key, or what the class itself finds.
+    """
     if not isinstance(values, Mapping):
         raise SettingsError(f"{prefix}={values!r} must be a section with keys")
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
@@ -57,4 +68,4 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
     missing = sorted(known - set(values))
     if missing:
         raise SettingsError(f"key {prefix}.{missing[0]} is missing")
-    return cls(**values)
+    return cls(**values, **more)

@@ -40,10 +40,9 @@ from prime_ext.algorithms import (
     step_scores,
 )
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.chain_settings import CREDITS, CREDITS_WITH_A_THRESHOLD
 from prime_ext.preflight import check_config, check_files
 from prime_ext.reward_settings import (
-    CREDITS,
-    CREDITS_WITH_A_THRESHOLD,
     GROUP_ESTIMATORS,
     NORMALIZATIONS,
     OUTCOME_ESTIMATORS,

@@ -23,8 +23,8 @@ from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_t
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
-from prime_ext.chain_settings import ACCUMULATIONS, PLACES, SHAPES
-from prime_ext.reward_settings import CREDITS, OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
+from prime_ext.chain_settings import ACCUMULATIONS, CREDITS, PLACES, SHAPES
+from prime_ext.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.response_steps import ResponseSteps
 from prime_ext.trainer.reward_sources import build_sources

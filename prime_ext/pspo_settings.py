@@ -1,0 +1,129 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The settings of the reward manager ``pspo_wrs``: the section ``pspo``. Nothing here imports verl or torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prime_ext.chain_settings import (
+    AccumulationSettings,
+    ShapingSettings,
+    accumulation_settings,
+    check_chain,
+    check_credit,
+    check_credit_of_chain,
+    shaping_settings,
+)
+from prime_ext.reward_settings import StepSettings
+from prime_ext.settings import ON_VERIFIER_FAILURE
+from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
+
+SECTION = "pspo"
+MANAGER = "pspo_wrs"
+
+
+@dataclass(frozen=True)
+class BatchingSettings:
+    """How responses are collected, to be scored together (``pspo.batching``)."""
+
+    window_ms: float
+    """Milliseconds that the first response waits for more."""
+    max_tokens: int
+    """Tokens of the responses that are collected at most."""
+
+    def __post_init__(self) -> None:
+        number("pspo.batching.window_ms", self.window_ms, 0.0)
+        whole_number("pspo.batching.max_tokens", self.max_tokens, 1)
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    """The process on each node in which a local model works (``pspo.actor``)."""
+
+    num_gpus: float
+    """GPUs that Ray reserves for it; 0: it works on the CPU."""
+    cpu_threads: int | None
+    """Threads of the CPU; None: as Ray leaves it."""
+
+    def __post_init__(self) -> None:
+        number("pspo.actor.num_gpus", self.num_gpus, 0.0)
+        if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
+            problem = f"pspo.actor.num_gpus={self.num_gpus}: Ray reserves a fraction of one GPU, or whole ones"
+            raise SettingsError(problem)
+        if self.cpu_threads is not None:
+            whole_number("pspo.actor.cpu_threads", self.cpu_threads, 1)
+
+
+@dataclass(frozen=True)
+class PSPOSettings:
+    """The section ``pspo``."""
+
+    steps: StepSettings
+    accumulation: AccumulationSettings
+    """``mode`` ``none``: every step is paid for itself."""
+    shaping: ShapingSettings
+    credit: str
+    """What a step's score pays, or the shares of an accumulated reward at step ends."""
+    credit_temperature: float
+    """Of ``min_form``."""
+    credit_threshold: float | None
+    """Of ``clip`` and ``clip_delta``."""
+    judge: bool
+    """Whether responses are judged where there is a gold answer."""
+    outcome_coefficient: float
+    """Times the verdict, added to the reward."""
+    on_failure: str
+    """What becomes of responses that could not be scored: ``drop``, ``zero`` or ``stop``."""
+    warn_rate: float
+    """Fraction of such responses in a step above which a warning is logged."""
+    log_path: str | None
+    """Folder for JSON lines."""
+    batching: BatchingSettings
+    actor: ActorSettings
+
+    def __post_init__(self) -> None:
+        check_credit(SECTION, self.credit, self.credit_temperature, self.credit_threshold)
+        check_chain(SECTION, self.accumulation, self.shaping)
+        check_credit_of_chain(SECTION, self.credit, self.accumulation)
+        boolean("pspo.judge", self.judge)
+        number("pspo.outcome_coefficient", self.outcome_coefficient, 0.0)
+        if self.outcome_coefficient > 0 and not self.judge:
+            raise SettingsError(
+                f"pspo.outcome_coefficient={self.outcome_coefficient} needs the verdicts that pspo.judge=false does "
+                f"without; set pspo.judge=true"
+            )
+        choice("pspo.on_failure", self.on_failure, ON_VERIFIER_FAILURE)
+        number("pspo.warn_rate", self.warn_rate, 0.0, 1.0)
+        if self.log_path is not None and (not isinstance(self.log_path, str) or not self.log_path):
+            raise SettingsError(f"pspo.log_path={self.log_path!r} must be a folder or null")
+
+    @property
+    def pays_tokens(self) -> bool:
+        """Whether rewards are paid elsewhere than at the last token."""
+        return self.accumulation.mode == "none" or self.accumulation.place != "last_token"
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "PSPOSettings":
+        """Build from the resolved section. Raises :class:`SettingsError`."""
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"{SECTION}={values!r} must be a section with keys")
+        parts = {
+            "steps": build(StepSettings, values.get("steps", {}), "pspo.steps", section="pspo.steps"),
+            "accumulation": accumulation_settings(values.get("accumulation", {}), "pspo.accumulation"),
+            "shaping": shaping_settings(values.get("shaping", {}), "pspo.shaping"),
+            "batching": build(BatchingSettings, values.get("batching", {}), "pspo.batching"),
+            "actor": build(ActorSettings, values.get("actor", {}), "pspo.actor"),
+        }
+        return build(cls, {**values, **parts}, SECTION)
