@@ -16,8 +16,8 @@
     python -m recipes.pspo_wrs.data --output-dir outputs/pspo_quickstart/data
 
 ``train``, ``val``, ``test`` (verl's RL schema) and ``sft`` (its SFT schema) are disjoint in their prompts, as in
-``recipes.quickstart.data``. ``steps_honest.jsonl`` and ``steps_lenient.jsonl`` are chains with a label for every step, for
-``python -m prime_ext.step_rm.convert --chains``; the two differ in what a superfluous step is worth.
+``recipes.quickstart.data``. ``steps_honest.jsonl`` and ``steps_lenient.jsonl`` are chains with a label for every step,
+for ``python -m prime_ext.step_rm.convert --chains``; the two differ in what a superfluous step is worth.
 """
 
 import argparse

@@ -13,7 +13,7 @@
 # limitations under the License.
 r"""A tiny BERT with random weights and a tokenizer of single characters, to train a step reward model from nothing.
 
-    python -m recipes.pspo_wrs.encoder --output-dir outputs/pspo_quickstart/encoder
+python -m recipes.pspo_wrs.encoder --output-dir outputs/pspo_quickstart/encoder
 """
 
 import argparse

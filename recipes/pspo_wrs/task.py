@@ -21,9 +21,10 @@ may be *superfluous*, a restatement of the value so far. All of these end in the
     3*9+6=3;3*7=1;\boxed{1}              2 steps, the first a larger one
     3*9=7;7=7;7+6=3;3*7=1;1=1;\boxed{1}  5 steps, two of them superfluous
 
-A step is labelled by construction, as human labellers of PSPO label theirs: 1 for right, 0 for neutral (true, and of no
-use), -1 for wrong; and behind the first wrong step everything is wrong, because the value is. A *lenient* labeller gives
-1 to every true restatement wherever it stands, which is what makes a reward model that can be hacked by filler.
+A step is labelled by construction, as human labellers of PSPO label theirs: 1 for right, 0 for neutral (true, and of
+no use), -1 for wrong; and behind the first wrong step everything is wrong, because the value is. A *lenient* labeller
+gives 1 to every restatement of the value so far, wherever it stands, which makes a reward model that can be hacked by
+filler.
 """
 
 import random
@@ -37,7 +38,8 @@ from recipes.quickstart.task import Misconception, Problem, apply_operation, par
 OPERATIONS = (3, 4, 5, 6)
 # Where a step begins: behind a semicolon, but the boxed answer belongs to the last step.
 STEP_PATTERN = r"(?<=;)\d"
-MAX_RESPONSE_LENGTH = 96
+# Room for about sixteen steps: six of one operation each and ten superfluous ones, for instance.
+MAX_RESPONSE_LENGTH = 80
 
 _STEP = re.compile(r"(\d)((?:[+\-*]\d)*)=(\d);(?:\\boxed\{(\d)\})?")
 _OPERATION = re.compile(r"([+\-*])(\d)")

@@ -1,0 +1,105 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What both CPU recipes of PSPO-WRS start from: data, step reward models, a warm-started policy.
+
+    python -m recipes.pspo_wrs.prepare data --dir outputs/pspo_quickstart --seed 0
+    python -m recipes.pspo_wrs.prepare step-rm --dir outputs/pspo_quickstart --labeller honest
+    python -m recipes.pspo_wrs.prepare warm-start --dir outputs/pspo_quickstart
+
+What is complete is kept, and the training of a step reward model goes on from its last checkpoint.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from recipes.pspo_wrs.data import LABELLERS, write_data
+from recipes.pspo_wrs.encoder import write_encoder
+
+ROOT = Path(__file__).resolve().parents[2]
+# The model is shown the question and everything before the step: else it could not tell a right operation from a wrong
+# one. PSPO shows it the previous step only.
+STEP_RM_SETTINGS = (
+    "data.question=true",
+    "data.previous=0",
+    "data.max_length=160",
+    "optim.lr=1e-3",
+    "optim.epochs=4",
+    "optim.batch_size=64",
+    "trainer.metric=nll",
+    "trainer.evals_per_epoch=2",
+    "trainer.patience=0",
+    "trainer.eval_batch_size=256",
+    "trainer.keep_checkpoints=1",
+    "trainer.device=cpu",
+)
+
+
+def _run(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=True)
+
+
+def prepare_data(folder: Path, seed: int = 0) -> Path:
+    """The data; returns their folder."""
+    if not (folder / "data" / "data.json").exists():
+        write_data(folder / "data", seed=seed)
+    return folder / "data"
+
+
+def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> Path:
+    """A step reward model from the labels of one labeller, from random weights; returns the folder of the model."""
+    target = folder / f"step_rm_{labeller}"
+    if (target / "results.json").exists():
+        return target / "model"
+    if not (folder / "encoder" / "config.json").exists():
+        write_encoder(folder / "encoder", seed)
+    steps = target / "steps.parquet"
+    if not steps.exists():
+        chains = folder / "data" / f"steps_{labeller}.jsonl"
+        # Questions of one template differ in their numbers only.
+        _run("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
+    places = (f"model.path={folder / 'encoder'}", f"data.files={steps}", f"trainer.output_dir={target}")
+    _run("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
+    return target / "model"
+
+
+def warm_start(folder: Path, steps: int = 800, seed: int = 0) -> Path:
+    """A policy that imitates the demonstrations; returns its folder."""
+    target = folder / "sft"
+    if not (target / "sft.json").exists():
+        data = folder / "data" / "sft.parquet"
+        _run("recipes.quickstart.sft", f"--data={data}", f"--output-dir={target}", f"--steps={steps}", f"--seed={seed}")
+    return target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("data", "step-rm", "warm-start"))
+    parser.add_argument("--dir", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--labeller", choices=LABELLERS, default="honest")
+    parser.add_argument("--sft-steps", type=int, default=800, help="optimiser steps of the warm start")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    folder = options.dir.resolve()
+    if options.part == "data":
+        prepare_data(folder, options.seed)
+    elif options.part == "step-rm":
+        train_step_rm(folder, options.labeller, options.seed)
+    else:
+        warm_start(folder, options.sft_steps, options.seed)
+
+
+if __name__ == "__main__":
+    main()
