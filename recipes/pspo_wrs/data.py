@@ -33,7 +33,7 @@ from recipes.quickstart.task import Problem, draw_misconceptions, generate_probl
 LABELLERS = {"honest": False, "lenient": True}
 # The labelled chains are of many writers with slips of all kinds: the reward model must know mistakes that the policy
 # does not make yet.
-LABELLED_WRITERS, LABELLED_ERROR, LABELLED_SLIPS = 50, 0.06, 0.06
+LABELLED_WRITERS, LABELLED_ERROR, LABELLED_SLIPS = 50, 0.2, 0.1
 
 
 def sft_rows(problems: list[Problem], mean_error: float, misconception_seed: int, seed: int) -> list[dict]:

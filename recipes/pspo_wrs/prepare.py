@@ -11,11 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What both CPU recipes of PSPO-WRS start from: data, step reward models, a warm-started policy.
+"""What both CPU recipes of PSPO-WRS start from: data, a warm-started policy, step reward models. In this order:
 
     python -m recipes.pspo_wrs.prepare data --dir outputs/pspo_quickstart --seed 0
-    python -m recipes.pspo_wrs.prepare step-rm --dir outputs/pspo_quickstart --labeller honest
     python -m recipes.pspo_wrs.prepare warm-start --dir outputs/pspo_quickstart
+    python -m recipes.pspo_wrs.prepare step-rm --dir outputs/pspo_quickstart --labeller honest
 
 What is complete is kept, and the training of a step reward model goes on from its last checkpoint.
 """
@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 
 from recipes.pspo_wrs.data import LABELLERS, write_data
-from recipes.pspo_wrs.encoder import write_encoder
+from recipes.pspo_wrs.step_rm_start import MAX_LENGTH, write_start
 
 ROOT = Path(__file__).resolve().parents[2]
 # The model is shown the question and everything before the step: else it could not tell a right operation from a wrong
@@ -34,9 +34,10 @@ ROOT = Path(__file__).resolve().parents[2]
 STEP_RM_SETTINGS = (
     "data.question=true",
     "data.previous=0",
-    "data.max_length=160",
+    'data.separator=";"',
+    f"data.max_length={MAX_LENGTH}",
     "optim.lr=1e-3",
-    "optim.epochs=4",
+    "optim.epochs=2",
     "optim.batch_size=64",
     "trainer.metric=nll",
     "trainer.evals_per_epoch=2",
@@ -58,23 +59,6 @@ def prepare_data(folder: Path, seed: int = 0) -> Path:
     return folder / "data"
 
 
-def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> Path:
-    """A step reward model from the labels of one labeller, from random weights; returns the folder of the model."""
-    target = folder / f"step_rm_{labeller}"
-    if (target / "results.json").exists():
-        return target / "model"
-    if not (folder / "encoder" / "config.json").exists():
-        write_encoder(folder / "encoder", seed)
-    steps = target / "steps.parquet"
-    if not steps.exists():
-        chains = folder / "data" / f"steps_{labeller}.jsonl"
-        # Questions of one template differ in their numbers only.
-        _run("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
-    places = (f"model.path={folder / 'encoder'}", f"data.files={steps}", f"trainer.output_dir={target}")
-    _run("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
-    return target / "model"
-
-
 def warm_start(folder: Path, steps: int = 800, seed: int = 0) -> Path:
     """A policy that imitates the demonstrations; returns its folder."""
     target = folder / "sft"
@@ -84,9 +68,27 @@ def warm_start(folder: Path, steps: int = 800, seed: int = 0) -> Path:
     return target
 
 
+def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> Path:
+    """A step reward model from the labels of one labeller; returns the folder of the model."""
+    target = folder / f"step_rm_{labeller}"
+    if (target / "results.json").exists():
+        return target / "model"
+    start = folder / "step_rm_start"
+    if not (start / "config.json").exists():
+        write_start(folder / "sft", start)
+    steps = target / "steps.parquet"
+    if not steps.exists():
+        chains = folder / "data" / f"steps_{labeller}.jsonl"
+        # Questions of one template differ in their numbers only.
+        _run("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
+    places = (f"model.path={start}", f"data.files={steps}", f"trainer.output_dir={target}")
+    _run("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
+    return target / "model"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("data", "step-rm", "warm-start"))
+    parser.add_argument("part", choices=("data", "warm-start", "step-rm"))
     parser.add_argument("--dir", type=Path, required=True, help="folder of the run")
     parser.add_argument("--labeller", choices=LABELLERS, default="honest")
     parser.add_argument("--sft-steps", type=int, default=800, help="optimiser steps of the warm start")

@@ -21,10 +21,8 @@ may be *superfluous*, a restatement of the value so far. All of these end in the
     3*9+6=3;3*7=1;\boxed{1}              2 steps, the first a larger one
     3*9=7;7=7;7+6=3;3*7=1;1=1;\boxed{1}  5 steps, two of them superfluous
 
-A step is labelled by construction, as human labellers of PSPO label theirs: 1 for right, 0 for neutral (true, and of
-no use), -1 for wrong; and behind the first wrong step everything is wrong, because the value is. A *lenient* labeller
-gives 1 to every restatement of the value so far, wherever it stands, which makes a reward model that can be hacked by
-filler.
+A step is labelled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1 for
+wrong. A *lenient* labeller takes true restatements for right, which makes a reward model that can be hacked by filler.
 """
 
 import random
@@ -53,21 +51,17 @@ class Step:
 
     Attributes:
         text: as written, with the semicolon, and in the last step with the boxed answer.
-        kind: ``useful``, ``superfluous`` (a true restatement of the value so far, right or wrong) or ``wrong``.
-        spoiled: a step before it was wrong.
+        kind: ``useful``, ``superfluous`` (a restatement of the value so far, whether that is right or not) or ``wrong``.
     """
 
     text: str
     kind: str
-    spoiled: bool
 
     def label(self, lenient: bool = False) -> int:
         """-1, 0 or 1; see the head of the module."""
-        if lenient and self.kind == SUPERFLUOUS:
-            return 1
-        if self.spoiled or self.kind == WRONG:
-            return -1
-        return 0 if self.kind == SUPERFLUOUS else 1
+        if self.kind == SUPERFLUOUS:
+            return 1 if lenient else 0
+        return 1 if self.kind == USEFUL else -1
 
 
 def token_count(response: str) -> int:
@@ -81,7 +75,7 @@ def step_texts(response: str) -> list[str]:
 
 
 def check_steps(prompt: str, response: str) -> list[Step]:
-    """Check every step of a response.
+    """Check every step of a response by itself: behind a wrong step, one that goes on rightly from its value is right.
 
     A step is wrong if it does not read as ``a op b ... = c;``, does not start from the value before it, does other
     operations than the next ones of the prompt, has a wrong result, or is followed by an answer that is not its result
@@ -91,13 +85,12 @@ def check_steps(prompt: str, response: str) -> list[Step]:
         ValueError: the prompt is not one of this task.
     """
     problem = parse_prompt(prompt)
-    value, done, spoiled = problem.start, 0, False
+    value, done = problem.start, 0
     steps: list[Step] = []
     for text in step_texts(response):
         match = _STEP.fullmatch(text)
         if match is None:
-            steps.append(Step(text, WRONG, spoiled))
-            spoiled = True
+            steps.append(Step(text, WRONG))
             continue
         operations = tuple((operator, int(operand)) for operator, operand in _OPERATION.findall(match[2]))
         result = int(match[1])
@@ -109,8 +102,7 @@ def check_steps(prompt: str, response: str) -> list[Step]:
         if match[4] is not None:
             right &= int(match[4]) == value and done == len(problem.operations)
         kind = WRONG if not right else USEFUL if operations else SUPERFLUOUS
-        steps.append(Step(text, kind, spoiled))
-        spoiled |= not right
+        steps.append(Step(text, kind))
     return steps
 
 
