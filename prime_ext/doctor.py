@@ -30,9 +30,11 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 from prime_ext.compat import check_verl
-from prime_ext.preflight import TRAINER_MODES
+from prime_ext.preflight_async import PRIME_MODES, PSPO_MODES
+from prime_ext.pspo_settings import MANAGER
 
 PLUGIN_GROUP, PLUGIN_NAME, PLUGIN_MODULE = "verl.plugins", "prime_ext", "prime_ext.plugin"
+TRAINER_MODES = (*PRIME_MODES, *PSPO_MODES)
 
 # Distributions whose versions matter, in the order of the table; several names where builds differ in name.
 DISTRIBUTIONS = {
@@ -185,8 +187,14 @@ def _plugin(report: Report) -> None:
         )
         return
     report.add("plug-in", "import", "works")
+    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
+    if MANAGER not in REWARD_MANAGER:
+        report.problems.append(
+            f"reward.reward_manager.name={MANAGER} is not registered with verl although {PLUGIN_MODULE} loads; "
+            f"prime_ext/reward/pspo_manager.py must register it"
+        )
     missing = [mode for mode in TRAINER_MODES if mode not in TRAINER_REGISTRY]
     report.add("plug-in", "trainers", ", ".join(mode for mode in TRAINER_MODES if mode not in missing) or "none")
     for mode in missing:

@@ -18,29 +18,37 @@ Each problem is one line: which key, what it got, what it wants.
 
 import inspect
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.cost import BACKENDS, CPU_BACKENDS
-from prime_ext.preflight_async import COLOCATE_ASYNC, SEPARATE_ASYNC, check_async, prompts_per_update, rollout_ranks
+from prime_ext.preflight_async import PRIME_MODES, check_async
+from prime_ext.preflight_machine import (
+    Optimiser,
+    actor_optimiser,
+    check_batches,
+    check_cpu,
+    check_fused_kernels,
+    check_whole_numbers,
+    critic_optimiser,
+    policy_strategies,
+)
+from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config
 from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
+from prime_ext.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
-
-TRAINER_MODES = ("prime_sync", COLOCATE_ASYNC, SEPARATE_ASYNC)
-
-# What verl 0.9.1 reserves: CPUs per worker process (ResourcePoolManager) and for TransferQueue's controller.
-CPUS_PER_RANK = 3
-CPUS_PER_ROLLOUT_RANK = 2
-CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 
 
 def check_config(config: DictConfig) -> list[str]:
-    """Everything that can be said from the configuration alone. Returns one line per problem."""
+    """Everything that can be said from the configuration alone: of PRIME, or, without its sections, of PSPO-WRS.
+
+    Returns one line per problem.
+    """
+    if "prime" not in config and PSPO_SECTION in config:
+        return check_pspo_config(config)
     built: dict[str, PrimeSettings | PRMSettings] = {}
     problems = []
     for name, settings in (("prime", PrimeSettings), ("prm", PRMSettings)):
@@ -50,7 +58,7 @@ def check_config(config: DictConfig) -> list[str]:
             built[name] = settings.from_mapping(values)
         except SettingsError as error:
             problems.append(str(error))
-    problems.extend(_check_whole_numbers(config))
+    problems.extend(check_whole_numbers(config))
     if problems:
         return problems
     prime, prm = built["prime"], built["prm"]
@@ -58,34 +66,20 @@ def check_config(config: DictConfig) -> list[str]:
     return [
         *_check_trainer(config, prime, prm),
         *check_async(config),
-        *_check_batches(config, prime, prm),
-        *_check_fused_kernels(config, prm),
+        *check_batches(config, _optimisers(config, prime, prm)),
+        *check_fused_kernels(config, _models(config, prm)),
         *check_prm(config, prm),
-        *(_check_cpu(config, prime, prm) if config.trainer.device == "cpu" else []),
+        *check_cpu(config, _strategies(config, prime, prm)),
+        *check_manager_in_prime(config, prime),
     ]
-
-
-def _check_whole_numbers(config: DictConfig) -> Iterable[str]:
-    """The sizes that the other checks calculate with."""
-    keys = (
-        "data.train_batch_size",
-        "actor_rollout_ref.rollout.n",
-        "actor_rollout_ref.actor.ppo_mini_batch_size",
-        "trainer.n_gpus_per_node",
-        "trainer.nnodes",
-    )
-    for key in keys:
-        value = OmegaConf.select(config, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            yield f"{key}={value!r} must be a whole number >= 1"
 
 
 def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     mode = config.trainer.v1.trainer_mode
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; PRIME needs trainer.use_v1=true"
-    if mode not in TRAINER_MODES:
-        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(TRAINER_MODES)}"
+    if mode not in PRIME_MODES:
+        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(PRIME_MODES)}"
     if config.algorithm.filter_groups.enable:
         yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
     yield from check_rewards(config, prime, prm)
@@ -105,93 +99,35 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield "checkpoint.async_save=true leaves no moment at which a checkpoint is known to be whole; set it to false"
 
 
-def _check_batches(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
-    prompts = prompts_per_update(config)
-    batch = f"data.train_batch_size={prompts}"
-    if prompts != config.data.train_batch_size:
-        batch = f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
-    rollouts = config.actor_rollout_ref.rollout.n
-    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    actor = config.actor_rollout_ref.actor
-    actor_key = "actor_rollout_ref.actor.ppo_mini_batch_size"
-    sizes = {actor_key: actor.ppo_mini_batch_size}
-    # 0: tokens, not rollouts, bound a forward pass.
-    micro = {actor_key: 0 if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu}
-    parallel = {actor_key: actor.get("ulysses_sequence_parallel_size", 1)}
+def _optimisers(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> list[Optimiser]:
+    found = [actor_optimiser(config)]
     if prm.enable:
-        sizes["prm.mini_batch_size"] = prm.mini_batch_size
-        micro["prm.mini_batch_size"] = 0 if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
-        parallel["prm.mini_batch_size"] = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
-    if prime.critic_sources:
-        critic = config.critic
-        sizes["critic.ppo_mini_batch_size"] = critic.ppo_mini_batch_size
-        micro["critic.ppo_mini_batch_size"] = 0 if critic.use_dynamic_bsz else critic.ppo_micro_batch_size_per_gpu
-        parallel["critic.ppo_mini_batch_size"] = critic.fsdp.get("ulysses_sequence_parallel_size", 1)
-    for key, size in sizes.items():
-        data_parallel = max(1, ranks // (parallel[key] or 1))
-        if size > prompts:
-            yield f"{key}={size} is above {batch}"
-        elif prompts % size:
-            yield f"{batch} is not a multiple of {key}={size}"
-        elif (size * rollouts) % data_parallel:
-            yield (
-                f"{key}={size} times rollout.n={rollouts} is {size * rollouts} rollouts, which do not divide over "
-                f"{data_parallel} data-parallel ranks"
-            )
-        elif micro[key] and (size * rollouts // data_parallel) % micro[key]:
-            yield (
-                f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
-                f"micro-batch of {micro[key]}; change the micro-batch size or set use_dynamic_bsz=true"
-            )
+        micro = None if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
+        parallel = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
+        found.append(Optimiser("prm.mini_batch_size", prm.mini_batch_size, micro, parallel))
+    return [*found, critic_optimiser(config)] if prime.critic_sources else found
 
 
-def _check_fused_kernels(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
-    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
-    sections = {"actor_rollout_ref.model": config.actor_rollout_ref.model, "prm.model": config.prm.model}
-    for key, model in sections.items():
-        backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
-        if model.get("use_fused_kernels") and backend not in allowed and (prm.enable or key != "prm.model"):
-            yield (
-                f"{key}.fused_kernel_options.impl_backend={backend} is not one of {', '.join(allowed)} "
-                f"(trainer.device={config.trainer.device})"
-            )
+def _models(config: DictConfig, prm: PRMSettings) -> dict[str, DictConfig]:
+    models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
+    return {**models, "prm.model": config.prm.model} if prm.enable else models
 
 
-def _check_cpu(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
-        yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
-    strategies = {
-        "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
-        "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
-        "prm.engine.strategy": config.prm.engine.get("strategy", "fsdp2") if prm.enable else "fsdp2",
-        "critic.strategy": config.critic.strategy if prime.critic_sources else "fsdp2",
-    }
-    for key, strategy in strategies.items():
-        if strategy != "fsdp2":
-            yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
-    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    rollouts = rollout_ranks(config)
-    needed = CPUS_PER_RANK * ranks + CPUS_PER_ROLLOUT_RANK * rollouts + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
-    cpus = config.ray_kwargs.ray_init.num_cpus
-    cpus = os.cpu_count() if cpus is None else cpus
-    if cpus < needed:
-        yield (
-            f"ray_kwargs.ray_init.num_cpus={cpus}: verl reserves {needed} logical CPUs ({CPUS_PER_RANK} for each of "
-            f"{ranks} ranks, {f'{CPUS_PER_ROLLOUT_RANK} for each of {rollouts} rollout ranks, ' if rollouts else ''}"
-            f"{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue), Ray would wait forever"
-        )
-    gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
-    if gpus < ranks + rollouts:
-        each = "one per rank and rollout rank" if rollouts else "one per rank"
-        yield f"+ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {ranks + rollouts} logical GPU slots, {each}"
+def _strategies(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> dict[str, str]:
+    found = policy_strategies(config)
+    if prm.enable:
+        found["prm.engine.strategy"] = config.prm.engine.get("strategy", "fsdp2")
+    return {**found, "critic.strategy": config.critic.strategy} if prime.critic_sources else found
 
 
 def check_files(config: DictConfig) -> list[str]:
     """Everything that can be said from the files the configuration names. Returns one line per problem."""
     data = config.data
-    columns = [data.prompt_key, data.get("reward_fn_key", "data_source"), "reward_model"]
     problems = []
+    pspo = config.get(PSPO_SECTION) if "prime" not in config else None
+    judged = [data.get("reward_fn_key", "data_source"), "reward_model"]
+    # PSPO-WRS does without gold answers, and without a critic when the estimator has none.
+    columns = [data.prompt_key, *(judged if pspo is None or pspo.outcome_coefficient else [])]
     for key in ("train_files", "val_files"):
         files = data[key]
         if not files:
@@ -200,7 +136,7 @@ def check_files(config: DictConfig) -> list[str]:
             problems.extend(_check_parquet(f"data.{key}", str(name), columns))
     policy = config.actor_rollout_ref.model.path
     problems.extend(_check_model("actor_rollout_ref.model.path", policy))
-    if config.prm.enable:
+    if pspo is None and config.prm.enable:
         problems.extend(_check_model("prm.model.path", config.prm.model.path))
         same = {"prm.model.path": config.prm.model.path}
         if config.prm.reference == "frozen":
@@ -211,7 +147,8 @@ def check_files(config: DictConfig) -> list[str]:
     if config.algorithm.adv_estimator == "gae":
         problems.extend(_check_model("critic.model.path", config.critic.model.path))
         problems.extend(_check_same_vocabulary("critic.model.path", config.critic.model.path, policy))
-    problems.extend(_check_reward(config))
+    if pspo is None or pspo.judge:
+        problems.extend(_check_reward(config))
     resume = config.trainer.resume_from_path
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         problems.append(f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder")

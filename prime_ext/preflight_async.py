@@ -18,9 +18,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-COLOCATE_ASYNC, SEPARATE_ASYNC = "prime_colocate_async", "prime_separate_async"
-# The section of trainer.v1 that holds the keys of each mode.
-SECTIONS = {COLOCATE_ASYNC: "colocate_async", SEPARATE_ASYNC: "separate_async"}
+# verl's modes; prime_ext's are called after that which they build on.
+VERL_MODES = ("sync", "colocate_async", "separate_async")
+PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
+PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
 
 STRATEGIES = ("drop", "wait")
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -31,17 +32,22 @@ def _whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def base_mode(config: DictConfig) -> str:
+    """The mode of verl that the trainer builds on: the section of ``trainer.v1`` with its keys."""
+    return str(config.trainer.v1.trainer_mode).removeprefix("prime_").removeprefix("pspo_")
+
+
 def prompts_per_update(config: DictConfig) -> int:
     """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a share of it."""
     sync_step = config.trainer.v1.separate_async.parameter_sync_step
-    if config.trainer.v1.trainer_mode != SEPARATE_ASYNC or not _whole(sync_step, 1):
+    if base_mode(config) != "separate_async" or not _whole(sync_step, 1):
         return config.data.train_batch_size
     return max(1, config.data.train_batch_size // sync_step)
 
 
 def rollout_ranks(config: DictConfig) -> int:
     """Devices of the standalone rollout servers; 0 where there are none."""
-    if config.trainer.v1.trainer_mode != SEPARATE_ASYNC:
+    if base_mode(config) != "separate_async":
         return 0
     sizes = (config.actor_rollout_ref.rollout.nnodes, config.actor_rollout_ref.rollout.n_gpus_per_node)
     return sizes[0] * sizes[1] if all(_whole(size, 0) for size in sizes) else 0
@@ -49,11 +55,11 @@ def rollout_ranks(config: DictConfig) -> int:
 
 def check_async(config: DictConfig) -> Iterable[str]:
     """Everything that can be wrong with an asynchronous mode; nothing for the synchronous one."""
-    mode = config.trainer.v1.trainer_mode
-    if mode not in SECTIONS:
+    mode, section = config.trainer.v1.trainer_mode, base_mode(config)
+    if section not in VERL_MODES[1:]:
         return
-    warm_up = config.trainer.v1[SECTIONS[mode]].num_warmup_batches
-    key = f"trainer.v1.{SECTIONS[mode]}.num_warmup_batches"
+    warm_up = config.trainer.v1[section].num_warmup_batches
+    key = f"trainer.v1.{section}.num_warmup_batches"
     if not isinstance(warm_up, int | float) or isinstance(warm_up, bool) or not 0 <= warm_up < float("inf"):
         yield f"{key}={warm_up!r} must be a number >= 0"
     sampler = config.trainer.v1.sampler
@@ -67,12 +73,12 @@ def check_async(config: DictConfig) -> Iterable[str]:
         )
     if OmegaConf.select(config, "skip.rollout_tq.enable"):
         yield f"skip.rollout_tq.enable=true replays whole batches, which the prompt filter of {mode} does not submit"
-    if mode == SEPARATE_ASYNC:
+    if section == "separate_async":
         yield from _check_separate(config)
 
 
 def _check_separate(config: DictConfig) -> Iterable[str]:
-    rollout = config.actor_rollout_ref.rollout
+    mode, rollout = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout
     sync_step = config.trainer.v1.separate_async.parameter_sync_step
     prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if not _whole(sync_step, 1):
@@ -84,7 +90,7 @@ def _check_separate(config: DictConfig) -> Iterable[str]:
         )
     for name in ("nnodes", "n_gpus_per_node"):
         if not _whole(rollout[name], 1):
-            yield f"{_ROLLOUT}.{name}={rollout[name]!r}: {SEPARATE_ASYNC} needs devices of its own for rollouts, >= 1"
+            yield f"{_ROLLOUT}.{name}={rollout[name]!r}: {mode} needs devices of its own for rollouts, >= 1"
     replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
     if rollout_ranks(config) and rollout_ranks(config) % replica:
         yield (
@@ -96,7 +102,7 @@ def _check_separate(config: DictConfig) -> Iterable[str]:
         choice = "tcp" if on_cpu else "nccl"
         yield (
             f"{_ROLLOUT}.checkpoint_engine.backend=naive reaches servers on the trainer's own devices only; "
-            f"{SEPARATE_ASYNC} needs another, {choice} for example"
+            f"{mode} needs another, {choice} for example"
         )
     hybrid = config.trainer.v1.separate_async.hybrid_rollout
     if hybrid.enable_switch and not config.actor_rollout_ref.get("hybrid_engine", True):

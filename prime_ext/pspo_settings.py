@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from prime_ext.chain_settings import (
     AccumulationSettings,
     ShapingSettings,
@@ -29,8 +31,24 @@ from prime_ext.chain_settings import (
 from prime_ext.reward_settings import StepSettings
 from prime_ext.settings import ON_VERIFIER_FAILURE
 from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
+from prime_ext.step_rm.scorers.settings import SECTION as SCORER_SECTION
+from prime_ext.step_rm.scorers.settings import ScorerSettings
 
 SECTION = "pspo"
+# verl's estimators that see at which token a reward is paid; the others sum over the response. And those that compare
+# the responses to one prompt.
+TOKEN_ESTIMATORS = ("gae", "reinforce_plus_plus")
+GROUP_ESTIMATORS = (
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "gpg",
+    "reinforce_plus_plus_baseline",
+)
+# The name that reward.reward_manager.name gives the manager.
 MANAGER = "pspo_wrs"
 
 
@@ -127,3 +145,21 @@ class PSPOSettings:
             "actor": build(ActorSettings, values.get("actor", {}), "pspo.actor"),
         }
         return build(cls, {**values, **parts}, SECTION)
+
+
+def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
+    """The two sections that the manager reads, from the whole configuration. Raises :class:`SettingsError`."""
+    missing = [name for name in (SECTION, SCORER_SECTION) if config.get(name) is None]
+    if missing:
+        raise SettingsError(
+            f"reward.reward_manager.name={MANAGER} needs the section {missing[0]}; use --config-name=pspo_trainer, or "
+            f"add it with +{missing[0]}={missing[0]}"
+        )
+    pspo, scorer = (OmegaConf.to_container(config[name], resolve=True) for name in (SECTION, SCORER_SECTION))
+    return PSPOSettings.from_mapping(pspo), ScorerSettings.from_mapping(scorer)  # type: ignore[arg-type]
+
+
+def uses_manager(config: DictConfig) -> bool:
+    """Whether rewards come from this manager."""
+    manager = config.reward.reward_manager
+    return manager.source == "register" and manager.name == MANAGER

@@ -119,6 +119,17 @@ def put_tokens(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatc
     return put_rows(batch, {name: response_to_nested(value, data["response_mask"]) for name, value in fields.items()})
 
 
+def select(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
+    """Some of the rows, with the same options."""
+    return KVBatchMeta(
+        keys=[batch.keys[row] for row in rows],
+        tags=[batch.tags[row] for row in rows],
+        partition_id=batch.partition_id,
+        fields=batch.fields,
+        extra_info=dict(batch.extra_info or {}),
+    )
+
+
 def with_options(batch: KVBatchMeta, **options: Any) -> KVBatchMeta:
     """The same rows with exactly these options for the worker method that receives them."""
     return KVBatchMeta(

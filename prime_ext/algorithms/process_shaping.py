@@ -85,11 +85,9 @@ class ProcessShaping:
             if spans is None:
                 raise ValueError("the granularity 'step' needs the steps of the responses")
             score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
-            if self.chain.accumulation != "none":
-                return self._placed(self.chain(score_BS, spans.mask_BS).reward_B, score_BS, mask_BT, spans)
-            paid_BS = self.credit.rewards(score_BS, spans.mask_BS)
-            if self.chain.shape != "none":
-                paid_BS = paid_BS * self.chain.length_factor(spans.count_B)[:, None]
+            if self.chain.accumulation != "none" and self.place != "step_ends":
+                return self._placed(self.chain(score_BS, spans.mask_BS).reward_B, mask_BT)
+            paid_BS = paid_at_steps(score_BS, spans.mask_BS, self.chain, self.credit)
             return place_at_ends(paid_BS, spans), end_mask(spans)
         if self.granularity == "prefix_value":
             reward_BT = td_rewards(reward_BT, mask_BT, beta=1.0, zero_last=True)
@@ -99,16 +97,36 @@ class ProcessShaping:
             reward_BT = lambda_rewards(reward_BT, mask_BT, beta=1.0, trace=self.reward_lambda)
         return reward_BT, mask_BT
 
-    def _placed(
-        self, reward_B: torch.Tensor, score_BS: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _placed(self, reward_B: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.place == "last_token":
             where_BT = last_token_mask(mask_BT)
             return reward_B[:, None] * where_BT, where_BT
         if self.place == "tokens":
             share_BT = mask_BT / mask_BT.sum(-1, keepdim=True).clamp_min(1)
             return reward_B[:, None] * share_BT, mask_BT
-        if self.place == "step_ends":
-            share_BS = self.credit.shares(score_BS, spans.mask_BS)
-            return place_at_ends(reward_B[:, None] * share_BS, spans), end_mask(spans)
         raise ValueError(f"place {self.place!r} is not one of {', '.join(PLACES)}")
+
+
+def paid_at_steps(
+    score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: StepCredit
+) -> torch.Tensor:
+    """What the end of each step is paid, ``(B, S)``, 0 where there is no step; whoever has scored the steps.
+
+    With an accumulation each step's share of the chain's reward; without one what the credit makes of the step's own
+    score, times the length factor if there is a shape.
+
+    Args:
+        score_BS: scores of the steps.
+        step_mask_BS: whether the row has that step.
+        chain: accumulation and shape.
+        credit: of steps; of a chain's reward the shares.
+
+    Raises:
+        ValueError: scores that cannot be accumulated; a credit without shares.
+    """
+    if chain.accumulation != "none":
+        return chain(score_BS, step_mask_BS).reward_B[:, None] * credit.shares(score_BS, step_mask_BS)
+    paid_BS = credit.rewards(score_BS, step_mask_BS)
+    if chain.shape != "none":
+        paid_BS = paid_BS * chain.length_factor(step_mask_BS.bool().sum(-1))[:, None]
+    return paid_BS

@@ -97,12 +97,18 @@ class TokenText:
         return start + 1
 
 
-def step_end_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
-    """Number of the last token of each step but the last, ascending.
+def last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
+    """Number of the last token of each step; the last step takes all that are left, special tokens included.
 
     A token belongs to the step in which its first character lies; one with the empty text to that of the next
-    character. Steps that share their only token become one.
+    character. Steps that share their only token have the same number.
     """
     ends = list(accumulate(len(piece) for piece in pieces))
-    found = [bisect.bisect_left(ends, end) for _, end in spans[:-1]]
-    return sorted({token for token in found if token < len(ends)})
+    found = [min(bisect.bisect_left(ends, end), len(ends) - 1) for _, end in spans[:-1]]
+    return [*found, len(ends) - 1] if spans else []
+
+
+def step_end_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
+    """Number of the last token of each step but the last, ascending: :func:`last_tokens`, where steps that share their
+    only token become one."""
+    return sorted(set(last_tokens(pieces, spans)[:-1]))

@@ -39,6 +39,8 @@ from prime_ext.compat import check_verl
 from prime_ext.files import atomic_path
 from prime_ext.preflight import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.pspo_settings import uses_manager
+from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.trainer import checkpoint
 from prime_ext.trainer.greedy_baseline import greedy_rewards
@@ -320,6 +322,9 @@ class PrimeTrainerMixin(_Trainer):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
         batch = super()._compute_advantage(batch, metrics)
+        if uses_manager(self.config):
+            keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)]
+            metrics.update(pspo_metrics(transfer.fetch_reward_infos(keys, batch.partition_id)))
         kl_in_reward = self.config.algorithm.use_kl_in_reward
         step = PrimeStep.load(batch, self.prime, kl_in_reward, self.response_steps, self._greedy)
         if self.prime.needs_greedy:

@@ -29,6 +29,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
+from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
 
 
 class _WithoutFlush(logging.LoggerAdapter):
@@ -61,11 +62,8 @@ class PrimeTrainerColocateAsync(PrimeTrainerMixin, PPOTrainerColocateAsync):
     base_mode = "colocate_async"
 
 
-@register_trainer("prime_separate_async")
-class PrimeTrainerSeparateAsync(PrimeTrainerMixin, PPOTrainerSeparateAsync):
-    """PRIME with rollout servers on devices of their own, which generate while policy and PRM are trained."""
-
-    base_mode = "separate_async"
+class _SeparateAsync(PPOTrainerSeparateAsync):
+    """verl's trainer with standalone rollout servers, mended where 0.9.1 breaks, and with snapshots on a CPU."""
 
     def _setup(self) -> None:
         if self._enable_hybrid_replicas:
@@ -79,3 +77,31 @@ class PrimeTrainerSeparateAsync(PrimeTrainerMixin, PPOTrainerSeparateAsync):
         for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(SnapshotActorWorker)
+
+
+@register_trainer("prime_separate_async")
+class PrimeTrainerSeparateAsync(PrimeTrainerMixin, _SeparateAsync):
+    """PRIME with rollout servers on devices of their own, which generate while policy and PRM are trained."""
+
+    base_mode = "separate_async"
+
+
+@register_trainer("pspo_sync")
+class PSPOTrainerSync(PSPOTrainerMixin, PPOTrainerSync):
+    """PSPO-WRS on verl's synchronous trainer."""
+
+    base_mode = "sync"
+
+
+@register_trainer("pspo_colocate_async")
+class PSPOTrainerColocateAsync(PSPOTrainerMixin, PPOTrainerColocateAsync):
+    """PSPO-WRS on the same devices in turns; unfinished rollouts are continued by the next policy."""
+
+    base_mode = "colocate_async"
+
+
+@register_trainer("pspo_separate_async")
+class PSPOTrainerSeparateAsync(PSPOTrainerMixin, _SeparateAsync):
+    """PSPO-WRS with rollout servers on devices of their own, which generate during training."""
+
+    base_mode = "separate_async"

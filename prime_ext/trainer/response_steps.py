@@ -20,8 +20,7 @@ import torch
 
 from prime_ext.algorithms.steps import delimiter_boundaries
 from prime_ext.reward_settings import StepSettings
-from prime_ext.step_rm.splitting import split_steps
-from prime_ext.step_rm.token_text import TokenText, step_end_tokens
+from prime_ext.step_rm.response_cut import ResponseCutter
 
 logger = logging.getLogger(__name__)
 
@@ -36,33 +35,25 @@ class ResponseSteps:
     """
 
     def __init__(self, settings: StepSettings, tokenizer: Any):
-        self._settings = settings
-        by_tokens = settings.delimiters is not None and isinstance(settings.delimiters[0], int)
-        self._text = None if by_tokens else TokenText(tokenizer)
+        delimiters = settings.delimiters or ()
+        self._ids = [delimiter for delimiter in delimiters if isinstance(delimiter, int)]
+        self._cutter = None if self._ids else ResponseCutter(settings, tokenizer)
         self.timed_out = 0
 
     def boundaries(self, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         """Tokens after which a step ends, ``(B, T)`` bool; the end of the response is left to ``step_spans``."""
-        if self._text is None:
-            assert self._settings.delimiters is not None
-            return delimiter_boundaries(token_BT, [int(token) for token in self._settings.delimiters]) & mask_BT.bool()
+        if self._cutter is None:
+            return delimiter_boundaries(token_BT, self._ids) & mask_BT.bool()
         boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         for row, mask_T in enumerate(mask_BT.bool()):
             position_N = mask_T.nonzero()[:, 0]
             if len(position_N) == 0:
                 continue
-            ends = self._step_ends(token_BT[row, position_N].tolist())
-            boundary_BT[row, position_N[ends]] = True
+            cut = self._cutter.cut(token_BT[row, position_N].tolist())
+            if cut.timed_out:
+                self.timed_out += 1
+                logger.warning(
+                    "prime.steps.pattern took too long on a response of %d tokens: it is one step", len(position_N)
+                )
+            boundary_BT[row, position_N[list(cut.ends[:-1])]] = True
         return boundary_BT
-
-    def _step_ends(self, ids: list[int]) -> list[int]:
-        assert self._text is not None
-        settings = self._settings
-        pieces = self._text.pieces(ids)
-        try:
-            spans = split_steps("".join(pieces), settings.splitter, settings.pattern or settings.delimiters)  # type: ignore[arg-type]
-        except TimeoutError:
-            self.timed_out += 1
-            logger.warning("prime.steps.pattern took too long on a response of %d tokens: it is one step", len(ids))
-            return []
-        return step_end_tokens(pieces, spans)

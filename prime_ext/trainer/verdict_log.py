@@ -11,17 +11,24 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the verifier said about the rollouts of one step: which count, and the metrics of the verifier itself."""
+"""What the verifier said about the rollouts of one step: which count, and the metrics of the verifier itself.
+
+With the reward manager ``pspo_wrs``, a rollout without a reward (its step scorer failed) is treated as one that the
+verifier could not judge, and has an outcome of its own.
+"""
 
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.settings import VerifierSettings
 from prime_ext.verifiers import Outcome
 
 logger = logging.getLogger(__name__)
+
+NOT_SCORED = "not_scored"
 
 
 class VerifierFailed(RuntimeError):
@@ -48,11 +55,13 @@ class VerdictLog:
         Raises:
             VerifierFailed: see the class.
         """
-        if "verdict" not in info:
+        unscored = bool(info.get(FAILURE))
+        if "verdict" not in info and not unscored:
             return True
-        failed = bool(info["grader_failure"])
-        detail = str(info.get("verifier_detail", ""))
-        entry = _Entry(str(info["verdict"]), failed, float(info["verifier_seconds"]), detail)
+        failed = unscored or bool(info["grader_failure"])
+        detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
+        outcome = NOT_SCORED if unscored else str(info["verdict"])
+        entry = _Entry(outcome, failed, float(info.get("verifier_seconds", 0.0)), detail)
         self._entries.setdefault(uid, []).append(entry)
         if failed and self._settings.on_failure == "stop":
             raise VerifierFailed(
@@ -73,6 +82,7 @@ class VerdictLog:
             logger.warning("%s; prime.verifier.on_failure=%s", self.failures(uids), self._settings.on_failure)
         return {
             **{f"verifier/{outcome}": counts[str(outcome)] / len(entries) for outcome in Outcome},
+            **({f"verifier/{NOT_SCORED}": counts[NOT_SCORED] / len(entries)} if counts[NOT_SCORED] else {}),
             "verifier/failure_rate": failure_rate,
             "verifier/seconds/mean": sum(entry.seconds for entry in entries) / len(entries),
             "verifier/seconds/max": max(entry.seconds for entry in entries),

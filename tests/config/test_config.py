@@ -35,7 +35,7 @@ from prime_ext.chain_settings import (
     chain_arguments,
     shaping_settings,
 )
-from prime_ext.preflight import TRAINER_MODES
+from prime_ext.preflight_async import PRIME_MODES
 from prime_ext.reward_settings import OutcomeSettings, ProcessSettings, SegmentSettings, SelectionSettings, StepSettings
 from prime_ext.settings import FilterSettings, PrimeSettings, PRMSettings
 from prime_ext.settings_checks import SettingsError
@@ -219,7 +219,7 @@ def test_the_default_values_are_valid_settings(composed):
     prm.update(max_token_len_per_gpu=100, infer_max_token_len_per_gpu=100)
     assert PRMSettings.from_mapping(prm).update_mode == "interleaved"
     assert PrimeSettings.from_mapping(ours["prime"]).filter.lower == 0.2
-    assert ours["trainer"]["v1"]["trainer_mode"] in TRAINER_MODES
+    assert ours["trainer"]["v1"]["trainer_mode"] in PRIME_MODES
 
 
 def test_the_papers_settings_are_the_defaults(composed):

@@ -170,7 +170,7 @@ def test_redistribution_to_the_last_token_makes_the_return_minus_the_potential(q
 
 
 def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monkeypatch):
-    monkeypatch.setattr("prime_ext.trainer.response_steps.split_steps", _never)
+    monkeypatch.setattr("prime_ext.step_rm.response_cut.split_steps", _never)
     options = settings(process__granularity="step", steps__splitter="pattern", steps__pattern="^x")
     step, metrics = loaded(queue, options), {}
     source = build_sources(step, 1.0, None, metrics)["process"]

@@ -183,15 +183,27 @@ class LocalScorer:
             try:
                 results = await loop.run_in_executor(self._thread, self.score_now, together)
             except Exception as error:
-                # Whatever it is belongs to those who asked.
-                for _, done in calls:
-                    if not done.cancelled():
-                        done.set_exception(error)
+                # Whatever it is belongs to those who asked; of several calls, to the one that it comes from.
+                if len(calls) > 1:
+                    for chains, done in calls:
+                        await self._work_alone(chains, done)
+                elif not calls[0][1].cancelled():
+                    calls[0][1].set_exception(error)
                 continue
             for chains, done in calls:
                 own, results = results[: len(chains)], results[len(chains) :]
                 if not done.cancelled():
                     done.set_result(own)
+
+    async def _work_alone(self, chains: Sequence[Chain], done: "asyncio.Future[list[StepScores]]") -> None:
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains)
+        except Exception as error:
+            if not done.cancelled():
+                done.set_exception(error)
+        else:
+            if not done.cancelled():
+                done.set_result(result)
 
     async def close(self) -> None:
         self._thread.shutdown(wait=True)

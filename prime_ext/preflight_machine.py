@@ -1,0 +1,155 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checks of sizes, kernels and machine that every trainer of prime_ext shares. One line per problem."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.cost import BACKENDS, CPU_BACKENDS
+from prime_ext.preflight_async import prompts_per_update, rollout_ranks
+
+# What verl 0.9.1 reserves: CPUs per worker process (ResourcePoolManager) and for TransferQueue's controller.
+CPUS_PER_RANK = 3
+CPUS_PER_ROLLOUT_RANK = 2
+CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """A model that is trained.
+
+    Attributes:
+        key: that of its mini-batch size.
+        mini_batch: prompts per optimiser step.
+        micro_batch: rollouts per forward pass and rank; None where tokens bound it.
+        sequence_parallel: ranks that share a sequence.
+    """
+
+    key: str
+    mini_batch: int
+    micro_batch: int | None
+    sequence_parallel: int
+
+
+def actor_optimiser(config: DictConfig) -> Optimiser:
+    """The policy's."""
+    actor = config.actor_rollout_ref.actor
+    micro = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
+    parallel = actor.get("ulysses_sequence_parallel_size", 1)
+    return Optimiser("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, micro, parallel)
+
+
+def critic_optimiser(config: DictConfig) -> Optimiser:
+    """The critic's."""
+    critic = config.critic
+    micro = None if critic.use_dynamic_bsz else critic.ppo_micro_batch_size_per_gpu
+    parallel = critic.fsdp.get("ulysses_sequence_parallel_size", 1)
+    return Optimiser("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, micro, parallel)
+
+
+def check_whole_numbers(config: DictConfig) -> Iterable[str]:
+    """The sizes that the other checks calculate with."""
+    keys = (
+        "data.train_batch_size",
+        "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "trainer.n_gpus_per_node",
+        "trainer.nnodes",
+    )
+    for key in keys:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            yield f"{key}={value!r} must be a whole number >= 1"
+
+
+def check_batches(config: DictConfig, optimisers: Sequence[Optimiser]) -> Iterable[str]:
+    """Whether a batch divides into mini-batches, and these over ranks and micro-batches."""
+    prompts = prompts_per_update(config)
+    batch = f"data.train_batch_size={prompts}"
+    if prompts != config.data.train_batch_size:
+        batch = f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
+    rollouts = config.actor_rollout_ref.rollout.n
+    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    for optimiser in optimisers:
+        key, size, micro = optimiser.key, optimiser.mini_batch, optimiser.micro_batch
+        data_parallel = max(1, ranks // (optimiser.sequence_parallel or 1))
+        if size > prompts:
+            yield f"{key}={size} is above {batch}"
+        elif prompts % size:
+            yield f"{batch} is not a multiple of {key}={size}"
+        elif (size * rollouts) % data_parallel:
+            yield (
+                f"{key}={size} times rollout.n={rollouts} is {size * rollouts} rollouts, which do not divide over "
+                f"{data_parallel} data-parallel ranks"
+            )
+        elif micro and (size * rollouts // data_parallel) % micro:
+            yield (
+                f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
+                f"micro-batch of {micro}; change the micro-batch size or set use_dynamic_bsz=true"
+            )
+
+
+def check_fused_kernels(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:
+    """Whether the device has the fused kernels that models (by key of their section) ask for."""
+    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
+    for key, model in models.items():
+        backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
+        if model.get("use_fused_kernels") and backend not in allowed:
+            yield (
+                f"{key}.fused_kernel_options.impl_backend={backend} is not one of {', '.join(allowed)} "
+                f"(trainer.device={config.trainer.device})"
+            )
+
+
+def policy_strategies(config: DictConfig) -> dict[str, str]:
+    """Engines of the policy and its reference, by key."""
+    return {
+        "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
+        "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
+    }
+
+
+def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:
+    """What CPU mode needs; nothing on accelerators.
+
+    Args:
+        config: the whole configuration.
+        strategies: engine of every model, by key.
+    """
+    if config.trainer.device != "cpu":
+        return
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+        yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
+    for key, strategy in strategies.items():
+        if strategy != "fsdp2":
+            yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
+    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    rollouts = rollout_ranks(config)
+    needed = CPUS_PER_RANK * ranks + CPUS_PER_ROLLOUT_RANK * rollouts + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
+    cpus = config.ray_kwargs.ray_init.num_cpus
+    cpus = os.cpu_count() if cpus is None else cpus
+    if cpus < needed:
+        yield (
+            f"ray_kwargs.ray_init.num_cpus={cpus}: verl reserves {needed} logical CPUs ({CPUS_PER_RANK} for each of "
+            f"{ranks} ranks, {f'{CPUS_PER_ROLLOUT_RANK} for each of {rollouts} rollout ranks, ' if rollouts else ''}"
+            f"{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue), Ray would wait forever"
+        )
+    gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
+    if gpus < ranks + rollouts:
+        each = "one per rank and rollout rank" if rollouts else "one per rank"
+        yield f"+ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {ranks + rollouts} logical GPU slots, {each}"

@@ -1,0 +1,218 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The reward manager ``pspo_wrs`` of verl's reward loop: step scores, accumulated and shaped (arXiv 2411.11681).
+
+reward.reward_manager.name=pspo_wrs, with the sections ``pspo`` and ``step_scorer`` (``config/pspo``,
+``config/step_scorer``). Of a response that cannot be scored it says so (``reward_failure``), with the reward 0 in place
+of one; what becomes of it is the trainer's choice (``pspo.on_failure``).
+"""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager import register
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+from prime_ext.pspo_settings import MANAGER, sections_of
+from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
+from prime_ext.reward.compute_score import reward_info
+from prime_ext.reward.node_scorer import ResponseScorer, connect
+from prime_ext.reward.pspo_info import failure_info, score_info, step_info
+from prime_ext.reward.response_log import ResponseLog
+from prime_ext.step_rm.response_cut import Cut, ResponseCutter
+from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
+from prime_ext.verifiers.verdict import Outcome, grader_failed
+
+logger = logging.getLogger(__name__)
+
+
+@register(MANAGER)
+class PSPORewardManager(RewardManagerBase):
+    """Rewards one response at a time, as verl's reward loop asks for them.
+
+    Args:
+        config: the whole configuration.
+        tokenizer: the policy's.
+        compute_score: judges responses against gold answers.
+        reward_router_address: of verl's reward-model pool, where it is on.
+        reward_model_tokenizer: given by verl then; the step reward model has its own.
+        scorer: scores responses; None for the scorer of this node, as the settings say.
+
+    Raises:
+        SettingsError: a section is missing or wrong.
+        StepRMError: without Ray, a model that cannot work.
+    """
+
+    def __init__(
+        self,
+        config: DictConfig,
+        tokenizer: Any,
+        compute_score: Any,
+        reward_router_address: str | None = None,
+        reward_model_tokenizer: Any = None,
+        scorer: ResponseScorer | None = None,
+    ):
+        super().__init__(config, tokenizer, compute_score)
+        self.settings, scorer_settings = sections_of(config)
+        self._cutter = ResponseCutter(self.settings.steps, tokenizer)
+        self._price = ChainPricing(self.settings)
+        self._log = ResponseLog(self.settings.log_path) if self.settings.log_path else None
+        self._scorer = scorer or connect(
+            scorer_settings, self.settings.batching, self.settings.actor, reward_router_address
+        )
+        self._router = (
+            {"reward_router_address": reward_router_address, "reward_model_tokenizer": reward_model_tokenizer}
+            if reward_router_address is not None
+            else {}
+        )
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        row = data[-1:][0]
+        extras = row.non_tensor_batch
+        ids = _response_ids(row)
+        loop = asyncio.get_running_loop()
+        cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
+        start = time.perf_counter()
+        (scores, priced, reason), verdict = await asyncio.gather(
+            self._scored(cut, _question(extras), len(ids)), self._judged(ids, extras)
+        )
+        reasons = [f"step scorer: {reason}"] if reason else []
+        bonus = 0.0
+        if self.settings.outcome_coefficient > 0:
+            if verdict is None:
+                reasons.append("verifier: the row has no gold answer, and pspo.outcome_coefficient is above 0")
+            elif verdict["grader_failure"]:
+                reasons.append(f"verifier: {verdict['verifier_detail'] or verdict['verdict']}")
+            else:
+                bonus = self.settings.outcome_coefficient * float(verdict["acc"])
+        reward = 0.0 if reasons or priced is None else priced.reward + bonus
+        if reasons:
+            logger.warning("a response of %d steps has no reward: %s", len(cut.texts), "; ".join(reasons))
+        info = {
+            **(verdict or {}),
+            **step_info(cut, len(ids)),
+            **score_info(scores, priced, time.perf_counter() - start),
+            "outcome_reward": bonus,
+            **failure_info(reasons),
+            "score": reward,
+        }
+        if self._log is not None:
+            self._log.write(_record(extras, cut, scores, priced, info))
+        return {"reward_score": reward, "reward_extra_info": info}
+
+    async def _scored(
+        self, cut: Cut, question: str, n_tokens: int
+    ) -> tuple[StepScores | None, PricedChain | None, str]:
+        """Scores, what they are worth, and why one of the two is missing."""
+        if not cut.texts:
+            return StepScores(()), self._price(()), ""
+        outcome = await self._scorer.score(Chain(cut.texts, question), n_tokens)
+        if isinstance(outcome, ScoringFailure):
+            return None, None, outcome.reason
+        if len(outcome.probabilities) != len(cut.texts):
+            return None, None, f"{len(outcome.probabilities)} scores for {len(cut.texts)} steps"
+        try:
+            return outcome, self._price(outcome.scores), ""
+        except ValueError as error:
+            return None, None, str(error)
+
+    async def _judged(self, ids: list[int], extras: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The verdict on the response; None if it is not asked for or there is no gold answer."""
+        gold = _gold(extras)
+        if not self.settings.judge or gold is None:
+            return None
+        start = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        arguments = {
+            "data_source": str(extras.get("data_source", "unknown")),
+            "ground_truth": gold,
+            "extra_info": dict(extras.get("extra_info") or {}),
+            **self._router,
+        }
+        try:
+            text = await loop.run_in_executor(None, lambda: self.tokenizer.decode(ids, skip_special_tokens=True))
+            if inspect.iscoroutinefunction(self.compute_score):
+                result = await self.compute_score(solution_str=text, **arguments)
+            else:
+                result = await loop.run_in_executor(None, lambda: self.compute_score(solution_str=text, **arguments))
+            return _verdict(result)
+        except Exception as error:
+            logger.exception("the reward function broke")
+            detail = f"{type(error).__name__}: {error}"
+            return reward_info(grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail))
+
+
+def _response_ids(row: Any) -> list[int]:
+    response = row.batch["responses"]
+    length = row.non_tensor_batch.get("response_len")
+    if length is None:
+        length = row.batch["attention_mask"][-len(response) :].sum() if len(response) else 0
+    return response[: int(length)].tolist()
+
+
+def _gold(extras: Mapping[str, Any]) -> Any:
+    """The gold answer of a row; None if it has none."""
+    section = extras.get("reward_model")
+    gold = section.get("ground_truth") if isinstance(section, Mapping) else None
+    return None if isinstance(gold, str) and not gold else gold
+
+
+def _question(extras: Mapping[str, Any]) -> str:
+    """What is asked, for models that were trained with it: ``extra_info.question``, else the user's last message."""
+    extra = extras.get("extra_info")
+    if isinstance(extra, Mapping) and isinstance(extra.get("question"), str):
+        return extra["question"]
+    messages = extras.get("raw_prompt")
+    for message in reversed([] if messages is None else list(messages)):
+        if message["role"] == "user":
+            return message["content"] if isinstance(message["content"], str) else ""
+    return ""
+
+
+def _verdict(result: Any) -> dict[str, Any]:
+    """What a reward function returns, as prime_ext's own one does: with ``acc`` and ``grader_failure``."""
+    values = dict(result) if isinstance(result, Mapping) else {"score": float(result)}
+    values.setdefault("acc", float(values["score"]))
+    values.setdefault("grader_failure", 0.0)
+    values.setdefault("verifier_detail", "")
+    return values
+
+
+def _record(
+    extras: Mapping[str, Any], cut: Cut, scores: StepScores | None, priced: PricedChain | None, info: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A line of the log."""
+    names = ("n_tokens", "chain_score", "chain_factor", "chain_reward", "outcome_reward", "acc", "pred", "score")
+    values = scores.scores if scores is not None else [None] * len(cut.texts)
+    paid = priced.paid if priced is not None and priced.paid else [None] * len(cut.texts)
+    return {
+        "global_step": int(extras["global_steps"]) if extras.get("global_steps") is not None else None,
+        "uid": str(extras.get("uid", "")),
+        "rollout": int(extras["session_id"]) if extras.get("session_id") is not None else None,
+        "data_source": str(extras.get("data_source", "")),
+        "n_steps": len(cut.texts),
+        "steps": [
+            {"text": text, "score": value, "paid": amount}
+            for text, value, amount in zip(cut.texts, values, paid, strict=True)
+        ],
+        **{name: info.get(name) for name in names},
+        "failure": info["failure_detail"],
+    }

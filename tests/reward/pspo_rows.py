@@ -1,0 +1,127 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Settings, responses and scorers for tests of the reward manager ``pspo_wrs``, without Ray."""
+
+import asyncio
+import re
+
+import numpy as np
+import torch
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf, open_dict
+from tensordict import TensorDict
+from tiny_step_rm import byte_tokenizer
+from verl import DataProto
+
+from prime_ext.reward.pspo_manager import PSPORewardManager
+from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
+
+TOKENIZER = byte_tokenizer()
+EQUATION = re.compile(r"(\d+)\s*([-+*])\s*(\d+)\s*=\s*(\d+)")
+OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
+
+
+def right(step, p=0.9):
+    """Probabilities of a step: right with p if its equations are, wrong with p if one is not, neutral without any."""
+    found = EQUATION.findall(step)
+    if not found:
+        return (0.1, 0.8, 0.1)
+    holds = all(OPERATIONS[sign](int(a), int(b)) == int(c) for a, sign, b, c in found)
+    return ((1 - p) / 2, (1 - p) / 2, p) if holds else (p, (1 - p) / 2, (1 - p) / 2)
+
+
+class Calculator:
+    """A scorer that checks the arithmetic of every step."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def score(self, chain, tokens):
+        self.asked.append((chain, tokens))
+        await asyncio.sleep(0)
+        return StepScores(tuple(right(step) for step in chain.steps))
+
+
+class Constant:
+    """A scorer that likes every step the same."""
+
+    def __init__(self, p):
+        self.p = p
+
+    async def score(self, chain, tokens):
+        rest = (1 - self.p) / 2
+        return StepScores(tuple((rest, rest, self.p) for _ in chain.steps))
+
+
+class Broken:
+    """A scorer that has no answer."""
+
+    async def score(self, chain, tokens):
+        return ScoringFailure("no answer in 60 s")
+
+
+def composed(*overrides, name="pspo_trainer_cpu"):
+    with initialize_config_module("prime_ext.config", version_base=None):
+        config = compose(name, overrides=["actor_rollout_ref.model.path=/policy", *overrides])
+    return config
+
+
+_BASE = {}
+
+
+def configuration(*overrides, **values):
+    """The configuration with overrides, and values of the section ``pspo``; its scorer needs no model."""
+    if overrides not in _BASE:
+        scorer = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
+        _BASE[overrides] = composed(*scorer, *overrides)
+    config = _BASE[overrides].copy()
+    with open_dict(config):
+        for key, value in values.items():
+            OmegaConf.update(config, f"pspo.{key.replace('__', '.')}", value)
+    return config
+
+
+def no_verifier(**_):
+    raise AssertionError("nobody asked for a verdict")
+
+
+def manager(config=None, scorer=None, compute_score=no_verifier):
+    return PSPORewardManager(config or configuration(), TOKENIZER, compute_score, scorer=scorer or Calculator())
+
+
+def row(text, end=True, padding=3, **columns):
+    """A response as the reward loop gets it; the columns are those of the data set."""
+    ids = [*TOKENIZER(text)["input_ids"], *([TOKENIZER.eos_token_id] if end else [])]
+    prompt = [5, 6]
+    batch = {
+        "prompts": torch.tensor([prompt]),
+        "responses": torch.tensor([[*ids, *[0] * padding]]),
+        "attention_mask": torch.tensor([[1] * (len(prompt) + len(ids)) + [0] * padding]),
+    }
+    given = {"uid": "7", "session_id": 2, "global_steps": 3, "data_source": "sums", **columns}
+    others = {}
+    for name, value in given.items():
+        others[name] = np.empty(1, dtype=object)
+        others[name][0] = value
+    return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=others)
+
+
+def reward(text, pspo=None, **columns):
+    """Reward and extra info of one response."""
+    result = asyncio.run((pspo or manager()).run_single(row(text, **columns)))
+    return result["reward_score"], result["reward_extra_info"]
+
+
+def numbered(*steps):
+    return "\n".join(f"Step {k}: {step}" for k, step in enumerate(steps, start=1))
