@@ -15,8 +15,8 @@
 
     python -m recipes.pspo_wrs.length_report
 
-Reads ``results/length_study/*.json`` and writes ``results/length_study.md`` and ``results/length_study.png``. A standard
-error is over seeds. What counts as running away and as staying near four steps was fixed before the runs.
+Reads ``results/length_study/*.json`` and writes ``results/length_study.md`` and ``results/length_study.png``. A
+standard error is over seeds. What counts as running away and as staying near four steps was fixed before the runs.
 """
 
 import argparse

@@ -13,8 +13,8 @@
 # limitations under the License.
 """Accuracy of a policy, how many steps its solutions have and of what kind, and what step reward models think of them.
 
-    python -m recipes.pspo_wrs.measure --policy RUN/sft --step-rm RUN/step_rm_honest/model --data RUN/data/test.parquet \
-        --output RUN/before.json
+    python -m recipes.pspo_wrs.measure --policy RUN/sft --step-rm RUN/step_rm_honest/model \
+        --data RUN/data/test.parquet --output RUN/before.json
 
 One response per held-out problem, at temperature 1 (seeded): the distribution that training rewards.
 """

@@ -107,8 +107,8 @@ def text(run_dir: Path, summary: dict) -> str:
         f"Policy, one response to each of {summary['n_problems']:,} held-out problems, after "
         f"{summary['training_steps']} training steps:",
         table(summary),
-        f"  gain in accuracy {100 * accuracy['gain']:+.1f} ± {100 * accuracy['standard_error']['difference']:.1f} points; "
-        "no gold answer was used in training.",
+        f"  gain in accuracy {100 * accuracy['gain']:+.1f} ± {100 * accuracy['standard_error']['difference']:.1f} "
+        "points; no gold answer was used in training.",
         "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()),
         f"Everything is in {run_dir}:",
         "  summary.json        these numbers, with settings and versions",

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-r"""What a step reward model starts from: the body of the warm-started policy, with a tokenizer that also has a line break.
+"""What a step reward model starts from: the body of the warm-started policy, with a line break among its tokens.
 
 From random weights a classifier of this size does not learn the 210 facts of the task in a minute, with one label per
 input; a language model gets a lesson from every token. A reward model that starts from the supervised policy is the

@@ -29,7 +29,6 @@ from prime_ext.files import atomic_path
 from prime_ext.trainer.checkpoint import complete_steps
 from recipes.quickstart.respond import load_model
 
-
 # Folder of the export, folder of the checkpoint.
 ROLES = {"policy": "actor", "prm": "prm"}
 

@@ -1,0 +1,120 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The task of the PSPO-WRS recipes: the writer chooses the number of steps, and every step has a label."""
+
+import random
+
+import pytest
+
+from recipes.pspo_wrs import task
+from recipes.pspo_wrs.task import SUPERFLUOUS, USEFUL, WRONG, Writer, check_steps, token_count, write_solution
+from recipes.quickstart.task import draw_misconceptions, generate_problems, outcome_reward, parse_prompt
+from recipes.quickstart.tokenizer import build_tokenizer
+
+PROMPT = "3*9+6*7?"
+
+
+def kinds(response, prompt=PROMPT):
+    return [step.kind for step in check_steps(prompt, response)]
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (r"3*9=7;7+6=3;3*7=1;\boxed{1}", [USEFUL] * 3),
+        (r"3*9+6=3;3*7=1;\boxed{1}", [USEFUL] * 2),
+        (r"3*9+6*7=1;\boxed{1}", [USEFUL]),
+        (r"3*9=7;7=7;7=7;7+6=3;3*7=1;1=1;\boxed{1}", [USEFUL, *[SUPERFLUOUS] * 2, *[USEFUL] * 2, SUPERFLUOUS]),
+    ],
+    ids=["single operations", "a larger step", "all at once", "restatements"],
+)
+def test_the_same_problem_has_right_solutions_of_different_lengths(response, expected):
+    assert kinds(response) == expected
+    assert outcome_reward(response, "1") == 1.0
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["3*9=8;", "4*9=6;", "3*8=4;", "3*9-6=1;", "3=4;", "4=4;", "nonsense;", "3*9=7", r"3*9=7;\boxed{7}", "3 *9=7;"],
+    ids=["result", "value", "operation", "second operation", "restated", "other value", "text", "unfinished", "early"]
+    + ["spelling"],
+)
+def test_a_wrong_step_is_wrong(step):
+    assert kinds(step) == [WRONG]
+
+
+def test_a_step_behind_a_wrong_one_is_judged_by_itself():
+    assert kinds(r"3*9=8;8+6=4;4*7=8;\boxed{8}") == [WRONG, USEFUL, USEFUL]
+    assert kinds("3*9=8;8=8;7=7;") == [WRONG, SUPERFLUOUS, WRONG]
+
+
+def test_the_answer_belongs_to_the_last_step_and_must_be_its_result():
+    steps = check_steps(PROMPT, r"3*9+6=3;3*7=1;\boxed{2}")
+    assert [step.text for step in steps] == ["3*9+6=3;", r"3*7=1;\boxed{2}"]
+    assert [step.kind for step in steps] == [USEFUL, WRONG]
+
+
+def test_steps_beyond_the_last_operation_are_wrong():
+    assert kinds("3*9+6*7=1;1+2=3;") == [USEFUL, WRONG]
+
+
+def test_without_a_response_there_is_no_step():
+    assert check_steps(PROMPT, "") == []
+
+
+def test_labels_of_the_two_labellers_differ_in_superfluous_steps_only():
+    steps = check_steps(PROMPT, "3*9=7;7=7;7+6=4;")
+    assert [step.label() for step in steps] == [1, 0, -1]
+    assert [step.label(lenient=True) for step in steps] == [1, 1, -1]
+
+
+def solutions(writer, mean_error=0.0, count=300):
+    misconceptions, rng = draw_misconceptions(mean_error, 123), random.Random(0)
+    problems = generate_problems("sft", count, 0, task.OPERATIONS)
+    return [(problem, write_solution(problem, misconceptions, writer, rng)) for problem in problems]
+
+
+def test_a_writer_without_misconceptions_is_right_whatever_the_steps():
+    for problem, solution in solutions(Writer()):
+        steps = check_steps(problem.prompt, solution)
+        assert WRONG not in [step.kind for step in steps]
+        assert outcome_reward(solution, str(problem.answer)) == 1.0
+        assert sum(step.kind == USEFUL for step in steps) <= len(problem.operations)
+
+
+def test_the_number_of_steps_is_broadly_distributed():
+    counts = [len(check_steps(problem.prompt, solution)) for problem, solution in solutions(Writer())]
+    assert 4.0 < sum(counts) / len(counts) < 5.5
+    assert min(counts) <= 2 and max(counts) > 10
+    assert 0.03 < sum(count > 8 for count in counts) / len(counts) < 0.2
+
+
+def test_misconceptions_and_slips_make_wrong_steps():
+    def wrong(writer, mean_error):
+        found = [check_steps(problem.prompt, solution) for problem, solution in solutions(writer, mean_error)]
+        return sum(step.kind == WRONG for steps in found for step in steps) / sum(map(len, found))
+
+    assert 0.05 < wrong(Writer(), 0.15) < 0.3
+    assert 0.05 < wrong(Writer(slips=0.1), 0.0) < 0.3
+
+
+def test_tokens_are_counted_as_the_tokenizer_counts_them():
+    tokenizer = build_tokenizer()
+    for _, solution in solutions(Writer(), count=20):
+        assert token_count(solution) == len(tokenizer(solution, add_special_tokens=False)["input_ids"])
+
+
+def test_the_problems_are_those_of_the_quickstart():
+    problem = parse_prompt(PROMPT)
+    assert problem.answer == 1
