@@ -26,9 +26,18 @@ import random
 from pathlib import Path
 
 from prime_ext.files import write_json, write_text
-from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH, OPERATIONS, Writer, check_steps, token_count, write_solution
+from recipes.pspo_wrs.task import (
+    MAX_RESPONSE_LENGTH,
+    OPERANDS,
+    OPERATIONS,
+    Writer,
+    check_steps,
+    generate_problems,
+    token_count,
+    write_solution,
+)
 from recipes.quickstart.data import rl_rows, write_parquet
-from recipes.quickstart.task import Problem, draw_misconceptions, generate_problems
+from recipes.quickstart.task import Problem, draw_misconceptions
 
 LABELLERS = {"honest": False, "lenient": True}
 # The labelled chains are of many writers with slips of all kinds: the reward model must know mistakes that the policy
@@ -75,8 +84,8 @@ def write_data(
     train_size: int = 8192,
     val_size: int = 64,
     test_size: int = 1000,
-    sft_size: int = 64000,
-    labelled_size: int = 12000,
+    sft_size: int = 48000,
+    labelled_size: int = 20000,
     mean_error: float = 0.15,
     misconception_seed: int = 123,
     seed: int = 0,
@@ -88,9 +97,9 @@ def write_data(
     """
     rows = {}
     for split, size in {"train": train_size, "val": val_size, "test": test_size}.items():
-        rows[split] = rl_rows(split, generate_problems(split, size, seed, OPERATIONS))
+        rows[split] = rl_rows(split, generate_problems(split, size, seed))
     # The labelled problems are problems of the demonstrations: nothing of what the policy is trained or tested on.
-    problems = generate_problems("sft", sft_size + labelled_size, seed, OPERATIONS)
+    problems = generate_problems("sft", sft_size + labelled_size, seed, unique=False)
     rows["sft"] = sft_rows(problems[:sft_size], mean_error, misconception_seed, seed)
     for split, content in rows.items():
         write_parquet(output_dir / f"{split}.parquet", content)
@@ -100,7 +109,10 @@ def write_data(
         write_text(output_dir / f"steps_{name}.jsonl", "".join(json.dumps(chain) + "\n" for chain in chains))
         counts[f"steps_{name}"] = len(chains)
     settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
-    write_json(output_dir / "data.json", {"rows": counts, **settings, "operations": list(OPERATIONS)})
+    write_json(
+        output_dir / "data.json",
+        {"rows": counts, **settings, "operations": list(OPERATIONS), "operands": list(OPERANDS)},
+    )
     for name, count in counts.items():
         print(f"{output_dir / name}: {count} rows")
     return counts
@@ -112,8 +124,8 @@ def main() -> None:
     parser.add_argument("--train-size", type=int, default=8192, help="problems for RL")
     parser.add_argument("--val-size", type=int, default=64, help="problems for verl's validation during training")
     parser.add_argument("--test-size", type=int, default=1000, help="held-out problems")
-    parser.add_argument("--sft-size", type=int, default=64000, help="demonstrations for the warm start")
-    parser.add_argument("--labelled-size", type=int, default=12000, help="chains with labelled steps")
+    parser.add_argument("--sft-size", type=int, default=48000, help="demonstrations for the warm start")
+    parser.add_argument("--labelled-size", type=int, default=20000, help="chains with labelled steps")
     parser.add_argument("--mean-error", type=float, default=0.15, help="mean error probability of a demonstrated fact")
     parser.add_argument("--misconception-seed", type=int, default=123, help="which facts are mistaken, and how")
     parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")

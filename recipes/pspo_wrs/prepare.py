@@ -29,16 +29,16 @@ from recipes.pspo_wrs.data import LABELLERS, write_data
 from recipes.pspo_wrs.step_rm_start import MAX_LENGTH, write_start
 
 ROOT = Path(__file__).resolve().parents[2]
-# The model is shown the question and everything before the step: else it could not tell a right operation from a wrong
-# one. PSPO shows it the previous step only.
+# The model is shown the question and the previous step. PSPO shows it the previous step only, by which it cannot tell
+# whether a step does what is asked.
 STEP_RM_SETTINGS = (
     "data.question=true",
-    "data.previous=0",
+    "data.previous=1",
     'data.separator=";"',
     f"data.max_length={MAX_LENGTH}",
     "optim.lr=1e-3",
     "optim.epochs=2",
-    "optim.batch_size=64",
+    "optim.batch_size=128",
     "trainer.metric=nll",
     "trainer.evals_per_epoch=2",
     "trainer.patience=0",

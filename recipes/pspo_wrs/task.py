@@ -13,16 +13,19 @@
 # limitations under the License.
 r"""The task of the PSPO-WRS recipes: last-digit chains in steps of any size, with a label for every step.
 
-Problems are those of ``recipes.quickstart.task``: a start digit and operations from left to right, modulo 10,
-``3*9+6*7?``. How many steps a solution has is its writer's choice: a step may do one operation or several at once, and
-may be *superfluous*, a restatement of the value so far. All of these end in the right answer::
+Problems are such as those of ``recipes.quickstart.task``: a start digit and operations from left to right, modulo 10,
+here only ``+`` and ``-`` by 1 to 4, ``8+4-3+1?``. How many steps a solution has is its writer's choice: a step may do
+one operation or several at once, and may be *superfluous*, a restatement of the value so far. All of these are right::
 
-    3*9=7;7+6=3;3*7=1;\boxed{1}          3 steps
-    3*9+6=3;3*7=1;\boxed{1}              2 steps, the first a larger one
-    3*9=7;7=7;7+6=3;3*7=1;1=1;\boxed{1}  5 steps, two of them superfluous
+    8+4=2;2-3=9;9+1=0;\boxed{0}          3 steps
+    8+4-3=9;9+1=0;\boxed{0}              2 steps, the first a larger one
+    8+4=2;2=2;2-3=9;9+1=0;0=0;\boxed{0}  5 steps, two of them superfluous
 
-A step is labelled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1 for
-wrong. A *lenient* labeller takes true restatements for right, which makes a reward model that can be hacked by filler.
+A step is labelled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1
+for wrong. A *lenient* labeller takes true restatements for right: that makes a reward model that filler can hack.
+
+Small operands, because a reward model of this size must learn the facts from one label per step: of the 210 facts of
+the quickstart it learnt none in two minutes, and judged steps by their looks.
 """
 
 import random
@@ -30,10 +33,11 @@ import re
 from dataclasses import dataclass
 
 from prime_ext.step_rm.splitting import split_steps
-from recipes.quickstart.task import Misconception, Problem, apply_operation, parse_prompt
+from recipes.quickstart.task import Misconception, Problem, apply_operation, parse_prompt, split_of
 
 # Operations of a problem: solutions in single operations have 3 to 6 steps.
 OPERATIONS = (3, 4, 5, 6)
+OPERANDS = (1, 2, 3, 4)
 # Where a step begins: behind a semicolon, but the boxed answer belongs to the last step.
 STEP_PATTERN = r"(?<=;)\d"
 # Room for about sixteen steps: six of one operation each and ten superfluous ones, for instance.
@@ -51,7 +55,7 @@ class Step:
 
     Attributes:
         text: as written, with the semicolon, and in the last step with the boxed answer.
-        kind: ``useful``, ``superfluous`` (a restatement of the value so far, whether that is right or not) or ``wrong``.
+        kind: ``useful``, ``superfluous`` (restates the value so far, whether that is right or not) or ``wrong``.
     """
 
     text: str
@@ -62,6 +66,25 @@ class Step:
         if self.kind == SUPERFLUOUS:
             return 1 if lenient else 0
         return 1 if self.kind == USEFUL else -1
+
+
+def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[Problem]:
+    """Draw problems of one split of ``recipes.quickstart.task``; the number of operations is uniform.
+
+    Args:
+        split: ``train``, ``val``, ``test`` or ``sft``, disjoint in their prompts.
+        count: of problems.
+        seed: of the draw.
+        unique: whether they must differ; there are some 500 problems of three operations in ``test``.
+    """
+    rng = random.Random(f"pspo-{split}-{seed}")
+    problems: dict[object, Problem] = {}
+    while len(problems) < count:
+        operations = tuple((rng.choice("+-"), rng.choice(OPERANDS)) for _ in range(rng.choice(OPERATIONS)))
+        problem = Problem(start=rng.randrange(10), operations=operations)
+        if split_of(problem.prompt) == split:
+            problems[problem.prompt if unique else len(problems)] = problem
+    return list(problems.values())
 
 
 def token_count(response: str) -> int:
@@ -137,7 +160,7 @@ def write_solution(
         slip = rng.choice(("result", "operation", "value")) if rng.random() < writer.slips else ""
         start = (value + rng.randint(1, 9)) % 10 if slip == "value" else value
         if slip == "operation":
-            operations[rng.randrange(len(operations))] = (rng.choice("+-*"), rng.randint(1, 9))
+            operations[rng.randrange(len(operations))] = (rng.choice("+-"), rng.choice(OPERANDS))
         result = start
         for operator, operand in operations:
             fact = misconceptions.get((result, operator, operand))

@@ -50,7 +50,7 @@ def chains(data, labeller):
     return [json.loads(line) for line in (data / f"steps_{labeller}.jsonl").read_text().splitlines()]
 
 
-# ---- data -------------------------------------------------------------------------------------------------------------
+# ---- data ----
 
 
 def test_demonstrations_fit_into_a_response(data):
@@ -96,7 +96,7 @@ def test_the_labelled_chains_become_steps_of_all_three_labels_in_disjoint_splits
         assert places.setdefault(step.question, step.split) == step.split
 
 
-# ---- step reward model ------------------------------------------------------------------------------------------------
+# ---- step reward model ----
 
 
 def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
@@ -113,7 +113,7 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
     assert tokenizer.decode(second.ids) == "<bos>3*9+6?\n3*9=7;;7+6=3;\\boxed{3}"
 
 
-# ---- measurement ------------------------------------------------------------------------------------------------------
+# ---- measurement ----
 
 STEPS = [check_steps("3*9+6?", response) for response in ("3*9=7;7=7;7+6=3;", "3*9+6=3;", "3*9=8;" + "8=8;" * 9)]
 
@@ -135,7 +135,7 @@ def test_scores_are_summarised_by_kind_and_place():
     assert result["by_place"] == {}
 
 
-# ---- quickstart -------------------------------------------------------------------------------------------------------
+# ---- quickstart ----
 
 
 def measured(accuracy="1010", histogram=None, geometric=0.5, cut_off=0.0, scorers=("step_rm",)):
@@ -186,7 +186,7 @@ def test_a_share_counts_bounds_and_the_open_end():
     assert (report.share(steps, 0, 2), report.share(steps, 3, 3), report.share(steps, 4)) == (0.25, 0.5, 0.25)
 
 
-# ---- length study -----------------------------------------------------------------------------------------------------
+# ---- length study ----
 
 
 def finished(run, end, curve=(4.0, 5.0)):
@@ -284,7 +284,7 @@ def test_finished_runs_are_not_run_again_and_a_failed_one_does_not_stop_the_othe
     assert (folder / "runs" / "honest_weibull_seed0" / "checkpoints").exists()
 
 
-# ---- phases of the quickstarts ----------------------------------------------------------------------------------------
+# ---- phases of the quickstarts ----
 
 
 def phases(out, commands, knob="1"):

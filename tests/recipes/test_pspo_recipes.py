@@ -80,7 +80,7 @@ def checked(call):
     return config
 
 
-# ---- policy -----------------------------------------------------------------------------------------------------------
+# ---- policy ----
 
 
 def test_the_ppo_recipe_has_the_settings_of_the_released_code(started, step_rm):
@@ -126,7 +126,7 @@ def test_variants_of_the_ppo_recipe_are_configurations_that_work(started, step_r
     checked(started("pspo_wrs_ppo.sh", "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0])
 
 
-# ---- step reward model ------------------------------------------------------------------------------------------------
+# ---- step reward model ----
 
 
 def test_the_step_rm_recipe_converts_the_labels_and_trains_as_the_released_code(started, tmp_path):
@@ -151,7 +151,7 @@ def test_the_step_rm_recipe_takes_converted_steps_and_other_formats(started):
     assert convert[2] == "--math-shepherd"
 
 
-# ---- supervised start -------------------------------------------------------------------------------------------------
+# ---- supervised start ----
 
 
 def test_the_sft_recipe_is_a_configuration_of_verls_sft_trainer(started):
@@ -176,7 +176,7 @@ def test_a_gpu_recipe_without_arguments_is_refused_and_says_that_it_was_never_ru
     assert done.returncode == 2 and "NEVER RUN ON A GPU" in done.stdout
 
 
-# ---- CPU --------------------------------------------------------------------------------------------------------------
+# ---- CPU ----
 
 
 @pytest.mark.parametrize("shape", length_study.SHAPES)

@@ -18,11 +18,20 @@ import random
 import pytest
 
 from recipes.pspo_wrs import task
-from recipes.pspo_wrs.task import SUPERFLUOUS, USEFUL, WRONG, Writer, check_steps, token_count, write_solution
-from recipes.quickstart.task import draw_misconceptions, generate_problems, outcome_reward, parse_prompt
+from recipes.pspo_wrs.task import (
+    SUPERFLUOUS,
+    USEFUL,
+    WRONG,
+    Writer,
+    check_steps,
+    generate_problems,
+    token_count,
+    write_solution,
+)
+from recipes.quickstart.task import draw_misconceptions, outcome_reward, parse_prompt, split_of
 from recipes.quickstart.tokenizer import build_tokenizer
 
-PROMPT = "3*9+6*7?"
+PROMPT = "8+4-3+1?"
 
 
 def kinds(response, prompt=PROMPT):
@@ -32,21 +41,21 @@ def kinds(response, prompt=PROMPT):
 @pytest.mark.parametrize(
     ("response", "expected"),
     [
-        (r"3*9=7;7+6=3;3*7=1;\boxed{1}", [USEFUL] * 3),
-        (r"3*9+6=3;3*7=1;\boxed{1}", [USEFUL] * 2),
-        (r"3*9+6*7=1;\boxed{1}", [USEFUL]),
-        (r"3*9=7;7=7;7=7;7+6=3;3*7=1;1=1;\boxed{1}", [USEFUL, *[SUPERFLUOUS] * 2, *[USEFUL] * 2, SUPERFLUOUS]),
+        (r"8+4=2;2-3=9;9+1=0;\boxed{0}", [USEFUL] * 3),
+        (r"8+4-3=9;9+1=0;\boxed{0}", [USEFUL] * 2),
+        (r"8+4-3+1=0;\boxed{0}", [USEFUL]),
+        (r"8+4=2;2=2;2=2;2-3=9;9+1=0;0=0;\boxed{0}", [USEFUL, *[SUPERFLUOUS] * 2, *[USEFUL] * 2, SUPERFLUOUS]),
     ],
     ids=["single operations", "a larger step", "all at once", "restatements"],
 )
 def test_the_same_problem_has_right_solutions_of_different_lengths(response, expected):
     assert kinds(response) == expected
-    assert outcome_reward(response, "1") == 1.0
+    assert outcome_reward(response, "0") == 1.0
 
 
 @pytest.mark.parametrize(
     "step",
-    ["3*9=8;", "4*9=6;", "3*8=4;", "3*9-6=1;", "3=4;", "4=4;", "nonsense;", "3*9=7", r"3*9=7;\boxed{7}", "3 *9=7;"],
+    ["8+4=3;", "7+4=1;", "8+3=1;", "8+4+3=5;", "8=9;", "9=9;", "nonsense;", "8+4=2", r"8+4=2;\boxed{2}", "8 +4=2;"],
     ids=["result", "value", "operation", "second operation", "restated", "other value", "text", "unfinished", "early"]
     + ["spelling"],
 )
@@ -55,18 +64,18 @@ def test_a_wrong_step_is_wrong(step):
 
 
 def test_a_step_behind_a_wrong_one_is_judged_by_itself():
-    assert kinds(r"3*9=8;8+6=4;4*7=8;\boxed{8}") == [WRONG, USEFUL, USEFUL]
-    assert kinds("3*9=8;8=8;7=7;") == [WRONG, SUPERFLUOUS, WRONG]
+    assert kinds(r"8+4=3;3-3=0;0+1=1;\boxed{1}") == [WRONG, USEFUL, USEFUL]
+    assert kinds("8+4=3;3=3;2=2;") == [WRONG, SUPERFLUOUS, WRONG]
 
 
 def test_the_answer_belongs_to_the_last_step_and_must_be_its_result():
-    steps = check_steps(PROMPT, r"3*9+6=3;3*7=1;\boxed{2}")
-    assert [step.text for step in steps] == ["3*9+6=3;", r"3*7=1;\boxed{2}"]
+    steps = check_steps(PROMPT, r"8+4-3=9;9+1=0;\boxed{2}")
+    assert [step.text for step in steps] == ["8+4-3=9;", r"9+1=0;\boxed{2}"]
     assert [step.kind for step in steps] == [USEFUL, WRONG]
 
 
 def test_steps_beyond_the_last_operation_are_wrong():
-    assert kinds("3*9+6*7=1;1+2=3;") == [USEFUL, WRONG]
+    assert kinds("8+4-3+1=0;0+2=2;") == [USEFUL, WRONG]
 
 
 def test_without_a_response_there_is_no_step():
@@ -74,14 +83,14 @@ def test_without_a_response_there_is_no_step():
 
 
 def test_labels_of_the_two_labellers_differ_in_superfluous_steps_only():
-    steps = check_steps(PROMPT, "3*9=7;7=7;7+6=4;")
+    steps = check_steps(PROMPT, "8+4=2;2=2;2-3=8;")
     assert [step.label() for step in steps] == [1, 0, -1]
     assert [step.label(lenient=True) for step in steps] == [1, 1, -1]
 
 
 def solutions(writer, mean_error=0.0, count=300):
     misconceptions, rng = draw_misconceptions(mean_error, 123), random.Random(0)
-    problems = generate_problems("sft", count, 0, task.OPERATIONS)
+    problems = generate_problems("sft", count, 0)
     return [(problem, write_solution(problem, misconceptions, writer, rng)) for problem in problems]
 
 
@@ -115,6 +124,15 @@ def test_tokens_are_counted_as_the_tokenizer_counts_them():
         assert token_count(solution) == len(tokenizer(solution, add_special_tokens=False)["input_ids"])
 
 
-def test_the_problems_are_those_of_the_quickstart():
-    problem = parse_prompt(PROMPT)
-    assert problem.answer == 1
+def test_problems_are_read_back_differ_and_keep_to_their_split():
+    problems = generate_problems("test", 200, 0)
+    assert len({problem.prompt for problem in problems}) == 200
+    for problem in problems:
+        assert parse_prompt(problem.prompt) == problem and split_of(problem.prompt) == "test"
+        assert len(problem.operations) in task.OPERATIONS
+        assert all(operator in "+-" and operand in task.OPERANDS for operator, operand in problem.operations)
+
+
+def test_demonstrations_may_repeat_a_problem():
+    problems = generate_problems("sft", 3000, 0, unique=False)
+    assert len(problems) == 3000 > len({problem.prompt for problem in problems})
