@@ -89,7 +89,11 @@ def failure_info(reasons: Sequence[str]) -> dict[str, Any]:
 
 
 def pspo_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Metrics of the responses of a step. Responses that were not judged do not count for ``acc``."""
+    """Metrics of the responses of a step: means over those that have a value.
+
+    A response without a reward has no score, and one that the verifier could not judge no ``acc``, whatever number
+    stands there for verl.
+    """
     metrics: dict[str, float] = {}
     counts = [info["n_steps"] for info in infos]
     if not counts:
@@ -97,8 +101,9 @@ def pspo_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     metrics["pspo/n_steps/mean"] = sum(counts) / len(counts)
     metrics["pspo/n_steps/max"] = max(counts)
     for name in MEANS:
-        judged = [info for info in infos if not (name == "acc" and info.get("grader_failure"))]
-        values = [float(info[name]) for info in judged if info.get(name) is not None]
+        missing = {"acc": "grader_failure", "score": FAILURE, "outcome_reward": FAILURE}.get(name)
+        known = [info for info in infos if not (missing and info.get(missing))]
+        values = [float(info[name]) for info in known if info.get(name) is not None]
         if values:
             metrics[f"pspo/{name}"] = sum(values) / len(values)
     return metrics

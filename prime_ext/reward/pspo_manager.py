@@ -42,6 +42,9 @@ from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
 
+# Responses without a reward that each reward worker writes a line about.
+WARNINGS = 20
+
 
 @register(MANAGER)
 class PSPORewardManager(RewardManagerBase):
@@ -74,6 +77,7 @@ class PSPORewardManager(RewardManagerBase):
         self._cutter = ResponseCutter(self.settings.steps, tokenizer)
         self._price = ChainPricing(self.settings)
         self._log = ResponseLog(self.settings.log_path) if self.settings.log_path else None
+        self._failures = 0
         self._scorer = scorer or connect(
             scorer_settings, self.settings.batching, self.settings.actor, reward_router_address
         )
@@ -105,7 +109,10 @@ class PSPORewardManager(RewardManagerBase):
                 bonus = self.settings.outcome_coefficient * float(verdict["acc"])
         reward = 0.0 if reasons or priced is None else priced.reward + bonus
         if reasons:
-            logger.warning("a response of %d steps has no reward: %s", len(cut.texts), "; ".join(reasons))
+            self._failures += 1
+            # All of them are in the metrics and in the log of responses.
+            level = logging.WARNING if self._failures <= WARNINGS else logging.DEBUG
+            logger.log(level, "a response of %d steps has no reward: %s", len(cut.texts), "; ".join(reasons))
         info = {
             **(verdict or {}),
             **step_info(cut, len(ids)),

@@ -71,8 +71,8 @@ class ResponseCutter:
         pieces = self._text.pieces(ids)
         if self._ids:
             ends = _ends_at(ids, self._ids)
-            starts = [0, *(end + 1 for end in ends[:-1])]
-            return Cut(tuple("".join(pieces[at : end + 1]) for at, end in zip(starts, ends, strict=True)), tuple(ends))
+            starts = [0, *(end + 1 for end in ends)]
+            return Cut(tuple("".join(pieces[at : end + 1]) for at, end in zip(starts, ends, strict=False)), tuple(ends))
         text, settings = "".join(pieces), self._settings
         timed_out = False
         try:

@@ -36,9 +36,11 @@ from prime_ext.chain_settings import (
     shaping_settings,
 )
 from prime_ext.preflight_async import PRIME_MODES
+from prime_ext.pspo_settings import ActorSettings, BatchingSettings, PSPOSettings
 from prime_ext.reward_settings import OutcomeSettings, ProcessSettings, SegmentSettings, SelectionSettings, StepSettings
 from prime_ext.settings import FilterSettings, PrimeSettings, PRMSettings
 from prime_ext.settings_checks import SettingsError
+from prime_ext.step_rm.scorers.settings import ScorerSettings
 
 FOLDER = Path(prime_ext.config.__file__).parent
 VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
@@ -97,9 +99,32 @@ ADDED_FOR_CPU = {
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.num_gpus",
 }
+CHANGED_FOR_PSPO = {
+    "actor_rollout_ref.actor.optim.lr": 1.41e-5,
+    "actor_rollout_ref.actor.ppo_epochs": 4,
+    "actor_rollout_ref.actor.use_dynamic_bsz": True,
+    "algorithm.kl_ctrl.kl_coef": 0.2,
+    "algorithm.kl_ctrl.target_kl": 6.0,
+    "algorithm.kl_ctrl.type": "adaptive",
+    "algorithm.lam": 0.95,
+    "algorithm.use_kl_in_reward": True,
+    "critic.cliprange_value": 0.2,
+    "critic.model.path": "${actor_rollout_ref.model.path}",
+    "critic.optim.lr": "${actor_rollout_ref.actor.optim.lr}",
+    "data.seed": 1,
+    "reward.custom_reward_function.path": "pkg://prime_ext.reward.compute_score",
+    "reward.reward_manager.name": "pspo_wrs",
+    "trainer.experiment_name": "pspo_wrs",
+    "trainer.logger": ["console", "tensorboard"],
+    "trainer.project_name": "prime_ext",
+    "trainer.v1.trainer_mode": "pspo_sync",
+}
+PRIME_SECTIONS, PSPO_SECTIONS = {"prime", "prm"}, {"pspo", "step_scorer"}
 EXPECTED = {
-    "prime_trainer": (CHANGED_FOR_PRIME, set()),
-    "prime_trainer_cpu": (CHANGED_FOR_PRIME | CHANGED_FOR_CPU, ADDED_FOR_CPU),
+    "prime_trainer": (CHANGED_FOR_PRIME, PRIME_SECTIONS),
+    "prime_trainer_cpu": (CHANGED_FOR_PRIME | CHANGED_FOR_CPU, PRIME_SECTIONS | ADDED_FOR_CPU),
+    "pspo_trainer": (CHANGED_FOR_PSPO, PSPO_SECTIONS),
+    "pspo_trainer_cpu": (CHANGED_FOR_PSPO | CHANGED_FOR_CPU, PSPO_SECTIONS | ADDED_FOR_CPU),
 }
 
 
@@ -113,9 +138,14 @@ def verl():
     return load("verl.trainer.config", "ppo_trainer")
 
 
-@pytest.fixture(scope="module", params=sorted(EXPECTED))
+@pytest.fixture(scope="module", params=["prime_trainer", "prime_trainer_cpu"])
 def composed(request):
     return request.param, load("prime_ext.config", request.param)
+
+
+@pytest.fixture(scope="module", params=["pspo_trainer", "pspo_trainer_cpu"])
+def pspo(request):
+    return load("prime_ext.config", request.param)
 
 
 def differences(base, ours, prefix=""):
@@ -136,13 +166,13 @@ def differences(base, ours, prefix=""):
     return gone, changed, added
 
 
-def test_of_verls_keys_none_is_lost_and_exactly_the_listed_ones_differ(verl, composed):
-    name, ours = composed
+@pytest.mark.parametrize("name", EXPECTED)
+def test_of_verls_keys_none_is_lost_and_exactly_the_listed_ones_differ(verl, name):
     expected_changes, expected_additions = EXPECTED[name]
-    gone, changed, added = differences(verl, ours)
+    gone, changed, added = differences(verl, load("prime_ext.config", name))
     assert not gone
     assert changed == expected_changes
-    assert added == {"prime", "prm"} | expected_additions
+    assert added == expected_additions
 
 
 CHAINS = ("plain", "pspo_wrs", "cn_ppo", "pspo_released")
@@ -254,6 +284,35 @@ def test_the_prm_follows_the_policy_unless_told_otherwise(composed):
     assert config.prm.reference_path == "/models/prm"
 
 
+def test_keys_and_settings_of_the_reward_manager_are_the_same(pspo):
+    assert set(pspo["pspo"]) == names_of(PSPOSettings)
+    sections = {"steps": StepSettings, "batching": BatchingSettings, "actor": ActorSettings}
+    sections |= {"accumulation": AccumulationSettings, "shaping": ShapingSettings}
+    for section, cls in sections.items():
+        assert set(pspo["pspo"][section]) == names_of(cls)
+    assert set(pspo["step_scorer"]) == names_of(ScorerSettings)
+    settings = PSPOSettings.from_mapping(pspo["pspo"])
+    assert not settings.pays_tokens and settings.outcome_coefficient == 0
+
+
+def test_the_papers_reward_is_the_default_and_one_override_chooses_another(pspo):
+    chain = pspo["pspo"]
+    assert (chain["accumulation"]["mode"], chain["shaping"]["name"]) == ("geometric", "weibull")
+    for name in CHAINS:
+        with initialize_config_module("prime_ext.config", version_base=None):
+            other = OmegaConf.to_container(compose("pspo_trainer", [f"chain@pspo={name}"]).pspo)
+            there = OmegaConf.to_container(compose("prime_trainer", [f"chain@prime.process={name}"]).prime.process)
+        assert all(other[section] == there[section] for section in ("accumulation", "shaping"))
+        assert all(other[key] == chain[key] for key in chain if key not in ("accumulation", "shaping"))
+
+
+def test_the_manager_can_be_added_to_prime():
+    added = ["+pspo=pspo", "+step_scorer=step_scorer", "chain@pspo=cn_ppo", "chain@prime.process=pspo_wrs"]
+    with initialize_config_module("prime_ext.config", version_base=None):
+        config = compose("prime_trainer_cpu", added)
+    assert (config.pspo.shaping.name, config.prime.process.shaping.name) == ("gaussian", "weibull")
+
+
 def uncommented_keys(path):
     """Keys of our own sections with no comment line above them; keys of one block, without a blank line, share one."""
     lines = path.read_text().splitlines()
@@ -271,7 +330,13 @@ def uncommented_keys(path):
     return found
 
 
-COMMENTED = ["prime/prime.yaml", "prm/implicit_prm.yaml", *(f"chain/{name}.yaml" for name in CHAINS)]
+COMMENTED = [
+    "prime/prime.yaml",
+    "prm/implicit_prm.yaml",
+    "pspo/pspo.yaml",
+    "step_scorer/step_scorer.yaml",
+    *(f"chain/{name}.yaml" for name in CHAINS),
+]
 
 
 @pytest.mark.parametrize("name", COMMENTED)

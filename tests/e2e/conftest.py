@@ -11,9 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Makes the harness importable; `tests` itself is no package, because verl installs one of that name."""
+"""Makes the harness and the tiny step reward models importable; `tests` itself is no package, because verl installs one
+of that name."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "step_rm")]

@@ -42,11 +42,18 @@ def write_inputs(folder: Path) -> None:
         write_parquet(folder / f"{name}.parquet", rl_rows(name, problems))
 
 
-def command(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> list[str]:
+def command(
+    inputs: Path,
+    output: Path,
+    overrides: list[str],
+    module: str = "prime_ext.train",
+    config: str = "prime_trainer_cpu",
+) -> list[str]:
     """The command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
+    of_the_prm = ["prm.mini_batch_size=2", "prm.optim.lr=1e-3", "prm.optim.lr_warmup_steps=2"]
     return [
-        sys.executable, "-u", "-m", module, *stock, "--config-name=prime_trainer_cpu",
+        sys.executable, "-u", "-m", module, *stock, f"--config-name={config}",
         f"data.train_files={inputs}/train.parquet",
         f"data.val_files={inputs}/val.parquet",
         "data.train_batch_size=4",
@@ -55,9 +62,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str = "pri
         f"actor_rollout_ref.model.path={inputs}/model",
         "actor_rollout_ref.actor.ppo_mini_batch_size=4",
         "actor_rollout_ref.actor.optim.lr=1e-3",
-        "prm.mini_batch_size=2",
-        "prm.optim.lr=1e-3",
-        "prm.optim.lr_warmup_steps=2",
+        *(of_the_prm if config.startswith("prime") else []),
         "+reward.custom_reward_function.reward_kwargs.modules=[parity_verifier]",
         "trainer.logger=[console,file]",
         "trainer.val_before_train=false",
@@ -85,13 +90,19 @@ def environment(output: Path) -> dict[str, str]:
     }
 
 
-def run(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> None:
+def run(
+    inputs: Path,
+    output: Path,
+    overrides: list[str],
+    module: str = "prime_ext.train",
+    config: str = "prime_trainer_cpu",
+) -> None:
     """Run to the end; a failure shows the end of the log."""
     output.mkdir(parents=True, exist_ok=True)
     log = output / "log.txt"
     with log.open("a") as stream:
         done = subprocess.run(
-            command(inputs, output, overrides, module), env=environment(output), stdout=stream, stderr=stream,
+            command(inputs, output, overrides, module, config), env=environment(output), stdout=stream, stderr=stream,
             timeout=TIMEOUT, check=False, start_new_session=True,
         )  # fmt: skip
     assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])

@@ -490,3 +490,24 @@ def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(change
 
 def test_the_label_map_of_our_own_models_is_the_released_one():
     assert ID2LABEL == {0: "-1", 1: "0", 2: "1"}
+
+
+def test_calls_that_are_computed_together_do_not_fail_together(model_path, monkeypatch):
+    scorer = LocalScorer(model_path)
+    whole, together = scorer.score_now, []
+
+    def break_on_poison(chains):
+        together.append(len(chains))
+        if any("poison" in step for chain in chains for step in chain.steps):
+            raise StepRMError("scores that are not finite numbers")
+        return whole(chains)
+
+    monkeypatch.setattr(scorer, "score_now", break_on_poison)
+
+    async def ask():
+        calls = [[CHAINS[0]], [Chain(("poison",))], [CHAINS[3]]]
+        return await asyncio.gather(*(scorer.score(call) for call in calls), return_exceptions=True)
+
+    first, broken, third = asyncio.run(ask())
+    assert isinstance(broken, StepRMError) and together == [3, 1, 1, 1]
+    assert first == whole([CHAINS[0]]) and third == whole([CHAINS[3]])

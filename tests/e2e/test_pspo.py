@@ -1,0 +1,117 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PSPO-WRS with a tiny step reward model, through prime_ext's main, through verl's, and inside PRIME."""
+
+import json
+import math
+
+import e2e_harness as harness
+import pytest
+from tiny_step_rm import save_bert
+
+from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.pairs import PairFormat
+
+pytestmark = pytest.mark.slow
+
+SHORT = ["trainer.total_training_steps=2", "trainer.total_epochs=50", "trainer.save_freq=-1"]
+# Two kinds of delimiters, so that also an untrained policy writes steps.
+STEPS = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]', "pspo.accumulation.single_step=keep"]
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    harness.write_inputs(tmp_path)
+    model = save_bert(tmp_path / "step_rm")
+    (model / FILE).write_text(Description(PairFormat(max_length=64), 1.0, (-1, 0, 1)).to_json())
+    return tmp_path
+
+
+def scorer(inputs):
+    return [*STEPS, f"step_scorer.model_path={inputs}/step_rm", f"pspo.log_path={inputs}/run/responses"]
+
+
+def logged_responses(inputs):
+    files = list((inputs / "run" / "responses").iterdir())
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def test_ppo_with_rewards_at_step_ends(inputs):
+    """As the paper, with critic and GAE, but for where the reward is paid, and half a point for the right answer."""
+    overrides = [
+        *SHORT,
+        *scorer(inputs),
+        "pspo.accumulation.place=step_ends",
+        "pspo.outcome_coefficient=0.5",
+        "trainer.test_freq=2",
+    ]
+    harness.run(inputs, inputs / "run", overrides, config="pspo_trainer_cpu")
+    metrics = harness.metrics(inputs / "run")
+    assert sorted(metrics) == [1, 2]
+    for step in (1, 2):
+        logged = metrics[step]
+        names = ("n_steps/mean", "score", "acc", "step_score", "chain_score", "chain_factor", "steps_3_to_5")
+        assert all(math.isfinite(logged[f"pspo/{name}"]) for name in names)
+        # The verifier of this task is made to fail on some responses; what needs it is dropped.
+        assert logged["pspo/reward_failure"] == logged["pspo/dropped"] / 4
+        # What is paid at step ends adds up to what the manager said.
+        assert logged["critic/score/mean"] == pytest.approx(logged["pspo/score"], abs=1e-5)
+        assert logged["actor/grad_norm"] > 0 and math.isfinite(logged["critic/vf_loss"])
+    # verl's own way: means of the manager's numbers over the validation set.
+    validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
+    assert {"acc", "reward", "n_steps", "chain_score", "steps_2", "reward_failure"} <= validation
+    lines = logged_responses(inputs)
+    assert len(lines) == 2 * 4 + 4
+    for line in lines:
+        assert line["failure"] in ("", "verifier: made to fail") and line["n_steps"] == len(line["steps"])
+        whole = 0.0 if line["failure"] else line["chain_reward"] + line["outcome_reward"]
+        assert line["score"] == pytest.approx(whole)
+        assert sum(step["paid"] for step in line["steps"]) == pytest.approx(line["chain_reward"])
+
+
+def test_verls_own_main_and_trainer_with_grpo(inputs):
+    overrides = [
+        *SHORT,
+        *scorer(inputs),
+        "trainer.v1.trainer_mode=sync",
+        "pspo.on_failure=zero",
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.rollout.n=2",
+    ]
+    harness.run(inputs, inputs / "run", overrides, "verl.trainer.main_ppo", "pspo_trainer_cpu")
+    metrics = harness.metrics(inputs / "run")
+    scores = [line["score"] for line in logged_responses(inputs)]
+    assert len(scores) == 2 * 4 * 2 and sum(scores) > 0
+    assert sum(metrics[step]["critic/score/mean"] for step in (1, 2)) / 2 == pytest.approx(
+        sum(scores) / len(scores), abs=1e-5
+    )
+
+
+def test_inside_prime_the_labels_are_the_verdicts(inputs):
+    overrides = [
+        *SHORT,
+        "+pspo=pspo",
+        "+step_scorer=step_scorer",
+        "reward.reward_manager.name=pspo_wrs",
+        *scorer(inputs),
+        "prime.filter.enable=false",
+    ]
+    harness.run(inputs, inputs / "run", overrides)
+    metrics = harness.metrics(inputs / "run")
+    lines = logged_responses(inputs)
+    assert {line["acc"] for line in lines} <= {0.0, 1.0} and any(0 < line["score"] < 1 for line in lines)
+    for step in (1, 2):
+        assert metrics[step]["prime/accuracy/before_filter"] == pytest.approx(metrics[step]["pspo/acc"], abs=1e-6)
+        assert metrics[step]["critic/score/mean"] == pytest.approx(metrics[step]["pspo/score"], abs=1e-5)
+        assert math.isfinite(metrics[step]["prm/loss"])

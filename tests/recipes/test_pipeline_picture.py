@@ -1,0 +1,70 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The picture of how process rewards are composed: its lines are configurations that work, and it is written."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from prime_ext.pspo_settings import PSPOSettings
+from prime_ext.reward_settings import GRANULARITIES
+from prime_ext.settings import PrimeSettings
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "draw_process_rewards.py"
+
+
+@pytest.fixture(scope="module")
+def picture():
+    spec = importlib.util.spec_from_file_location("draw_process_rewards", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_line_goes_through_one_value_of_each_column(picture):
+    for _, values in picture.METHODS.values():
+        assert len(values) == len(picture.COLUMNS)
+        assert all(value in column[2] for value, column in zip(values, picture.COLUMNS, strict=True))
+    assert set(picture.COLUMNS[1][2]) <= set(GRANULARITIES)
+
+
+PLACES = {"tokens": "tokens", "step ends": "step_ends", "last token": "last_token"}
+
+
+def test_the_lines_are_legal_settings(picture):
+    for name, (_, values) in picture.METHODS.items():
+        scorer, granularity, accumulation, shape, place, estimator = values
+        if scorer == "verifier":
+            continue
+        prefix, config = ("prime.process", "prime_trainer") if scorer == "implicit PRM" else ("pspo", "pspo_trainer")
+        overrides = [f"{prefix}.accumulation.mode={accumulation}", f"{prefix}.shaping.name={shape}"]
+        if accumulation != "none":
+            overrides.append(f"{prefix}.accumulation.place={PLACES[place]}")
+        if prefix == "prime.process":
+            overrides += [f"{prefix}.granularity={granularity}", f"{prefix}.estimator={estimator}"]
+            overrides += [f"{prefix}.step_score=sigmoid"] if accumulation != "none" else []
+            overrides += [f"{prefix}.credit=min_form"] if "min-form" in name else []
+        with initialize_config_module("prime_ext.config", version_base=None):
+            composed = compose(config, overrides)
+        section, settings = ("prime", PrimeSettings) if prefix == "prime.process" else ("pspo", PSPOSettings)
+        assert settings.from_mapping(OmegaConf.to_container(composed[section], resolve=True))
+
+
+def test_the_picture_is_written_where_it_is_wanted_and_the_command_says_so(picture, tmp_path, capsys):
+    picture.main(["--out", str(tmp_path / "pipeline.png")])
+    assert (tmp_path / "pipeline.png").read_bytes()[:4] == b"\x89PNG"
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'pipeline.png'}\n"

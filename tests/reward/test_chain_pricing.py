@@ -1,0 +1,117 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The reward manager and the implicit PRM's pipeline make the same rewards of the same step scores."""
+
+import copy
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from pspo_rows import configuration
+
+from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.step_credit import StepCredit
+from prime_ext.algorithms.step_scores import StepScore
+from prime_ext.algorithms.steps import step_spans
+from prime_ext.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
+from prime_ext.pspo_settings import PSPOSettings
+from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
+from prime_ext.settings_checks import SettingsError
+
+
+@functools.cache
+def default_section():
+    return OmegaConf.to_container(configuration().pspo, resolve=True)
+
+
+def settings_with(**values):
+    section = copy.deepcopy(default_section())
+    for key, value in values.items():
+        *parents, name = key.split("__")
+        functools.reduce(dict.__getitem__, parents, section)[name] = value
+    return PSPOSettings.from_mapping(section)
+
+
+def priced(scores, **values):
+    return ChainPricing(settings_with(**values))(scores)
+
+
+def through_the_implicit_pipeline(scores, settings):
+    """Token rewards whose sums over steps are the logits of the scores, two tokens to a step."""
+    logits = [math.log(score / (1 - score)) for score in scores]
+    reward_BT = torch.tensor([[x for logit in logits for x in (logit, 0.0)]], dtype=torch.float64)
+    boundary_BT = torch.tensor([[False, True] * len(scores)])
+    mask_BT = torch.ones_like(reward_BT)
+    shaping = ProcessShaping(
+        "step",
+        credit=StepCredit(settings.credit, settings.credit_temperature, settings.credit_threshold or 0.0),
+        score=StepScore("sigmoid"),
+        chain=ChainReward(**chain_arguments(settings.accumulation, settings.shaping)),
+        place=settings.accumulation.place,
+    )
+    return shaping(reward_BT, mask_BT, step_spans(boundary_BT, mask_BT))[0][0]
+
+
+LEGAL = []
+for mode, shape, place, credit in itertools.product(ACCUMULATIONS, SHAPES, ("last_token", "step_ends"), CREDITS):
+    threshold = 0.5 if "clip" in credit else None
+    values = {
+        "accumulation__mode": mode,
+        "shaping__name": shape,
+        "accumulation__place": place,
+        "credit": credit,
+        "credit_threshold": threshold,
+    }
+    LEGAL.append(values)
+
+
+@pytest.mark.parametrize("mode", ACCUMULATIONS)
+def test_both_scorers_go_through_the_same_functions(mode):
+    scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
+    for values in LEGAL:
+        if values["accumulation__mode"] != mode:
+            continue
+        try:
+            settings = settings_with(**values)
+        except SettingsError:
+            continue
+        tried += 1
+        ours = ChainPricing(settings)(scores)
+        theirs_T = through_the_implicit_pipeline(scores, settings)
+        assert ours.reward == pytest.approx(float(theirs_T.sum()), abs=1e-9), values
+        if settings.pays_tokens:
+            assert theirs_T[1::2].tolist() == pytest.approx(list(ours.paid), abs=1e-9), values
+        else:
+            assert ours.paid == () and float(theirs_T[-1]) == pytest.approx(ours.reward, abs=1e-9)
+    assert tried == (18 if mode == "none" else 12)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), max_size=40), st.sampled_from(["weibull", "gaussian", "none"]))
+def test_rewards_of_bounded_shapes_lie_between_0_and_1(scores, shape):
+    result = priced(scores, shaping__name=shape, accumulation__place="step_ends")
+    assert 0.0 <= result.reward <= 1.0 + 1e-12 and result.reward == pytest.approx(math.fsum(result.paid), abs=1e-9)
+
+
+def test_no_steps():
+    assert priced([]) == PricedChain(0.0, 0.0, 0.0) and priced([], accumulation__mode="none").score is None
+
+
+def test_a_score_of_0_makes_a_geometric_mean_of_0_and_not_an_error():
+    assert priced([0.9, 0.0, 0.9]).reward == 0.0

@@ -1,0 +1,225 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the pspo_* trainers make of the manager's extra info: rewards at tokens, responses that leave, metrics."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fake_queue import FakeQueue
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf, open_dict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
+
+import prime_ext.plugin  # noqa: F401
+from prime_ext.pspo_settings import PSPOSettings
+from prime_ext.settings import SettingsError
+from prime_ext.trainer.pspo_batch import ScoringFailed, scored_rows, token_rewards
+from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
+
+SCORER = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
+SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
+SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
+
+
+@pytest.fixture(scope="module")
+def composed():
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return compose("pspo_trainer_cpu", [*SCORER, *SIZES])
+
+
+@pytest.fixture
+def settings(composed):
+    def build(**changes):
+        config = composed.copy()
+        for key, value in changes.items():
+            OmegaConf.update(config, f"pspo.{key.replace('__', '.')}", value)
+        return PSPOSettings.from_mapping(OmegaConf.to_container(config.pspo, resolve=True))
+
+    return build
+
+
+def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
+    return {
+        "n_steps": len(paid),
+        "n_tokens": n_tokens,
+        "step_ends": json.dumps(ends),
+        "step_rewards": json.dumps(paid),
+        "chain_reward": sum(paid) if not failure else None,
+        "outcome_reward": outcome,
+        "score": sum(paid) + outcome,
+        "reward_failure": float(bool(failure)),
+        "failure_detail": failure,
+    }
+
+
+# ---- rewards at tokens ----------------------------------------------------------------------------------------------
+
+
+def test_steps_are_paid_at_their_last_tokens_and_the_answer_at_the_end(settings):
+    ends = settings(accumulation__place="step_ends")
+    assert token_rewards(info(outcome=1.0), 4, ends).tolist() == [0.0, 0.25, 0.0, 1.5]
+    assert token_rewards(info(), 4, settings(accumulation__mode="none", shaping__name="none")).tolist() == [
+        0.0,
+        0.25,
+        0.0,
+        0.5,
+    ]
+
+
+def test_steps_that_share_a_token_are_both_paid_there(settings):
+    ends = settings(accumulation__place="step_ends")
+    assert token_rewards(info((0.25, 0.5, 0.25), (1, 1, 3)), 4, ends).tolist() == [0.0, 0.75, 0.0, 0.25]
+
+
+def test_equal_shares_of_all_tokens(settings):
+    tokens = settings(accumulation__place="tokens")
+    assert token_rewards(info(outcome=1.0), 4, tokens).tolist() == [0.1875, 0.1875, 0.1875, 1.1875]
+
+
+@pytest.mark.parametrize("place", ["step_ends", "tokens"])
+def test_no_steps_or_no_reward_pay_nothing(settings, place):
+    where = settings(accumulation__place=place)
+    assert token_rewards(info((), ()), 4, where).tolist() == [0.0] * 4
+    assert token_rewards(info(failure="no answer"), 4, where).tolist() == [0.0] * 4
+
+
+def test_the_steps_of_another_output_are_refused(settings):
+    with pytest.raises(ValueError, match="a response of 4 tokens cannot be paid in one of 9, .*place=last_token"):
+        token_rewards(info(), 9, settings(accumulation__place="step_ends"))
+
+
+# ---- responses without a reward -------------------------------------------------------------------------------------
+
+UIDS = ["a", "a", "b", "b", "c"]
+INFOS = [info(), info(failure="no answer in 60 s"), info(), info(), info(failure="HTTP 500")]
+
+
+def test_drop_leaves_out_what_could_not_be_scored_and_who_is_then_alone(settings, caplog):
+    assert scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
+    assert scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
+    assert "2 of 5 responses could not be scored, the first because of: no answer in 60 s" in caplog.text
+
+
+def test_a_response_that_was_alone_from_the_start_stays(settings):
+    assert scored_rows(["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True) == [0]
+
+
+def test_zero_keeps_all_and_warns_above_the_rate_only(settings, caplog):
+    assert scored_rows(UIDS, INFOS, settings(on_failure="zero", warn_rate=0.4), compares=True) == [0, 1, 2, 3, 4]
+    assert caplog.text == ""
+    scored_rows(UIDS, INFOS, settings(on_failure="zero", warn_rate=0.39), compares=True)
+    assert "pspo.on_failure=zero" in caplog.text
+
+
+def test_stop_ends_the_run_with_the_reason(settings):
+    with pytest.raises(ScoringFailed, match="2 of 5 .* no answer in 60 s; pspo.on_failure is stop"):
+        scored_rows(UIDS, INFOS, settings(on_failure="stop"), compares=False)
+
+
+def test_a_batch_of_failures_ends_the_run_even_with_drop(settings):
+    with pytest.raises(ScoringFailed, match="no response is left to train on: 1 of 1 .* HTTP 500"):
+        scored_rows(["c"], INFOS[4:], settings(), compares=False)
+
+
+def test_nothing_happens_without_failures(settings):
+    assert scored_rows(["a", "b"], [info(), info()], settings(on_failure="stop"), compares=True) == [0, 1]
+
+
+# ---- the trainers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make(composed, monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+
+    def build(**changes):
+        config = composed.copy()
+        with open_dict(config):
+            for key, value in changes.items():
+                OmegaConf.update(config, key, value, force_add=True)
+        OmegaConf.resolve(config)
+        return get_trainer_cls(config.trainer.v1.trainer_mode)(config)
+
+    return build
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+def test_the_trainers_are_verls_of_that_mode(make, mode):
+    trainer = make(**{"trainer.v1.trainer_mode": f"pspo_{mode}"})
+    assert isinstance(trainer, PSPOTrainerMixin) and trainer.trainer_mode == mode and trainer.use_critic
+
+
+def test_a_configuration_that_cannot_work_stops_the_trainer_before_anything_starts(make):
+    with pytest.raises(SettingsError, match="reward.reward_manager.name=naive does not read pspo"):
+        make(**{"reward.reward_manager.name": "naive"})
+
+
+@pytest.fixture
+def balanced(monkeypatch):
+    """What the trainer hands on to verl's balancing, from a store with the rollouts of two prompts."""
+    queue = FakeQueue().install(monkeypatch)
+    rollouts = {
+        "p_0_0": info(outcome=0.5),
+        "p_1_0": info(failure="no answer"),
+        "q_0_0": info((0.125,), (2,), n_tokens=3),
+    }
+    for key, told in rollouts.items():
+        length = told["n_tokens"]
+        scores = torch.zeros(length)
+        scores[-1] = told["score"]
+        queue.put(
+            key,
+            {"response_len": length},
+            rm_scores=scores,
+            response_mask=torch.ones(length, dtype=torch.long),
+            extra_fields={"reward_extra_info": told},
+        )
+    monkeypatch.setattr(PPOTrainer, "_balance_batch", lambda self, batch, metrics, *_: batch)
+
+    def run(settings, estimator="gae"):
+        trainer = object.__new__(get_trainer_cls("pspo_sync"))
+        trainer.pspo = settings
+        trainer.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
+        keys = list(rollouts)
+        batch = KVBatchMeta(
+            partition_id="train",
+            keys=keys,
+            tags=[queue.tags["train"][key] for key in keys],
+            extra_info={"temperature": 0.7},
+        )
+        metrics = {}
+        return trainer._balance_batch(batch, metrics), metrics, queue
+
+    return run
+
+
+def test_a_step_of_the_trainer(balanced, settings):
+    batch, metrics, queue = balanced(settings(accumulation__place="step_ends"))
+    assert batch.keys == ["p_0_0", "q_0_0"] and batch.extra_info["temperature"] == 0.7
+    assert "p_1_0" not in queue.tags["train"]
+    assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
+    assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
+    assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
+    # Sums are what they were.
+    assert queue.fields["train"]["p_0_0"]["rm_scores"].sum() == 1.25
+
+
+def test_rewards_at_the_last_token_stay_as_verl_has_them(balanced, settings):
+    batch, _, queue = balanced(settings(), "grpo")
+    # The companion of the dropped response leaves with it: nothing is left to compare it with.
+    assert batch.keys == ["q_0_0"]
+    assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
