@@ -35,6 +35,7 @@ from tqdm import tqdm
 
 from prime_ext.files import read_json, write_json
 from prime_ext.metrics_file import read_metrics
+from prime_ext.trainer.checkpoint import complete_steps
 from recipes.ablations.run import run_logged
 from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.measure import measure
@@ -50,7 +51,7 @@ SHAPES = {
     "released": ("chain@pspo=pspo_released",),
 }
 # Of train_cpu.sh.
-KNOBS = {"STEPS": "80", "PROMPTS": "16", "ROLLOUTS": "8", "LR": "5e-4", "KL": "0.01", "SAVE_FREQ": "40", "KEEP": "1"}
+KNOBS = {"STEPS": "60", "PROMPTS": "16", "ROLLOUTS": "8", "LR": "5e-4", "KL": "0.01", "SAVE_FREQ": "30", "KEEP": "2"}
 TEST_PROBLEMS = 500
 # What is kept of every training step.
 CURVES = {
@@ -95,6 +96,9 @@ def train(run: Run, folder: Path) -> None:
     Raises:
         RuntimeError: the training failed; the end of its log is in the message.
     """
+    if int(KNOBS["STEPS"]) in complete_steps(folder / "runs" / run.name / "checkpoints"):
+        # Only the measurement was interrupted.
+        return
     script = ROOT / "recipes" / "pspo_wrs" / "train_cpu.sh"
     environment = {**os.environ, **KNOBS, "PYTHON": sys.executable, "SEED": str(run.seed)}
     run_logged(["bash", str(script), *arguments(run, folder)], environment, folder / "runs" / run.name)

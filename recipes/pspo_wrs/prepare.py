@@ -37,7 +37,7 @@ STEP_RM_SETTINGS = (
     'data.separator=";"',
     f"data.max_length={MAX_LENGTH}",
     "optim.lr=1e-3",
-    "optim.epochs=2",
+    "optim.epochs=3",
     "optim.batch_size=128",
     "trainer.metric=nll",
     "trainer.evals_per_epoch=2",
@@ -59,7 +59,7 @@ def prepare_data(folder: Path, seed: int = 0) -> Path:
     return folder / "data"
 
 
-def warm_start(folder: Path, steps: int = 800, seed: int = 0) -> Path:
+def warm_start(folder: Path, steps: int = 1000, seed: int = 0) -> Path:
     """A policy that imitates the demonstrations; returns its folder."""
     target = folder / "sft"
     if not (target / "sft.json").exists():
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("part", choices=("data", "warm-start", "step-rm"))
     parser.add_argument("--dir", type=Path, required=True, help="folder of the run")
     parser.add_argument("--labeller", choices=LABELLERS, default="honest")
-    parser.add_argument("--sft-steps", type=int, default=800, help="optimiser steps of the warm start")
+    parser.add_argument("--sft-steps", type=int, default=1000, help="optimiser steps of the warm start")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     folder = options.dir.resolve()
