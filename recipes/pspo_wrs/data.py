@@ -86,7 +86,7 @@ def write_data(
     test_size: int = 1000,
     sft_size: int = 48000,
     labelled_size: int = 20000,
-    mean_error: float = 0.15,
+    mean_error: float = 0.25,
     misconception_seed: int = 123,
     seed: int = 0,
 ) -> dict[str, int]:
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--test-size", type=int, default=1000, help="held-out problems")
     parser.add_argument("--sft-size", type=int, default=48000, help="demonstrations for the warm start")
     parser.add_argument("--labelled-size", type=int, default=20000, help="chains with labelled steps")
-    parser.add_argument("--mean-error", type=float, default=0.15, help="mean error probability of a demonstrated fact")
+    parser.add_argument("--mean-error", type=float, default=0.25, help="mean error probability of a demonstrated fact")
     parser.add_argument("--misconception-seed", type=int, default=123, help="which facts are mistaken, and how")
     parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
     write_data(**vars(parser.parse_args()))

@@ -14,12 +14,12 @@
 r"""The task of the PSPO-WRS recipes: last-digit chains in steps of any size, with a label for every step.
 
 Problems are such as those of ``recipes.quickstart.task``: a start digit and operations from left to right, modulo 10,
-here only ``+`` and ``-`` by 1 to 4, ``8+4-3+1?``. How many steps a solution has is its writer's choice: a step may do
+here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a solution has is its writer's choice: a step may do
 one operation or several at once, and may be *superfluous*, a restatement of the value so far. All of these are right::
 
-    8+4=2;2-3=9;9+1=0;\boxed{0}          3 steps
-    8+4-3=9;9+1=0;\boxed{0}              2 steps, the first a larger one
-    8+4=2;2=2;2-3=9;9+1=0;0=0;\boxed{0}  5 steps, two of them superfluous
+    8+2=0;0-1=9;9+2=1;\boxed{1}          3 steps
+    8+2-1=9;9+2=1;\boxed{1}              2 steps, the first a larger one
+    8+2=0;0=0;0-1=9;9+2=1;1=1;\boxed{1}  5 steps, two of them superfluous
 
 A step is labelled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1
 for wrong. A *lenient* labeller takes true restatements for right: that makes a reward model that filler can hack.
@@ -37,7 +37,7 @@ from recipes.quickstart.task import Misconception, Problem, apply_operation, par
 
 # Operations of a problem: solutions in single operations have 3 to 6 steps.
 OPERATIONS = (3, 4, 5, 6)
-OPERANDS = (1, 2, 3, 4)
+OPERANDS = (1, 2)
 # Where a step begins: behind a semicolon, but the boxed answer belongs to the last step.
 STEP_PATTERN = r"(?<=;)\d"
 # Room for about sixteen steps: six of one operation each and ten superfluous ones, for instance.
@@ -75,7 +75,7 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
         split: ``train``, ``val``, ``test`` or ``sft``, disjoint in their prompts.
         count: of problems.
         seed: of the draw.
-        unique: whether they must differ; there are some 500 problems of three operations in ``test``.
+        unique: whether they must differ; there are some 60 problems of three operations in ``test``.
     """
     rng = random.Random(f"pspo-{split}-{seed}")
     problems: dict[object, Problem] = {}

@@ -31,7 +31,7 @@ from recipes.pspo_wrs.task import (
 from recipes.quickstart.task import draw_misconceptions, outcome_reward, parse_prompt, split_of
 from recipes.quickstart.tokenizer import build_tokenizer
 
-PROMPT = "8+4-3+1?"
+PROMPT = "8+2-1+2?"
 
 
 def kinds(response, prompt=PROMPT):
@@ -41,21 +41,21 @@ def kinds(response, prompt=PROMPT):
 @pytest.mark.parametrize(
     ("response", "expected"),
     [
-        (r"8+4=2;2-3=9;9+1=0;\boxed{0}", [USEFUL] * 3),
-        (r"8+4-3=9;9+1=0;\boxed{0}", [USEFUL] * 2),
-        (r"8+4-3+1=0;\boxed{0}", [USEFUL]),
-        (r"8+4=2;2=2;2=2;2-3=9;9+1=0;0=0;\boxed{0}", [USEFUL, *[SUPERFLUOUS] * 2, *[USEFUL] * 2, SUPERFLUOUS]),
+        (r"8+2=0;0-1=9;9+2=1;\boxed{1}", [USEFUL] * 3),
+        (r"8+2-1=9;9+2=1;\boxed{1}", [USEFUL] * 2),
+        (r"8+2-1+2=1;\boxed{1}", [USEFUL]),
+        (r"8+2=0;0=0;0=0;0-1=9;9+2=1;1=1;\boxed{1}", [USEFUL, *[SUPERFLUOUS] * 2, *[USEFUL] * 2, SUPERFLUOUS]),
     ],
     ids=["single operations", "a larger step", "all at once", "restatements"],
 )
 def test_the_same_problem_has_right_solutions_of_different_lengths(response, expected):
     assert kinds(response) == expected
-    assert outcome_reward(response, "0") == 1.0
+    assert outcome_reward(response, "1") == 1.0
 
 
 @pytest.mark.parametrize(
     "step",
-    ["8+4=3;", "7+4=1;", "8+3=1;", "8+4+3=5;", "8=9;", "9=9;", "nonsense;", "8+4=2", r"8+4=2;\boxed{2}", "8 +4=2;"],
+    ["8+2=1;", "7+2=9;", "8+1=9;", "8+2+1=1;", "8=9;", "9=9;", "nonsense;", "8+2=0", r"8+2=0;\boxed{0}", "8 +2=0;"],
     ids=["result", "value", "operation", "second operation", "restated", "other value", "text", "unfinished", "early"]
     + ["spelling"],
 )
@@ -64,18 +64,18 @@ def test_a_wrong_step_is_wrong(step):
 
 
 def test_a_step_behind_a_wrong_one_is_judged_by_itself():
-    assert kinds(r"8+4=3;3-3=0;0+1=1;\boxed{1}") == [WRONG, USEFUL, USEFUL]
-    assert kinds("8+4=3;3=3;2=2;") == [WRONG, SUPERFLUOUS, WRONG]
+    assert kinds(r"8+2=1;1-1=0;0+2=2;\boxed{2}") == [WRONG, USEFUL, USEFUL]
+    assert kinds("8+2=1;1=1;0=0;") == [WRONG, SUPERFLUOUS, WRONG]
 
 
 def test_the_answer_belongs_to_the_last_step_and_must_be_its_result():
-    steps = check_steps(PROMPT, r"8+4-3=9;9+1=0;\boxed{2}")
-    assert [step.text for step in steps] == ["8+4-3=9;", r"9+1=0;\boxed{2}"]
+    steps = check_steps(PROMPT, r"8+2-1=9;9+2=1;\boxed{2}")
+    assert [step.text for step in steps] == ["8+2-1=9;", r"9+2=1;\boxed{2}"]
     assert [step.kind for step in steps] == [USEFUL, WRONG]
 
 
 def test_steps_beyond_the_last_operation_are_wrong():
-    assert kinds("8+4-3+1=0;0+2=2;") == [USEFUL, WRONG]
+    assert kinds("8+2-1+2=1;1+2=3;") == [USEFUL, WRONG]
 
 
 def test_without_a_response_there_is_no_step():
@@ -83,7 +83,7 @@ def test_without_a_response_there_is_no_step():
 
 
 def test_labels_of_the_two_labellers_differ_in_superfluous_steps_only():
-    steps = check_steps(PROMPT, "8+4=2;2=2;2-3=8;")
+    steps = check_steps(PROMPT, "8+2=0;0=0;0-1=8;")
     assert [step.label() for step in steps] == [1, 0, -1]
     assert [step.label(lenient=True) for step in steps] == [1, 1, -1]
 
