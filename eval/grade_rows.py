@@ -14,13 +14,13 @@
 """Rows of stored generations, and how each is judged."""
 
 import asyncio
-import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prime_ext.files import numbered_lines
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
 
@@ -40,17 +40,14 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """
     if not path.is_file():
         raise BadInput(f"{path} does not exist")
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise BadInput(f"{path} line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise BadInput(f"{path} line {number} is a {type(row).__name__}, not an object")
-            yield row
+    for number, line in numbered_lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BadInput(f"{path} line {number} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise BadInput(f"{path} line {number} is a {type(row).__name__}, not an object")
+        yield row
 
 
 @dataclass

@@ -12,8 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Writing files so that an interrupted run never leaves half a file under its final name."""
+"""Files: written so that an interrupted run never leaves half a file under its final name, and read line by line."""
 
+import gzip
 import json
 import os
 import shutil
@@ -64,3 +65,11 @@ def write_json(path: str | Path, value: Any) -> None:
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, line

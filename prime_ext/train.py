@@ -21,12 +21,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from prime_ext.compose_config import CONFIG_MODULE, compose_config
 from prime_ext.metrics_file import metrics_path, put_aside
+from prime_ext.settings_checks import SettingsError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-CONFIG_MODULE = "prime_ext.config"
 
 
 def main() -> None:
@@ -66,36 +66,23 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
     """
     from prime_ext.preflight import check_config, check_files
 
-    config, problem = compose_config(config_name, overrides)
-    if config is None:
-        return None, [problem]
+    try:
+        config = compose_for_verl(config_name, overrides)
+    except SettingsError as error:
+        return None, [str(error)]
     return config, [*check_config(config), *check_files(config)]
 
 
-def compose_config(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", str]:
+def compose_for_verl(config_name: str, overrides: list[str]) -> "DictConfig":
     """Compose and resolve. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
 
-    Returns:
-        The configuration, or None and one line that says why it does not compose.
+    Raises:
+        SettingsError: it does not compose.
     """
-    from hydra import compose, initialize_config_module
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
     if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
         os.environ.setdefault("VERL_PLATFORM", "cpu")
-    try:
-        with initialize_config_module(CONFIG_MODULE, version_base=None):
-            config = compose(config_name, overrides=overrides)
-        OmegaConf.resolve(config)
-    except (HydraException, OmegaConfBaseException) as error:
-        # The second half of Hydra's message is advice for its own syntax; the first line names the key.
-        cause = error.__cause__ or error
-        line = str(error).splitlines()[0]
-        return None, line if cause is error else f"{line} {str(cause).splitlines()[0]}"
-    return config, ""
+    return compose_config(config_name, overrides)
 
 
 if __name__ == "__main__":

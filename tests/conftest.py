@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What has to be decided before anything imports verl: CPU mode, one thread, and where `recipes` and `eval` are."""
+"""What is decided before anything imports verl: CPU mode, one thread, and where modules are that no wheel has."""
 
 import os
 import sys
@@ -21,8 +21,9 @@ os.environ.setdefault("VERL_PLATFORM", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for folder in (ROOT / "tests" / "support", ROOT):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 

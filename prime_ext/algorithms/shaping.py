@@ -97,17 +97,7 @@ def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: flo
     return (peak * torch.exp(-(((t - mean) / std) ** 2) / 2)).to(_result_dtype(steps))
 
 
-def released(
-    score: torch.Tensor,
-    steps: torch.Tensor,
-    growth: float = 0.5,
-    peak: float = 4.0,
-    slope: float = 0.1,
-    steepness: float = 10.0,
-    good: float = 0.88433,
-    poor: float = 0.21159,
-    bad: float = 0.2,
-) -> torch.Tensor:
+def released(score: torch.Tensor, steps: torch.Tensor, **parameters: float) -> torch.Tensor:
     """The function ``ff(s, t)`` that the README and the code of the PSPO repository contain, which is not the paper's.
 
     s e^(growth t) up to the peak; behind it b (1 - z + z g) with b = s e^(growth peak) and
@@ -127,11 +117,12 @@ def released(
     Args:
         score: accumulated scores s, in [0, 1]; broadcast with the steps.
         steps: numbers of steps t.
+        parameters: of :func:`released_factor`.
 
     Raises:
         ValueError: scores or steps that are not finite, a value above what the dtype holds (float32: some 900 steps).
     """
-    return score * released_factor(score, steps, growth, peak, slope, steepness, good, poor, bad)
+    return score * released_factor(score, steps, **parameters)
 
 
 def released_factor(
@@ -145,7 +136,17 @@ def released_factor(
     poor: float = 0.21159,
     bad: float = 0.2,
 ) -> torch.Tensor:
-    """:func:`released` without its factor s: what the score is multiplied by. Same arguments and errors."""
+    """:func:`released` without its factor s: what the score is multiplied by. The same formula and errors.
+
+    Args:
+        growth: rate of the exponential up to the peak.
+        peak: number of steps at which the growth ends.
+        slope: rate behind the peak.
+        steepness: of the passage from one to the other.
+        good: score above which more steps are worth the full rate.
+        poor: score that is worth no rate.
+        bad: score below which the rate is negative.
+    """
     t, s = torch.broadcast_tensors(_checked(steps), _checked(score, "scores"))
     behind = slope * (t - peak)
     rate = torch.where(s > good, 1.0, torch.where((s > 0) & (s < bad), -1.0, (s - poor) / good))

@@ -35,17 +35,16 @@ def run(config_name: str, overrides: Sequence[str], device_gib: float | None, as
         device_gib: memory of a device; None to look.
         as_json: print JSON instead of a table.
     """
-    from prime_ext.train import compose_config
+    from prime_ext.settings_checks import SettingsError
+    from prime_ext.train import compose_for_verl
 
     # Libraries may print while they are imported; only the plan goes to stdout.
     with redirect_stdout(sys.stderr):
-        config, problem = compose_config(config_name, list(overrides))
         try:
-            if config is None:
-                raise PlanError(problem)
+            config = compose_for_verl(config_name, list(overrides))
             device_bytes = device_gib * GIB if device_gib else detect_device_bytes(config.trainer)
             plan = make_plan(config, device_bytes)
-        except PlanError as error:
+        except (SettingsError, PlanError) as error:
             print(f"prime_ext.doctor: {error}", file=sys.stderr)
             return 2
     print(json.dumps(as_dict(plan), indent=2) if as_json else render(plan))

@@ -54,6 +54,8 @@ REFERENCE_GROUP = "refprm"
 # Inside the PRM's folder of a checkpoint, when the reference changes.
 REFERENCE_FOLDER = "reference"
 
+_WITHOUT_ADAPTER = {"no_lora_adapter": True}
+
 
 class ImplicitPRM:
     """Owns the PRM and its reference inside the actor's worker processes.
@@ -166,18 +168,22 @@ class ImplicitPRM:
         self._reference_group.take_over_weights(self.settings.reference_refresh_source)
         return True
 
-    def reference(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Write the reference's log-probabilities, from a pass of its own only if ``prm.reference`` needs one."""
+    def reference(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, torch.Tensor]:
+        """Write the reference's log-probabilities, from a pass of its own only if ``prm.reference`` needs one.
+
+        Returns:
+            the batch that knows them, and they themselves, padded.
+        """
         kind = self.settings.reference
-        if kind == "frozen":
-            return self._score(self._reference_group, batch, REFERENCE_LOG_PROBS)
-        if kind == "base":
-            return self._score(self._worker_group, batch, REFERENCE_LOG_PROBS, no_lora_adapter=True)
+        if kind in ("frozen", "base"):
+            group, extra = (self._reference_group, {}) if kind == "frozen" else (self._worker_group, _WITHOUT_ADAPTER)
+            batch = self._score(group, batch, REFERENCE_LOG_PROBS, **extra)
+            return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
+        name = {"policy": "old_log_probs", "kl": "ref_log_prob", "none": "response_mask"}[kind]
+        log_prob_BT = transfer.fetch_padded(batch, [name])[name]
         if kind == "none":
-            mask = transfer.fetch_padded(batch, ["response_mask"])["response_mask"]
-            return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: torch.zeros_like(mask, dtype=torch.float32)})
-        name = {"policy": "old_log_probs", "kl": "ref_log_prob"}[kind]
-        return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: transfer.fetch_padded(batch, [name])[name]})
+            log_prob_BT = torch.zeros_like(log_prob_BT, dtype=torch.float32)
+        return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: log_prob_BT}), log_prob_BT
 
     def score(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Write the PRM's log-probabilities."""

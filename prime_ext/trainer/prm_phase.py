@@ -36,7 +36,7 @@ from verl.utils.debug import marked_timer
 
 from prime_ext import transfer
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
+from prime_ext.prm.worker import PRM_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
 
 logger = logging.getLogger(__name__)
@@ -125,8 +125,7 @@ class PRMPhase:
         with marked_timer("prm_reference", self.timing):
             if self.prm.refresh_reference(self.global_step):
                 logger.info("step %d: the PRM's reference has newer weights", self.global_step)
-            batch = self.prm.reference(batch)
-        self.step.reference_log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
+            batch, self.step.reference_log_prob_BT = self.prm.reference(batch)
         return batch
 
     def _score(self, batch: KVBatchMeta) -> torch.Tensor:

@@ -35,6 +35,7 @@ import numpy as np
 from prime_ext.files import atomic_path, read_json, write_text
 from recipes.ablations.run import RESULTS
 from recipes.ablations.suites import SUITES, Suite
+from recipes.run_statistics import mean_and_error
 
 PAIRS = "prm/pair_accuracy/before_update"
 RATIO = "prime/process/return_std_over_outcome"
@@ -55,12 +56,11 @@ def final(result: dict, how: str = "temperature_1") -> float:
     return result["curve"][max(result["curve"], key=int)][how]["accuracy"]
 
 
-def mean_and_error(values: list[float]) -> str:
-    """Percent with its standard error over the values."""
-    mean = 100 * float(np.mean(values))
-    if len(values) < 2:
-        return f"{mean:.1f}"
-    return f"{mean:.1f} ± {100 * float(np.std(values, ddof=1)) / math.sqrt(len(values)):.1f}"
+def percent(values: list[float]) -> str:
+    """Mean with its standard error over the values, in percent."""
+    found = mean_and_error(values)
+    error = "" if found["standard_error"] is None else f" ± {100 * found['standard_error']:.1f}"
+    return f"{100 * found['mean']:.1f}{error}"
 
 
 def _metric(results: dict[int, dict], name: str, when: str) -> str:
@@ -74,22 +74,21 @@ def table(suite: Suite, found: dict[str, dict[int, dict]]) -> str:
     lines = [
         "| variant | seeds | accuracy at the end, temperature 1 (%) | every seed | minus "
         f"{suite.variants[suite.baseline].label} | greedy (%) | pair accuracy of the PRM, last 10 steps | process over "
-        "outcome, first 5 / last 10 steps | s per step |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "outcome, first 5 / last 10 steps |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, results in found.items():
         paired = [final(results[seed]) - final(baseline[seed]) for seed in results if seed in baseline]
-        difference = "-" if name == suite.baseline or not paired else mean_and_error(paired)
+        difference = "-" if name == suite.baseline or not paired else percent(paired)
         cells = [
             suite.variants[name].label,
             str(len(results)),
-            mean_and_error([final(result) for result in results.values()]),
+            percent([final(result) for result in results.values()]),
             ", ".join(f"{100 * final(result):.1f}" for result in results.values()),
             difference,
-            mean_and_error([final(result, "greedy") for result in results.values()]),
+            percent([final(result, "greedy") for result in results.values()]),
             _metric(results, PAIRS, "last_10"),
             f"{_metric(results, RATIO, 'first_5')} / {_metric(results, RATIO, 'last_10')}",
-            f"{np.mean([result['seconds_per_step_median'] for result in results.values()]):.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -39,6 +39,7 @@ from recipes.ablations.offline_prm import train_offline_prm
 from recipes.ablations.suites import SUITES, Suite, Variant
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate
+from recipes.run_statistics import training_seconds
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +52,6 @@ KEPT = (
     "prime/accuracy/before_filter",
     "prime/filter/examined",
 )
-# Timings of a step that are measurement, not training.
-NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
 
 
 def prepare(name: str, suite: Suite, folder: Path) -> Path:
@@ -122,7 +121,6 @@ def result_of(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path
         curve[step] = measure(suite, run / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface", folder)
     metrics = read_metrics(run / "metrics.jsonl")
     rows = [row for row in metrics.values() if "timing_s/step" in row]
-    seconds = [row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING) for row in rows]
     kept = {}
     for name in KEPT:
         values = [row[name] for row in rows if name in row]
@@ -137,7 +135,8 @@ def result_of(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path
         "curve": curve,
         "metrics": kept,
         "rollouts_examined": int(sum(row.get("prime/filter/examined", 0) for row in rows)),
-        "seconds_per_step_median": float(np.median(seconds)),
+        # Of no use where other work ran at the same time; tests/benchmarks/prm_phase.py compares costs.
+        "seconds_per_step_median": float(np.median(list(training_seconds(metrics).values()))),
         "versions": {name: version(name) for name in ("torch", "transformers", "verl", "ray")}
         | {"python": platform.python_version()},
     }

@@ -70,7 +70,7 @@ class Suite:
 
 
 CHOICES = Suite(
-    title="Choices around PRIME on the quickstart's task: PRM, order of updates, loss, reference, estimators",
+    title="Choices around PRIME on the quickstart's task: PRM, order of updates, loss, estimators",
     baseline="prime",
     variants={
         "prime": Variant("PRIME: interleaved, ce, rloo"),
@@ -83,7 +83,6 @@ CHOICES = Suite(
         "before": Variant("update before scoring (double forward)", ("prm.update_mode=before",)),
         "dpo": Variant("PRM loss dpo, update after", ("prm.loss=dpo", "prm.update_mode=after")),
         "ipvrm": Variant("PRM loss ipvrm, beta 10", ("prm.loss=ipvrm", "prm.beta=10")),
-        "policy_reference": Variant("reference: the policy", ("prm.reference=policy",)),
         "grpo": Variant("grpo, both sources", ("prime.outcome.estimator=grpo", "prime.process.estimator=grpo")),
         "grpo_outcome": Variant("grpo, no process rewards", (*OUTCOME_ONLY, "prime.outcome.estimator=grpo")),
         "reinforce": Variant(
@@ -96,6 +95,8 @@ CHOICES = Suite(
             "PRM as value function", ("prime.outcome.estimator=prm_value", "prime.process.coefficient=0")
         ),
     },
+    steps=30,
+    every=30,
 )
 
 LONG_CHAINS = Suite(

@@ -40,13 +40,12 @@ from prime_ext.files import atomic_path, write_json
 from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 from recipes.quickstart.evaluate import evaluate
+from recipes.run_statistics import mean_and_error, training_seconds
 
 METHODS = {"prime": "PRIME", "rloo": "RLOO, outcome only"}
 COLOURS = {"prime": "#2166ac", "rloo": "#d66014"}
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"
 THRESHOLDS = (0.4, 0.5, 0.6)
-# Timings of a step that are measurement, not training.
-NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
 
 
 def evaluate_run(run: Path, data: Path, start: Path, seed: int) -> None:
@@ -63,12 +62,6 @@ def evaluate_run(run: Path, data: Path, start: Path, seed: int) -> None:
             curve[step]["n_problems"] = result["n_problems"]
             write_json(target, curve)
     print(f"{target}: {len(curve)} policies")
-
-
-def mean_and_error(values: list[float]) -> dict[str, float | int | None]:
-    """Mean, standard error of the mean (None for a single value), and the number of values."""
-    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
-    return {"mean": float(np.mean(values)), "standard_error": error, "n": len(values)}
 
 
 def crossing(steps: list[int], values: list[float], threshold: float) -> float | None:
@@ -93,9 +86,7 @@ def read_run(folder: Path, steps: list[int]) -> dict:
     accuracy = [curve[step]["temperature_1"] for step in steps]
     metrics = read_metrics(folder / "metrics.jsonl")
     training = {step: row for step, row in metrics.items() if "timing_s/step" in row and step <= steps[-1]}
-    seconds = {
-        step: row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING) for step, row in training.items()
-    }
+    seconds = training_seconds(training)
     reached = {str(threshold): crossing(steps, accuracy, threshold) for threshold in THRESHOLDS}
     pairs = [row[PAIR_ACCURACY] for row in training.values() if PAIR_ACCURACY in row]
     return {

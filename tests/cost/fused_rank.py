@@ -24,8 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import engines  # noqa: E402
-import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from gloo_ranks import finish
 from verl.utils import tensordict_utils as tu  # noqa: E402
 
 from prime_ext.cost.fused_guard import FusedLogProbsDiffer  # noqa: E402
@@ -113,10 +113,7 @@ def main(work_dir):
     )
     results["scaled logits"] = message_of(lambda: scaled.guard_fused_log_probs(rollouts.data(), "prm.model"))
     results["unknown backend"] = message_of(lambda: build(fused="magic"))
-    if dist.get_rank() == 0:
-        torch.save(results, Path(work_dir) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    finish(results, work_dir)
 
 
 if __name__ == "__main__":

@@ -17,55 +17,19 @@ Models with and without fused kernels, and with different backends, live side by
 PRM and its reference do.
 """
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from gloo_ranks import run_ranks
 
-HERE = Path(__file__).resolve().parent
+PROGRAM = Path(__file__).with_name("fused_rank.py")
 FUSED = ["chunked", "torch"]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def run_ranks(work_dir, n_ranks):
-    environment = os.environ | {
-        "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_PLUGINS": "none",
-        "WORLD_SIZE": str(n_ranks),
-        "LOCAL_WORLD_SIZE": str(n_ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")])),
-    }
-    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with open(log, "w") as stream:
-            command = [sys.executable, str(HERE / "fused_rank.py"), str(work_dir)]
-            own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes.append(subprocess.Popen(command, env=own, stdout=stream, stderr=subprocess.STDOUT))
-    try:
-        codes = [process.wait(timeout=400) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
-    return torch.load(work_dir / "results.pt", weights_only=False)
 
 
 @pytest.fixture(scope="module")
 def results_by_ranks(tmp_path_factory):
-    return {n: run_ranks(tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+    return {n: run_ranks(PROGRAM, [], tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
 
 
 @pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])

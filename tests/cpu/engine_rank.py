@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import finish
 
 import prime_ext.cpu
 
@@ -168,10 +169,7 @@ def main(model_path, work_dir):
     results["refused_fsdp1"] = message_of(lambda: build_worker(model_path, strategy="fsdp"))
     results["refused_offload_policy"] = message_of(lambda: build_worker(model_path, offload_policy=True))
     results["backend"] = dist.get_backend()
-    if dist.get_rank() == 0:
-        torch.save(results, Path(work_dir) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    finish(results, work_dir)
 
 
 if __name__ == "__main__":

@@ -13,60 +13,18 @@
 # limitations under the License.
 """verl's FSDP2 engine on the CPU, through verl's TrainingWorker, on one and on two gloo ranks."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from gloo_ranks import run_ranks
 
 RANK_PROGRAM = Path(__file__).parent / "engine_rank.py"
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def run_ranks(model_path, work_dir, n_ranks):
-    environment = os.environ | {
-        "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_PLUGINS": "none",
-        "WORLD_SIZE": str(n_ranks),
-        "LOCAL_WORLD_SIZE": str(n_ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-    }
-    root = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with open(log, "w") as stream:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(RANK_PROGRAM), str(model_path), str(work_dir)],
-                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    try:
-        codes = [process.wait(timeout=400) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
-    return torch.load(work_dir / "results.pt", weights_only=False)
-
-
 @pytest.fixture(scope="module")
 def results_by_ranks(model_path, tmp_path_factory):
-    return {n: run_ranks(model_path, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+    return {n: run_ranks(RANK_PROGRAM, [model_path], tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
 
 
 @pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])

@@ -14,47 +14,7 @@
 """Tiny models for the evaluation of PRMs, one token per byte."""
 
 import torch
-
-CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
-
-
-def byte_tokenizer(chat_template=CHAT, **special):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<pad>": 0, "<eos>": 1, **{symbol: number + 2 for number, symbol in enumerate(alphabet)}}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", **special)
-    fast.chat_template = chat_template
-    return fast
-
-
-def save_llama(path, seed, classes=0):
-    """A random causal Llama, or a token classifier."""
-    from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification
-
-    tokenizer = byte_tokenizer()
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        initializer_range=0.2,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-        **({"num_labels": classes} if classes else {}),
-    )
-    (LlamaForTokenClassification if classes else LlamaForCausalLM)(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+from tiny_llama import byte_tokenizer
 
 
 def save_gemma2(path):

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from prm_models import save_llama
+from tiny_llama import save_llama
 
 from eval.prm import main
 

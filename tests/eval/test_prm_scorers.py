@@ -17,7 +17,8 @@ import json
 
 import pytest
 import torch
-from prm_models import byte_tokenizer, save_gemma2, save_llama
+from prm_models import save_gemma2
+from tiny_llama import byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from eval.prm_inputs import Response, split_response

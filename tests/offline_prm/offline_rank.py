@@ -17,10 +17,8 @@ Started as ``python offline_rank.py MODEL RESPONSES STEPS WORK_DIR`` with the va
 """
 
 import sys
-from pathlib import Path
 
-import torch
-import torch.distributed as dist
+from gloo_ranks import finish
 from tiny_prm import overrides
 
 from prime_ext.prm.offline.__main__ import compose, load
@@ -57,10 +55,7 @@ def main(model, responses, steps, work_dir):
             sequences = trainer._encoded(trainer.train_prompts, trainer.train_data.examples[0])
             results["scores"] = trainer.score(trainer.worker, sequences)
             results["sequences"] = [(s.prompt, s.response) for s in sequences]
-    if dist.get_rank() == 0:
-        torch.save(results, Path(work_dir) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    finish(results, work_dir)
 
 
 if __name__ == "__main__":

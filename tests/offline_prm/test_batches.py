@@ -17,14 +17,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_prm import byte_tokenizer
+from tiny_llama import byte_tokenizer
 
 from prime_ext.prm.offline.batches import TokenRow, build_batch, encode, epoch_batches, usable_groups
 from prime_ext.prm.offline.data import BadData, Example, LabelledData
 from prime_ext.prm.offline.text import TextEncoder
 from prime_ext.prm.worker import ROW, WEIGHT
 
-ENCODER = TextEncoder(byte_tokenizer())
+ENCODER = TextEncoder(byte_tokenizer(None))
 
 
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(0, 5), st.integers(0, 3))

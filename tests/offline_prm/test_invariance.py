@@ -14,16 +14,13 @@
 """Steps of every loss do not depend on ranks and micro-batches, and equal a plain loop where there is one."""
 
 import math
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from gloo_ranks import run_ranks
 from offline_rank import RUNS
-from tiny_prm import environment, response_rows, save_tiny_model, step_rows, write_jsonl
+from tiny_prm import response_rows, save_tiny_model, step_rows, write_jsonl
 
 PROGRAM = Path(__file__).parent / "offline_rank.py"
 BETA = 0.5
@@ -45,40 +42,9 @@ def inputs(tmp_path_factory):
     return folder / "model", responses, write_jsonl(folder / "steps.jsonl", step_rows(10))
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def run_ranks(inputs, work_dir, n_ranks):
-    shared = {"WORLD_SIZE": str(n_ranks), "LOCAL_WORLD_SIZE": str(n_ranks), "MASTER_ADDR": "127.0.0.1"}
-    shared["MASTER_PORT"] = str(free_port())
-    shared["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parent), environment()["PYTHONPATH"]])
-    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with open(log, "w") as stream:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(PROGRAM), *map(str, inputs), str(work_dir)],
-                    env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **shared),
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    try:
-        codes = [process.wait(timeout=400) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
-    return torch.load(work_dir / "results.pt", weights_only=False)
-
-
 @pytest.fixture(scope="module")
 def results(inputs, tmp_path_factory):
-    return {n: run_ranks(inputs, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+    return {n: run_ranks(PROGRAM, inputs, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
 
 
 def assert_same_run(found, expected):

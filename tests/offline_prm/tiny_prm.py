@@ -20,51 +20,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
+from tiny_llama import CHAT, save_llama
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def byte_tokenizer(chat_template=None):
-    """One token per byte, so that every text can be told apart, and characters of several tokens exist."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<pad>": 0, "<eos>": 1, **{symbol: number + 2 for number, symbol in enumerate(alphabet)}}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
-    fast.chat_template = chat_template
-    return fast
-
-
-CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
-
-
 def save_tiny_model(path, seed=0, max_positions=512, chat_template=CHAT):
     """A random Llama with its tokenizer."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    tokenizer = byte_tokenizer(chat_template)
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=max_positions,
-        initializer_range=0.08,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    save_llama(path, seed, max_positions=max_positions, spread=0.08, chat_template=chat_template)
 
 
 def digits(rng, correct, n=4):

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 import prm_rank as base
-import torch
 import torch.distributed as dist
+from gloo_ranks import finish
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.prm.engines import copy_weights
@@ -114,10 +114,7 @@ def main(model_path, work_dir):
     totals = [None] * dist.get_world_size()
     dist.all_gather_object(totals, (results["counts of three updates"], results["epoch counts"]))
     results["counts of all ranks"] = totals
-    if dist.get_rank() == 0:
-        torch.save(results, Path(work_dir) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    finish(results, work_dir)
 
 
 if __name__ == "__main__":

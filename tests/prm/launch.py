@@ -11,13 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Starts the ranks of an engine test on gloo, and makes the model they share."""
-
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
+"""The model that the ranks of an engine test share."""
 
 import torch
 from tokenizers import Tokenizer, models
@@ -46,43 +40,3 @@ def write_model(path):
     vocabulary = {"<pad>": 0, "<eos>": 1, **{str(number): number for number in range(2, 40)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def run_ranks(program, model_path, work_dir, n_ranks):
-    """Run ``program MODEL_PATH WORK_DIR`` on every rank; returns what rank 0 saved as results.pt."""
-    root = str(Path(__file__).resolve().parents[2])
-    environment = os.environ | {
-        "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_PLUGINS": "none",
-        "WORLD_SIZE": str(n_ranks),
-        "LOCAL_WORLD_SIZE": str(n_ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-    }
-    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with open(log, "w") as stream:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(Path(__file__).parent / program), str(model_path), str(work_dir)],
-                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    try:
-        codes = [process.wait(timeout=300) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
-    return torch.load(work_dir / "results.pt", weights_only=False)

@@ -26,6 +26,7 @@ prime_ext.cpu.install()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from gloo_ranks import finish  # noqa: E402
 from hydra import compose, initialize_config_module  # noqa: E402
 from omegaconf import OmegaConf, open_dict  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
@@ -242,10 +243,7 @@ def main(model_path, work_dir):
     ]
     results["first update"] = first
 
-    if dist.get_rank() == 0:
-        torch.save(results, Path(work_dir) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    finish(results, work_dir)
 
 
 if __name__ == "__main__":

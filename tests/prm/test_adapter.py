@@ -13,12 +13,17 @@
 # limitations under the License.
 """The PRM as a LoRA adapter, references that change, several epochs: on one and on two gloo ranks."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from launch import run_ranks, write_model
+from gloo_ranks import run_ranks
+from launch import write_model
 from transformers import AutoTokenizer
 
 from prime_ext.prm.export import build_model, export
+
+PROGRAM = Path(__file__).with_name("adapter_rank.py")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,7 @@ def model_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(model_path, tmp_path_factory):
     folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
-    return {n: (run_ranks("adapter_rank.py", model_path, folder, n), folder) for n, folder in folders.items()}
+    return {n: (run_ranks(PROGRAM, [model_path], folder, n), folder) for n, folder in folders.items()}
 
 
 @pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])

@@ -14,14 +14,18 @@
 """The implicit PRM on verl's FSDP2 engine, on one and on two gloo ranks, against a plain loop over transformers."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from launch import run_ranks, write_model
+from gloo_ranks import run_ranks
+from launch import write_model
 from transformers import LlamaForCausalLM
 
 BETA = 0.5
 VARIANTS = ["micro-batches of 2", "micro-batches of 1", "micro-batches of 4", "dynamic batches", "remove padding"]
+
+PROGRAM = Path(__file__).with_name("prm_rank.py")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +37,7 @@ def model_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results_by_ranks(model_path, tmp_path_factory):
-    return {n: run_ranks("prm_rank.py", model_path, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+    return {n: run_ranks(PROGRAM, [model_path], tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
 
 
 @pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])

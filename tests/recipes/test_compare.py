@@ -17,7 +17,8 @@ import json
 
 import pytest
 
-from recipes.compare_prime_rloo.compare import crossing, mean_and_error, summarize, table
+from recipes.compare_prime_rloo.compare import crossing, summarize, table
+from recipes.run_statistics import mean_and_error
 
 
 def write_run(folder, accuracy, seconds, pairs=None):

@@ -27,6 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prime_ext.compose_config import compose_config
 from prime_ext.prm.offline.data import BadData, LabelledData, is_held_out, is_mixed, read_data
 from prime_ext.prm.offline.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.prm.offline.text import TextError
@@ -54,12 +55,6 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     Raises:
         SettingsError: see its message.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when it is imported.
     device = device_of(overrides)
     if device == "cpu":
@@ -67,14 +62,9 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
         import prime_ext.cpu
 
         prime_ext.cpu.install()
-    try:
-        with initialize_config_module("prime_ext.config", version_base=None):
-            config = hydra_compose("offline_prm_cpu" if device == "cpu" else "offline_prm", overrides=overrides)
-        OmegaConf.resolve(config)
-    except (HydraException, OmegaConfBaseException) as error:
-        cause = error.__cause__ or error
-        line = str(error).splitlines()[0]
-        raise SettingsError(line if cause is error else f"{line} {str(cause).splitlines()[0]}") from error
+    config = compose_config("offline_prm_cpu" if device == "cpu" else "offline_prm", overrides)
+    from omegaconf import OmegaConf
+
     values: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
     settings = OfflineSettings.from_mapping(values)
     for key, path in (("model.path", config.model.path), ("prm.reference_path", settings.prm.reference_path)):

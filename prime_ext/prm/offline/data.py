@@ -13,7 +13,6 @@
 # limitations under the License.
 """Labelled responses from parquet and JSON Lines files, checked row by row before any model is loaded."""
 
-import gzip
 import hashlib
 import json
 import math
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prime_ext.files import numbered_lines
 from prime_ext.prm.offline.text import STEP_PREFIX, STEP_SEPARATOR, Prompt, join_steps, messages_of
 
 AFTER_ERROR = ("wrong", "keep", "ignore")
@@ -130,14 +130,11 @@ def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         return
     if not path.name.endswith((".jsonl", ".jsonl.gz")):
         raise BadData(f"{path} is neither .parquet nor .jsonl, .jsonl.gz or .json")
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise BadData(f"{path} line {number} is not JSON: {error}") from error
+    for number, line in numbered_lines(path):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise BadData(f"{path} line {number} is not JSON: {error}") from error
 
 
 def _checked_prompt(row: Mapping[str, Any], where: str) -> Prompt:

@@ -13,7 +13,6 @@
 # limitations under the License.
 """What converters share: options, counts, checks of values, and a reader that goes on after a malformed line."""
 
-import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prime_ext.files import numbered_lines
 from prime_ext.prm.offline.data import BadData, read_rows
 from prime_ext.step_rm.labels import StepRMError
 
@@ -89,14 +89,11 @@ def numbered_rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise StepRMError(str(error)) from error
     if not path.is_file():
         raise StepRMError(f"{path} does not exist")
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                yield number, BadRow(f"not JSON: {error}")
+    for number, line in numbered_lines(path):
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            yield number, BadRow(f"not JSON: {error}")
 
 
 def _is_list(path: Path) -> bool:

@@ -24,6 +24,7 @@ import os
 import sys
 from typing import Any
 
+from prime_ext.compose_config import compose_config
 from prime_ext.settings_checks import SettingsError
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.train.settings import StepRMSettings
@@ -35,21 +36,13 @@ def compose(overrides: list[str]) -> StepRMSettings:
     Raises:
         SettingsError: see its message.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
-    from hydra.errors import HydraException
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    try:
-        with initialize_config_module("prime_ext.config", version_base=None):
-            config = hydra_compose("step_rm", overrides=overrides)
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            raise SettingsError(f"{missing[0]} is missing; give {missing[0]}=...")
-        values: Any = OmegaConf.to_container(config, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise SettingsError(str(error).splitlines()[0]) from error
+    config = compose_config("step_rm", overrides)
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise SettingsError(f"{missing[0]} is missing; give {missing[0]}=...")
+    values: Any = OmegaConf.to_container(config)
     return StepRMSettings.from_mapping(values)
 
 

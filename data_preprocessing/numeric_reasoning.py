@@ -1,0 +1,300 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA in verl's RL schema.
+
+    python -m data_preprocessing.numeric_reasoning --data-dir DATA --output-dir data/numeric
+    python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json --output-dir data/qqa
+
+Rows, prompts and labels are what ``eval/tasks/*.yaml`` say. Without --data-dir and --input the files come from the
+Hugging Face hub. Any file may have EQUATE's columns (premise, hypothesis, label), Quantitative-101's (statement1,
+statement2, answer; question, Option1, Option2, answer) or MNLI's (sentence1, sentence2, gold_label).
+
+Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, and ``report.json``;
+either all of them or none. A row that cannot be used is one line on stderr and counted. Exits with 2 and one line when
+nothing can be written. See docs/numeric_reasoning.md.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_preprocessing.near_groups import near_groups
+from data_preprocessing.numeric_rows import Place, write_rows
+from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
+from eval.task import SPLITS, RowError, Task
+from eval.task_file import TaskError, load_task
+from prime_ext.step_rm.question_split import split_of
+
+TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
+PLANS = ("hashed", "official", "test")
+_MAX_LISTED = 20
+
+
+@dataclass
+class Counts:
+    """What became of the rows of each task."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    bad: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    merged: Counter[str] = field(default_factory=Counter)
+    contradictory: Counter[str] = field(default_factory=Counter)
+    listed: list[dict[str, Any]] = field(default_factory=list)
+
+
+def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
+    """The files of a task by split: those of --input, else those below --data-dir, else the hub's.
+
+    Raises:
+        SourceError: there are none.
+    """
+    given = options.input.get(task.name)
+    if given:
+        return given
+    if options.data_dir is not None:
+        if not task.source.local:
+            raise SourceError(f"{task.name} names no local file; give --input {task.name}=FILE")
+        return {split: options.data_dir / name for split, name in task.source.local.items()}
+    if not task.source.files:
+        raise SourceError(f"{task.name} is not on the hub; give --input {task.name}=FILE")
+    revision = task.source.revision or None
+    return {split: hub_file(task.source.hub, name, revision) for split, name in task.source.files.items()}
+
+
+def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) -> Iterator[Place]:
+    """The rows of a task that fit it; the others are printed and counted.
+
+    Raises:
+        SourceError: a file cannot be read, has no rows or no usable one; or, with ``strict``, any bad row.
+    """
+    for split, path in files.items():
+        good = 0
+        for number, row in read_source(path):
+            counts.read[task.name] += 1
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                problem = task.problem(row)
+            except (BadRow, RowError) as error:
+                if strict:
+                    raise SourceError(f"{path} row {number}: {error}") from error
+                print(f"{path} row {number}: {error}", file=sys.stderr)
+                counts.bad[task.name][str(error)] += 1
+                if len(counts.listed) < _MAX_LISTED:
+                    counts.listed.append({"task": task.name, "file": path.name, "row": number, "reason": str(error)})
+                continue
+            good += 1
+            yield Place(task, split, path, number, problem)
+        if good == 0:
+            reasons = "; ".join(counts.bad[task.name]) or "it has no rows"
+            raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
+
+
+def _key(place: Place) -> bytes:
+    """The same for what a model would see as the same, white space aside."""
+    texts = [" ".join(text.split()) for text in place.problem.fields.values()]
+    return hashlib.blake2b(json.dumps([place.task.name, *texts]).encode(), digest_size=16).digest()
+
+
+def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
+    """Every problem once; problems that have several answers are left out altogether.
+
+    Of a problem that is in several official splits, the copy in the test data stays.
+    """
+    keys = [_key(place) for place in places]
+    answers: dict[bytes, set[str]] = defaultdict(set)
+    for key, place in zip(keys, places, strict=True):
+        answers[key].add(place.problem.gold)
+    first: dict[bytes, int] = {}
+    for number in sorted(range(len(places)), key=lambda number: -SPLITS.index(places[number].split)):
+        first.setdefault(keys[number], number)
+    kept = []
+    for number, (key, place) in enumerate(zip(keys, places, strict=True)):
+        if len(answers[key]) > 1:
+            counts.contradictory[place.task.name] += 1
+        elif first[key] != number:
+            counts.merged[place.task.name] += 1
+        else:
+            kept.append(place)
+    return kept
+
+
+def divided(places: Sequence[Place], groups: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """The output that each row goes to.
+
+    Raises:
+        SourceError: ``official`` without official splits.
+    """
+    if options.splits == "test":
+        return ["test"] * len(places)
+    if options.splits == "hashed":
+        return [split_of(group, options.validation, options.test, options.seed) for group in groups]
+    for place in places:
+        if place.split == "all":
+            raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
+    return [place.split for place in places]
+
+
+def described(
+    places: Sequence[Place],
+    groups: Sequence[str],
+    outputs: Sequence[str],
+    counts: Counts,
+    published: Mapping[str, int | None],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """The report; ``published`` is how many rows each task has as far as is known."""
+    labels: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    sides: dict[str, set[str]] = defaultdict(set)
+    sizes = Counter(groups)
+    for place, group, output in zip(places, groups, outputs, strict=True):
+        labels[place.task.name][output][place.task.label(place.problem.gold)] += 1
+        sides[group].add(output)
+    chosen = ("tasks", "splits", "prompt", "duplicates", "validation", "test", "seed")
+    return {
+        "options": {name: getattr(options, name) for name in chosen},
+        "tasks": {
+            name: {
+                "published": published[name],
+                "read": counts.read[name],
+                "bad": sum(counts.bad[name].values()),
+                "bad_by_reason": dict(counts.bad[name].most_common(_MAX_LISTED)),
+                "duplicates_merged": counts.merged[name],
+                "contradictory_dropped": counts.contradictory[name],
+                "written": {
+                    output: {
+                        "rows": found.total(),
+                        "labels": dict(sorted(found.items())),
+                        "majority": round(max(found.values()) / found.total(), 4),
+                    }
+                    for output, found in sorted(labels[name].items())
+                },
+            }
+            for name in options.tasks
+        },
+        "groups": len(sizes),
+        "largest_group": max(sizes.values()),
+        "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
+        "bad_rows": counts.listed,
+    }
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Convert and write. Returns the report.
+
+    Raises:
+        SourceError: see its message.
+        TaskError: no such task.
+    """
+    if not (options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1):
+        raise SourceError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
+    tasks = [load_task(name) for name in options.tasks]
+    for task in tasks:
+        if task.grader != "choice":
+            raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
+        if options.prompt not in task.prompts:
+            raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
+    stray = [name for name in options.input if name not in options.tasks]
+    if stray:
+        raise SourceError(f"--input names {stray[0]}, which is not among --tasks {' '.join(options.tasks)}")
+    counts = Counts()
+    places = [place for task in tasks for place in usable(task, source_files(task, options), counts, options.strict)]
+    if options.duplicates == "merge":
+        places = without_duplicates(places, counts)
+    if not places:
+        raise SourceError("nothing is left: all rows are contradictory duplicates; --duplicates keep keeps them")
+    groups = near_groups([place.task.problem_texts(place.problem) for place in places])
+    outputs = divided(places, groups, options)
+    published = {task.name: sum(task.source.rows.values()) or None for task in tasks}
+    report = described(places, groups, outputs, counts, published, options)
+    write_rows(options.output_dir, places, groups, outputs, options.prompt, report)
+    return report
+
+
+class _Input(argparse.Action):
+    """``task=file`` or ``task:split=file``, any number of times."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        given = {name: dict(files) for name, files in namespace.input.items()}
+        for value in values:
+            target, equals, path = value.partition("=")
+            name, colon, split = target.partition(":")
+            split = split if colon else "all"
+            if not equals or not path or split not in SPLITS:
+                parser.error(f"--input {value}: must be TASK=FILE or TASK:SPLIT=FILE with {', '.join(SPLITS)}")
+            if split in given.setdefault(name, {}):
+                parser.error(f"--input {value}: {name} already has a file for {split}")
+            given[name][split] = Path(path)
+        namespace.input = given
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m data_preprocessing.numeric_reasoning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.set_defaults(input={})
+    top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
+    top.add_argument("--input", nargs="+", action=_Input, metavar="TASK[:SPLIT]=FILE", help="local files; repeatable")
+    top.add_argument(
+        "--data-dir", type=Path, help="folder with the files that eval/tasks/*.yaml name under source.local"
+    )
+    top.add_argument("--output-dir", type=Path, required=True)
+    top.add_argument(
+        "--splits",
+        choices=PLANS,
+        default="hashed",
+        help="hashed: by group, near-duplicates and shared premises stay together (default); official: as the files "
+        "are; test: everything is test data",
+    )
+    top.add_argument("--validation", type=float, default=0.0, help="share of the groups (default: 0)")
+    top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
+    top.add_argument("--seed", type=int, default=0, help="of the split")
+    top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
+    top.add_argument(
+        "--duplicates",
+        choices=("merge", "keep"),
+        default="merge",
+        help="merge: every problem once, none with two answers (default); keep: as published",
+    )
+    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
+    return top
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(words)
+    options.tasks = list(dict.fromkeys(options.tasks or options.input or TASKS))
+    try:
+        report = run(options)
+    except (SourceError, TaskError, OSError) as error:
+        print(f"numeric_reasoning: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    for name, found in report["tasks"].items():
+        written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
+        published = f" ({found['published']} were published)" if found["published"] not in (None, found["read"]) else ""
+        print(f"{name}: {found['read']} rows{published}, {found['bad']} bad, {written}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Metrics of multiple choice: what was answered against what is right.
+
+An answer is the number of an option from 1, or None where a response states none. No answer is wrong, whatever the
+metric: it is a false negative of the right class and a false positive of no class.
+"""
+
+from collections.abc import Callable, Sequence
+
+
+def accuracy(answers: Sequence[int | None], gold: Sequence[int]) -> float:
+    """Share of right answers.
+
+    Raises:
+        ValueError: no rows, or not one answer per gold.
+    """
+    _check(answers, gold)
+    return sum(answer == right for answer, right in zip(answers, gold, strict=True)) / len(gold)
+
+
+def micro_f1(answers: Sequence[int | None], gold: Sequence[int]) -> float:
+    """F1 over all classes together, an unanswered row counted as an answer of a class of its own.
+
+    So every row is one prediction: false positives and false negatives are both the wrong rows, and this *is* the
+    accuracy. That is what PSPO's evaluation computes (scikit-learn with unreadable answers as class -1).
+
+    Raises:
+        ValueError: see :func:`accuracy`.
+    """
+    return accuracy(answers, gold)
+
+
+def macro_f1(answers: Sequence[int | None], gold: Sequence[int]) -> float:
+    """Mean F1 of the classes that occur in ``gold``; a class that is never answered has 0.
+
+    Raises:
+        ValueError: see :func:`accuracy`.
+    """
+    _check(answers, gold)
+    scores = []
+    for option in sorted(set(gold)):
+        right = sum(answer == option == truth for answer, truth in zip(answers, gold, strict=True))
+        answered = sum(answer == option for answer in answers)
+        scores.append(2 * right / (answered + sum(truth == option for truth in gold)))
+    return sum(scores) / len(scores)
+
+
+def _check(answers: Sequence[int | None], gold: Sequence[int]) -> None:
+    if not gold or len(answers) != len(gold):
+        raise ValueError(
+            f"{len(answers)} answers for {len(gold)} gold options; there must be one each, and at least one"
+        )
+
+
+METRICS: dict[str, Callable[[Sequence[int | None], Sequence[int]], float]] = {
+    "accuracy": accuracy,
+    "micro_f1": micro_f1,
+    "macro_f1": macro_f1,
+}

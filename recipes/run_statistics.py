@@ -1,0 +1,37 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Statistics of finished runs that the recipes share."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+# Timings of a step that are measurement, not training.
+NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
+
+
+def mean_and_error(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Mean, standard error of the mean (None for a single value), and the number of values."""
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+    return {"mean": float(np.mean(values)), "standard_error": error, "n": len(values)}
+
+
+def training_seconds(metrics: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
+    """Seconds of every training step, without saving and testing, from the rows of ``metrics.jsonl`` by step."""
+    return {
+        step: row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING)
+        for step, row in metrics.items()
+        if "timing_s/step" in row
+    }

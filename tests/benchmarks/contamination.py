@@ -1,0 +1,143 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Speed of the contamination report beside comparing all pairs, and what a split by rows gives away.
+
+    python tests/benchmarks/contamination.py [--data DATA]
+
+Three measurements, all on one core: rows per second of the report on GSM8K, MATH and EQUATE; the near-duplicates of a
+part of StressTest by the index and by the Jaccard similarity of every pair (which must agree); and the share of test
+rows with a twin among the training rows if EQUATE is divided by rows, and if it is divided by groups. Prints them and
+writes contamination.json beside this file.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place  # noqa: E402
+from data_preprocessing.near_groups import near_groups  # noqa: E402
+from data_preprocessing.problem_texts import problem_texts  # noqa: E402
+from data_preprocessing.source_rows import BadRow, read_source  # noqa: E402
+from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, shingles  # noqa: E402
+from prime_ext.files import write_json  # noqa: E402
+from prime_ext.step_rm.question_split import normal_form, split_of  # noqa: E402
+
+SETS = ("AWPNLI", "NewsNLI", "RedditNLI", "RTE_Quant", "StressTest")
+
+
+def texts_of(path: Path) -> list[tuple[str, ...]]:
+    return [problem_texts(row) for _, row in read_source(path) if not isinstance(row, BadRow)]
+
+
+def hits(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> dict[str, int]:
+    """Test rows with a twin, by level."""
+    index = ContaminationIndex()
+    for row, texts in enumerate(test):
+        index.add(texts, Place(0, row))
+    for row, texts in enumerate(train):
+        index.pass_by(texts, Place(0, row))
+    found = [index.hit(key) for key in range(len(test))]
+    return {level: sum(hit is not None and hit.level == level for hit in found) for level in LEVELS}
+
+
+def speed(data: Path) -> dict[str, object]:
+    files = [data / "gsm8k" / "train.jsonl", data / "math" / "train.jsonl"]
+    start = time.process_time()
+    train = [texts for path in files for texts in texts_of(path)]
+    test = texts_of(data / "gsm8k" / "test.jsonl") + texts_of(data / "equate" / "StressTest.csv")
+    hits(train, test)
+    seconds = time.process_time() - start
+    rows = len(train) + len(test)
+    return {"rows": rows, "cpu_seconds": round(seconds, 1), "rows_per_second": round(rows / seconds)}
+
+
+def beside_all_pairs(data: Path, rows: int) -> dict[str, object]:
+    texts = ["\n".join(parts) for parts in texts_of(data / "equate" / "StressTest.csv")[:rows]]
+    settings = Settings()
+    start = time.process_time()
+    index = SimilarityIndex(settings)
+    for text in texts:
+        index.add(text)
+    found = {(left, right) for left, text in enumerate(texts) for right, _ in index.near(text)}
+    index_seconds = time.process_time() - start
+    start = time.process_time()
+    forms = [shingles(normal_form(text), settings.shingle) for text in texts]
+    kept = sorted(set(index.same_shingles))
+    expected = {
+        (left, right)
+        for left in range(len(texts))
+        for right in kept
+        if jaccard(forms[left], forms[right]) >= settings.threshold
+    }
+    pairs_seconds = time.process_time() - start
+    return {
+        "rows": len(texts),
+        "pairs": len(expected),
+        "found": len(found & expected),
+        "false": len(found - expected),
+        "index_cpu_seconds": round(index_seconds, 2),
+        "all_pairs_cpu_seconds": round(pairs_seconds, 2),
+        "all_pairs_over_index": round(pairs_seconds / index_seconds, 1),
+    }
+
+
+def splits(data: Path, share: float) -> dict[str, dict[str, object]]:
+    """What dividing each set of EQUATE by rows and by groups gives away."""
+    result: dict[str, dict[str, object]] = {}
+    for name in SETS:
+        texts = texts_of(data / "equate" / f"{name}.csv")
+        for kind, keys in (("rows", [str(row) for row in range(len(texts))]), ("groups", near_groups(texts))):
+            sides = [split_of(key, 0.0, share, 0) for key in keys]
+            test = [parts for parts, side in zip(texts, sides, strict=True) if side == "test"]
+            train = [parts for parts, side in zip(texts, sides, strict=True) if side == "train"]
+            by_level = hits(train, test)
+            total = sum(by_level.values())
+            described = {"test_rows": len(test), "hit": total, "share": round(total / len(test), 4)}
+            result.setdefault(name, {})[f"by_{kind}"] = {**described, "by_level": by_level}
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder with gsm8k, math and equate")
+    parser.add_argument("--pairs-rows", type=int, default=1500, help="rows of which all pairs are compared")
+    parser.add_argument("--test", type=float, default=0.2, help="share of the test data in both kinds of split")
+    options = parser.parse_args()
+    result = {
+        "report": speed(options.data),
+        "near_duplicates": beside_all_pairs(options.data, options.pairs_rows),
+        "split": splits(options.data, options.test),
+        "settings": {**vars(Settings()), "test": options.test, "seed": 0},
+        "versions": {
+            "python": platform.python_version(),
+            "datasketch": version("datasketch"),
+            "numpy": version("numpy"),
+        },
+    }
+    print(json.dumps(result, indent=2))
+    write_json(Path(__file__).with_suffix(".json"), result)
+
+
+if __name__ == "__main__":
+    main()

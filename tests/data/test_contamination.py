@@ -1,0 +1,174 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The contamination report: which test rows training files give away, and how literally."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_preprocessing.contamination import main
+from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
+from eval.task import is_whole
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
+TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did they carry home to the village?"
+
+
+@pytest.mark.parametrize(
+    ("train", "level"),
+    [
+        (TEST, "exact"),
+        (TEST.upper().replace(".", " ;"), "normalised"),
+        (TEST.replace("14", "31"), "numbers"),
+        (TEST.replace("Mira", "Hanna"), "near"),
+        (
+            f"Read this first, it is a long introduction about orchards, ladders and baskets. {TEST} Show all work.",
+            "ngrams",
+        ),
+        ("Sami picked 3 plums. How many are left?", None),
+    ],
+)
+def test_levels_from_the_most_literal_to_the_least(train, level):
+    index = ContaminationIndex()
+    index.add([TEST], Place(0, 1))
+    assert index.pass_by([train], Place(0, 1)) == level
+    hit = index.hit(0)
+    assert (hit and hit.level) == level
+    assert hit is None or (hit.text == train and 0.7 <= hit.similarity <= 1)
+
+
+def test_an_operator_is_no_punctuation():
+    index = ContaminationIndex()
+    index.add([r"Find the smallest root of the equation $z^4 + z^2 + 1 = 0$."], Place(0, 1))
+    assert index.pass_by([r"Find the smallest root of the equation \(z^4 - z^2 + 1 = 0\)"], Place(0, 1)) == "numbers"
+    assert index.pass_by([r"Find the smallest root of the equation \(z^4+z^2+1=0\)"], Place(0, 2)) == "normalised"
+
+
+def test_a_premise_that_is_shared_is_a_hit_of_its_own_kind():
+    index = ContaminationIndex()
+    index.add(
+        ["The old bridge of 1931 is 640 metres long.", "It carries many cars and trams every single day."], Place(0, 1)
+    )
+    assert index.pass_by(["The old bridge of 1950 is 640 metres long.", "It is short."], Place(0, 1)) == "part"
+    # A short part names nothing.
+    index.add(["Eleven ferries went out in the morning fog.", "4 in all"], Place(0, 2))
+    assert index.pass_by(["Some quite unrelated sentence about lighthouses.", "4 in all"], Place(0, 2)) is None
+
+
+def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
+    index = ContaminationIndex()
+    index.add([TEST], Place(0, 1))
+    index.pass_by([TEST.replace("Mira", "Hanna").replace("pears", "apples")], Place(0, 1))
+    index.pass_by([TEST.replace("Mira", "Hanna")], Place(0, 2))
+    assert index.hit(0).place == Place(0, 2)
+    index.pass_by([TEST], Place(1, 5))
+    assert index.hit(0).level == "exact" and index.hit(0).place == Place(1, 5)
+
+
+@given(st.lists(st.text(max_size=60).filter(str.strip), min_size=1, max_size=4))
+def test_every_text_hits_itself_exactly_and_nothing_breaks_the_index(texts):
+    texts = [text for text in texts if is_whole(text)]
+    index = ContaminationIndex()
+    for row, text in enumerate(texts):
+        index.add([text], Place(0, row))
+    for row, text in enumerate(texts):
+        assert index.pass_by([text], Place(0, row)) == "exact"
+        alone = texts.count(text) == 1
+        assert (index.pass_by([text], Place(1, row), itself=Place(0, row)) == "exact") is not alone
+    assert all(index.hit(key).level == "exact" for key in range(len(texts)))
+
+
+def _lines(path, texts):
+    path.write_text("".join(json.dumps({"question": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def _report(path):
+    return json.loads(path.with_suffix(".json").read_text())
+
+
+def test_the_command_writes_counts_and_examples(tmp_path, capsys):
+    train = _lines(tmp_path / "train.jsonl", [TEST.replace("14", "31"), "Nothing like it at all.", " "])
+    test = _lines(tmp_path / "test.jsonl", [TEST, "An entirely different question about a clock."])
+    caught = tmp_path / "caught.jsonl"
+    assert main([train, "--test", test, "--output", str(tmp_path / "out" / "r.1"), "--caught", str(caught)]) == 0
+    report = json.loads((tmp_path / "out" / "r.1.json").read_text())
+    assert report["test"][0]["by_level"] == {level: int(level == "numbers") for level in LEVELS}
+    assert report["test"][0]["share"] == 0.5 and report["train"][0]["hitting"] == 1
+    assert report["train"][0]["unusable"] == {"an empty text": 1}
+    (example,) = report["test"][0]["examples"]
+    assert example["test"] == TEST and example["train_row"] == 1 and example["similarity"] == 1
+    assert json.loads(caught.read_text()) == {"file": report["train"][0]["file"], "row": 1, "level": "numbers"}
+    markdown = (tmp_path / "out" / "r.1.md").read_text()
+    assert "| 2 | 1 | 50.0 % | 0 | 0 | 1 | 0 | 0 | 0 |" in markdown and "1 rows: an empty text" in markdown
+    assert "1 of 2 rows (50.0 %) numbers 1" in capsys.readouterr().out
+    assert str(tmp_path) not in markdown + json.dumps(report)
+
+
+def test_a_file_on_both_sides_is_compared_with_itself_but_no_row_with_itself(tmp_path):
+    twins = _lines(
+        tmp_path / "rows.jsonl", [TEST, "Alone in this file and in the world.", TEST, TEST.replace("14", "8")]
+    )
+    assert main([twins, "--test", twins, "--output", str(tmp_path / "r")]) == 0
+    report = _report(tmp_path / "r")
+    assert report["test"][0]["by_level"] == {**dict.fromkeys(LEVELS, 0), "exact": 2, "numbers": 1}
+    assert report["train"][0]["hitting"] == 3
+    rows = {example["test_row"]: example["train_row"] for example in report["test"][0]["examples"]}
+    assert rows == {1: 3, 3: 1, 4: 1}
+
+
+def test_the_report_does_not_depend_on_the_run(tmp_path):
+    rows = [TEST.replace("14", str(n)).replace("Mira", name) for n in range(20) for name in ("Mira", "Ola", "Jan")]
+    train, test = _lines(tmp_path / "a.jsonl", rows[:40]), _lines(tmp_path / "b.jsonl", rows[40:])
+    for name in ("one", "two"):
+        assert main([train, "--test", test, "--output", str(tmp_path / name)]) == 0
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.jsonl", "--test", "good.jsonl"], "missing.jsonl does not exist"),
+        (["good.jsonl", "--test", "empty.jsonl"], "has no rows"),
+        (["good.jsonl", "--test", "good.jsonl", "--columns", "body"], "no row can be used: no column body"),
+        (["good.jsonl", "--test", "good.jsonl", "--threshold", "1.5"], "--threshold 1.5 must be above 0"),
+        (["good.jsonl", "--test", "good.jsonl", "--ngram", "0"], "--ngram must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    _lines(tmp_path / "good.jsonl", [TEST])
+    (tmp_path / "empty.jsonl").write_text("")
+    assert main([*arguments, "--output", "report/r", "--caught", "report/c"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not list(tmp_path.glob("report/*"))
+
+
+@pytest.mark.skipif(not (DATA / "gsm8k").is_dir(), reason="needs the data sets; set PRIME_EXT_DATA")
+def test_twenty_thousand_real_rows_take_well_under_a_minute_of_one_core(tmp_path):
+    train = [str(DATA / "gsm8k" / "train.jsonl"), str(DATA / "math" / "train.jsonl")]
+    tests = [str(DATA / "gsm8k" / "test.jsonl"), str(DATA / "equate" / "StressTest.csv")]
+    start = time.process_time()
+    assert main([*train, "--test", *tests, "--output", str(tmp_path / "r")]) == 0
+    assert time.process_time() - start < 45
+    report = _report(tmp_path / "r")
+    assert sum(file["rows"] for file in (*report["train"], *report["test"])) == 23_888
+    assert report["test"][0]["hit"] == 2 and report["test"][1]["hit"] == 0
