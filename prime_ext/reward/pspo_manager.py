@@ -104,7 +104,7 @@ class PSPORewardManager(RewardManagerBase):
             if verdict is None:
                 reasons.append("verifier: the row has no gold answer, and pspo.outcome_coefficient is above 0")
             elif verdict["grader_failure"]:
-                reasons.append(f"verifier: {verdict['verifier_detail'] or verdict['verdict']}")
+                reasons.append(f"verifier: {verdict['verifier_detail'] or verdict.get('verdict', 'no verdict')}")
             else:
                 bonus = self.settings.outcome_coefficient * float(verdict["acc"])
         reward = 0.0 if reasons or priced is None else priced.reward + bonus

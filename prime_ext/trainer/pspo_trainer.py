@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from prime_ext import transfer
 from prime_ext.compat import check_verl
@@ -26,6 +27,9 @@ from prime_ext.pspo_settings import GROUP_ESTIMATORS, sections_of
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import SettingsError
 from prime_ext.trainer.pspo_batch import scored_rows, token_rewards
+
+# verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
+CPU_POLL_SECONDS = 0.05
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
@@ -52,6 +56,12 @@ class PSPOTrainerMixin(_Trainer):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
             config.trainer.v1.trainer_mode = self.base_mode
         super().__init__(config)
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        buffer = super()._build_replay_buffer()
+        if self.config.trainer.device == "cpu":
+            buffer.poll_interval = CPU_POLL_SECONDS
+        return buffer
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:
         """verl's balancing, which also fills up the batch, of the responses that count."""

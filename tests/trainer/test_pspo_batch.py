@@ -26,9 +26,10 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.pspo_settings import PSPOSettings
-from prime_ext.settings import SettingsError
+from prime_ext.settings import SettingsError, VerifierSettings
 from prime_ext.trainer.pspo_batch import ScoringFailed, scored_rows, token_rewards
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
+from prime_ext.trainer.verdict_log import VerdictLog, VerifierFailed
 
 SCORER = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
@@ -161,6 +162,7 @@ def make(composed, monkeypatch):
 def test_the_trainers_are_verls_of_that_mode(make, mode):
     trainer = make(**{"trainer.v1.trainer_mode": f"pspo_{mode}"})
     assert isinstance(trainer, PSPOTrainerMixin) and trainer.trainer_mode == mode and trainer.use_critic
+    assert trainer.replay_buffer.poll_interval < 1
 
 
 def test_a_configuration_that_cannot_work_stops_the_trainer_before_anything_starts(make):
@@ -223,3 +225,20 @@ def test_rewards_at_the_last_token_stay_as_verl_has_them(balanced, settings):
     # The companion of the dropped response leaves with it: nothing is left to compare it with.
     assert batch.keys == ["q_0_0"]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
+
+
+# ---- inside PRIME ---------------------------------------------------------------------------------------------------
+
+
+def test_in_prime_a_response_without_a_reward_is_one_without_a_verdict(caplog):
+    log = VerdictLog(VerifierSettings("drop", 0.1))
+    judged = {"acc": 1.0, "verdict": "correct", "grader_failure": 0.0, "verifier_seconds": 0.5}
+    assert log.add("p", "p_0_0", {**info(), **judged})
+    assert not log.add("p", "p_1_0", {**info(failure="step scorer: no answer in 60 s"), **judged})
+    metrics = log.metrics(["p"])
+    assert metrics["verifier/failure_rate"] == metrics["verifier/not_scored"] == metrics["verifier/correct"] == 0.5
+    assert "could not judge 1 of 2 rollouts (1 not_scored), the last one because of: step scorer: no" in caplog.text
+    # Also where no gold answer was looked at.
+    assert not log.add("q", "q_0_0", info(failure="step scorer: HTTP 500")) and log.add("q", "q_1_0", info())
+    with pytest.raises(VerifierFailed, match="step scorer: HTTP 500"):
+        VerdictLog(VerifierSettings("stop", 0.1)).add("q", "q_0_0", info(failure="step scorer: HTTP 500"))
