@@ -27,7 +27,7 @@ set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 OUT="${OUT:-$ROOT/outputs/pspo_quickstart}"        # folder of the run
 SEED="${SEED:-0}"                                  # of data, warm start, step reward model, sampling
-SFT_STEPS="${SFT_STEPS:-1000}"                      # warm start: optimiser steps
+SFT_STEPS="${SFT_STEPS:-1200}"                      # warm start: optimiser steps
 STEPS="${STEPS:-60}"                               # PSPO-WRS steps
 PROMPTS="${PROMPTS:-16}"                           # problems per step
 ROLLOUTS="${ROLLOUTS:-8}"                          # samples per problem

@@ -59,7 +59,7 @@ def prepare_data(folder: Path, seed: int = 0) -> Path:
     return folder / "data"
 
 
-def warm_start(folder: Path, steps: int = 1000, seed: int = 0) -> Path:
+def warm_start(folder: Path, steps: int = 1200, seed: int = 0) -> Path:
     """A policy that imitates the demonstrations; returns its folder."""
     target = folder / "sft"
     if not (target / "sft.json").exists():
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("part", choices=("data", "warm-start", "step-rm"))
     parser.add_argument("--dir", type=Path, required=True, help="folder of the run")
     parser.add_argument("--labeller", choices=LABELLERS, default="honest")
-    parser.add_argument("--sft-steps", type=int, default=1000, help="optimiser steps of the warm start")
+    parser.add_argument("--sft-steps", type=int, default=1200, help="optimiser steps of the warm start")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     folder = options.dir.resolve()
