@@ -83,7 +83,7 @@ def write_data(
     *,
     train_size: int = 8192,
     val_size: int = 64,
-    test_size: int = 1000,
+    test_size: int = 500,
     sft_size: int = 48000,
     labelled_size: int = 20000,
     mean_error: float = 0.25,
@@ -97,7 +97,7 @@ def write_data(
     """
     rows = {}
     for split, size in {"train": train_size, "val": val_size, "test": test_size}.items():
-        rows[split] = rl_rows(split, generate_problems(split, size, seed))
+        rows[split] = rl_rows(split, generate_problems(split, size, seed, unique=split == "test"))
     # The labelled problems are problems of the demonstrations: nothing of what the policy is trained or tested on.
     problems = generate_problems("sft", sft_size + labelled_size, seed, unique=False)
     rows["sft"] = sft_rows(problems[:sft_size], mean_error, misconception_seed, seed)
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("--train-size", type=int, default=8192, help="problems for RL")
     parser.add_argument("--val-size", type=int, default=64, help="problems for verl's validation during training")
-    parser.add_argument("--test-size", type=int, default=1000, help="held-out problems")
+    parser.add_argument("--test-size", type=int, default=500, help="held-out problems")
     parser.add_argument("--sft-size", type=int, default=48000, help="demonstrations for the warm start")
     parser.add_argument("--labelled-size", type=int, default=20000, help="chains with labelled steps")
     parser.add_argument("--mean-error", type=float, default=0.25, help="mean error probability of a demonstrated fact")

@@ -52,7 +52,6 @@ SHAPES = {
 }
 # Of train_cpu.sh.
 KNOBS = {"STEPS": "60", "PROMPTS": "16", "ROLLOUTS": "8", "LR": "5e-4", "KL": "0.01", "SAVE_FREQ": "30", "KEEP": "2"}
-TEST_PROBLEMS = 500
 # What is kept of every training step.
 CURVES = {
     "steps": "pspo/n_steps/mean",
@@ -107,7 +106,7 @@ def train(run: Run, folder: Path) -> None:
 def measured(policy: Path, folder: Path) -> dict:
     """A policy on the held-out problems, by both step reward models."""
     models = {name: folder / f"step_rm_{name}" / "model" for name in LABELLERS}
-    result = measure(policy, folder / "data" / "test.parquet", models, limit=TEST_PROBLEMS)
+    result = measure(policy, folder / "data" / "test.parquet", models)
     return {key: value for key, value in result.items() if key != "outcomes"}
 
 

@@ -36,7 +36,7 @@ from recipes.quickstart.evaluate import proportion
 from recipes.quickstart.respond import HeldOutProblem, load_model, load_problems, respond
 from recipes.quickstart.task import outcome_reward
 
-# A chain of more steps is long. The longest problem needs six, and less than 5 % of the human-labelled chains of PSPO
+# A chain of more steps is long. The longest problem needs five, and less than 5 % of the human-labelled chains of PSPO
 # have more than eight.
 LONG = 8
 KINDS = (USEFUL, SUPERFLUOUS, WRONG)

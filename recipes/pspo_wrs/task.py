@@ -35,12 +35,12 @@ from dataclasses import dataclass
 from prime_ext.step_rm.splitting import split_steps
 from recipes.quickstart.task import Misconception, Problem, apply_operation, parse_prompt, split_of
 
-# Operations of a problem: solutions in single operations have 3 to 6 steps.
-OPERATIONS = (3, 4, 5, 6)
+# Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
+OPERATIONS = (3, 4, 5)
 OPERANDS = (1, 2)
 # Where a step begins: behind a semicolon, but the boxed answer belongs to the last step.
 STEP_PATTERN = r"(?<=;)\d"
-# Room for about sixteen steps: six of one operation each and ten superfluous ones, for instance.
+# Room for about sixteen steps: five of one operation each and eleven superfluous ones, for instance.
 MAX_RESPONSE_LENGTH = 80
 
 _STEP = re.compile(r"(\d)((?:[+\-*]\d)*)=(\d);(?:\\boxed\{(\d)\})?")
@@ -75,7 +75,8 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
         split: ``train``, ``val``, ``test`` or ``sft``, disjoint in their prompts.
         count: of problems.
         seed: of the draw.
-        unique: whether they must differ; there are some 60 problems of three operations in ``test``.
+        unique: whether they must differ; ``test`` has some 60, 260 and 1,000 problems of three, four and five
+            operations, so that short ones run out first.
     """
     rng = random.Random(f"pspo-{split}-{seed}")
     problems: dict[object, Problem] = {}
