@@ -33,7 +33,7 @@ import re
 from dataclasses import dataclass
 
 from prime_ext.step_rm.splitting import split_steps
-from recipes.quickstart.task import Misconception, Problem, apply_operation, parse_prompt, split_of
+from recipes.quickstart.task import SPLITS, Misconception, Problem, apply_operation, parse_prompt, split_of
 
 # Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
 OPERATIONS = (3, 4, 5)
@@ -77,7 +77,14 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
         seed: of the draw.
         unique: whether they must differ; ``test`` has some 60, 260 and 1,000 problems of three, four and five
             operations, so that short ones run out first.
+
+    Raises:
+        ValueError: there are not clearly more different problems than wanted.
     """
+    low, high = SPLITS[split]
+    there_are = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100
+    if unique and count > 0.5 * there_are:
+        raise ValueError(f"{count} different problems are too many for split {split!r}, which has some {there_are:.0f}")
     rng = random.Random(f"pspo-{split}-{seed}")
     problems: dict[object, Problem] = {}
     while len(problems) < count:

@@ -133,6 +133,11 @@ def test_problems_are_read_back_differ_and_keep_to_their_split():
         assert all(operator in "+-" and operand in task.OPERANDS for operator, operand in problem.operations)
 
 
+def test_more_different_problems_than_there_are_is_an_error():
+    with pytest.raises(ValueError, match="too many for split 'test', which has some 1344"):
+        generate_problems("test", 1000, 0)
+
+
 def test_demonstrations_may_repeat_a_problem():
     problems = generate_problems("sft", 3000, 0, unique=False)
     assert len(problems) == 3000 > len({problem.prompt for problem in problems})
