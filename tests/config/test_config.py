@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 
 import prime_ext.config
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.shaping import gaussian, released, weibull
+from prime_ext.algorithms.shaping import gaussian, released_factor, weibull
 from prime_ext.chain_settings import (
     AccumulationSettings,
     GaussianSettings,
@@ -200,7 +200,7 @@ def test_one_override_chooses_a_published_reward(name, golden):
 
 
 def test_the_default_shapes_are_the_functions_own_defaults():
-    for name, function in (("weibull", weibull), ("gaussian", gaussian), ("released", released)):
+    for name, function in (("weibull", weibull), ("gaussian", gaussian), ("released", released_factor)):
         defaults = {
             key: parameter.default
             for key, parameter in inspect.signature(function).parameters.items()

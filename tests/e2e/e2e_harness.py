@@ -29,7 +29,8 @@ from recipes.quickstart.data import rl_rows, write_parquet
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import build_tokenizer
 
-TIMEOUT = 420
+# Long enough for a machine that is busy with other work; an idle one takes a minute or two.
+TIMEOUT = 900
 
 
 def write_inputs(folder: Path) -> None:
