@@ -133,6 +133,7 @@ def plot(path: Path, metrics: list[dict], summary: dict) -> None:
     bars.axvline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--", label="peak of the Weibull")
     bars.set(xlabel=f"steps of a response ({MOST_BARS}: or more)", ylabel="share of responses")
     bars.set_title("Number of steps")
+    bars.set_xticks(range(0, MOST_BARS + 1, 2))
     bars.legend(frameon=False, fontsize=9.5)
     for axis, key, colour, name in (
         (curve, "pspo/n_steps/mean", BLUE, "steps of a response"),
