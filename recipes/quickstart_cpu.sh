@@ -47,42 +47,9 @@ if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
   exit 0
 fi
 
-mkdir -p "$OUT"
-OUT="$(cd "$OUT" && pwd)"
-cd "$ROOT"
-
-settings="$(for knob in "${KNOBS[@]}"; do printf '%s=%s\n' "$knob" "${!knob}"; done; printf 'OVERRIDES=%s\n' "$*")"
-if [[ ! -f "$OUT/settings.txt" ]]; then
-  printf '%s\n' "$settings" > "$OUT/settings.txt.new"
-  mv "$OUT/settings.txt.new" "$OUT/settings.txt"
-elif [[ "$(cat "$OUT/settings.txt")" != "$settings" ]]; then
-  echo "$OUT holds a run with other settings (settings.txt); choose another OUT or delete that folder:" >&2
-  diff "$OUT/settings.txt" - <<< "$settings" >&2 || exit 2
-fi
-
-# phase NAME COMMAND...: run the command and note its seconds, also if it is interrupted.
-running=""
-note_seconds() {
-  if [[ -n "$running" ]]; then
-    printf '%s\t%s\n' "$running" "$((SECONDS - phase_start))" >> "$OUT/seconds.tsv"
-    running=""
-  fi
-}
-trap note_seconds EXIT
-trap 'exit 130' INT TERM
-phase() {
-  running="$1"
-  phase_start=$SECONDS
-  shift
-  printf '\n== %s\n' "$running"
-  "$@"
-  printf '== %s: %s s\n' "$running" "$((SECONDS - phase_start))"
-  note_seconds
-}
-# skip NAME FILE: true, with a line that says so, if the result of the phase is there.
-skip() {
-  [[ -e "$2" ]] && printf '\n== %s: done before (%s)\n' "$1" "${2#"$OUT"/}"
-}
+# shellcheck source=recipes/quickstart/phases.sh
+source "$ROOT/recipes/quickstart/phases.sh"
+start_run "$@"
 
 phase environment bash recipes/make_environment.sh
 PYTHON="$ROOT/.venv/bin/python"

@@ -25,7 +25,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -71,7 +71,6 @@ def run_variant(suite: Suite, variant: Variant, seed: int, folder: Path, run: Pa
     Raises:
         RuntimeError: the training failed; the end of its log is in the message.
     """
-    run.mkdir(parents=True, exist_ok=True)
     overrides = [
         override.replace("{offline_prm}", str(offline_prm)).replace("{start}", str(folder / "sft"))
         for override in (*suite.overrides, *variant.overrides)
@@ -88,11 +87,21 @@ def run_variant(suite: Suite, variant: Variant, seed: int, folder: Path, run: Pa
         "MAX_RESPONSE_LENGTH": str(suite.max_response_length),
     }
     script = ROOT / "recipes" / "quickstart" / "train.sh"
+    arguments = [str(run), str(folder / "data"), str(folder / "sft"), *overrides]
+    run_logged(["bash", str(script), *arguments], environment, run)
+
+
+def run_logged(command: list[str], environment: Mapping[str, str], run: Path) -> None:
+    """Run a command whose output goes to ``log.txt`` in the folder of the run.
+
+    Raises:
+        RuntimeError: it failed; the end of its log is in the message.
+    """
+    run.mkdir(parents=True, exist_ok=True)
     with (run / "log.txt").open("a") as log:
         done = subprocess.run(
-            ["bash", str(script), str(run), str(folder / "data"), str(folder / "sft"), *overrides],
-            env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+            command, env=dict(environment), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False
+        )
     if done.returncode:
         tail = (run / "log.txt").read_text(errors="replace").splitlines()[-30:]
         raise RuntimeError("\n".join([f"{run} failed; the end of its log.txt:", *tail]))

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# The reward-length study of PSPO-WRS on a small CPU task: which shape of the length factor can be hacked by filler?
+#
+#   bash recipes/pspo_length_study_cpu.sh
+#
+# 2 step reward models x 4 shapes x 3 seeds = 24 training runs through verl. Writes recipes/pspo_wrs/results/: a JSON file
+# per run, a table, a plot and a verdict. Finished runs are skipped and an interrupted one is resumed: start the same
+# command again.
+# Knobs (environment): SEEDS (default "0 1 2"), LABELLERS ("honest lenient"), SHAPES ("none weibull gaussian released"),
+#   OUT (working folder), PYTHON
+set -euo pipefail
+
+case "${1:-}" in
+    -h | --help) sed -n '/^# The reward-length study/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-; exit 0 ;;
+    ?*) echo "pspo_length_study_cpu.sh takes no arguments, got: $1 (see --help)" >&2; exit 2 ;;
+esac
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$ROOT"
+if [[ -z "${PYTHON:-}" ]]; then
+    bash recipes/make_environment.sh
+    PYTHON=$ROOT/.venv/bin/python
+fi
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+status=0
+# Lists of words.
+# shellcheck disable=SC2086
+"$PYTHON" -m recipes.pspo_wrs.length_study --seeds ${SEEDS:-0 1 2} --labellers ${LABELLERS:-honest lenient} \
+    --shapes ${SHAPES:-none weibull gaussian released} --work-dir "${OUT:-outputs/pspo_length_study}" || status=1
+"$PYTHON" -m recipes.pspo_wrs.length_report
+exit "$status"

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PSPO-WRS from nothing to a trained policy on a machine without an accelerator (2 cores, 8 GB).
+#
+#   bash recipes/pspo_quickstart_cpu.sh                        everything into outputs/pspo_quickstart
+#   OUT=outputs/seed1 SEED=1 bash recipes/pspo_quickstart_cpu.sh
+#   bash recipes/pspo_quickstart_cpu.sh chain@pspo=cn_ppo      further words are overrides of verl's configuration
+#
+# Environment -> data -> warm start -> step reward model -> measurement -> PSPO-WRS through verl -> export -> measurement
+# -> report. The task: last-digit chains whose writer chooses the number of steps. A phase whose result is complete is
+# skipped, and the trainings go on from their last checkpoints: after an interruption, run the same command again. Other
+# settings need another OUT. The knobs are the environment variables below.
+set -euo pipefail
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+OUT="${OUT:-$ROOT/outputs/pspo_quickstart}"        # folder of the run
+SEED="${SEED:-0}"                                  # of data, warm start, step reward model, sampling
+SFT_STEPS="${SFT_STEPS:-1200}"                      # warm start: optimiser steps
+STEPS="${STEPS:-60}"                               # PSPO-WRS steps
+PROMPTS="${PROMPTS:-16}"                           # problems per step
+ROLLOUTS="${ROLLOUTS:-8}"                          # samples per problem
+LR="${LR:-5e-4}"                                   # learning rate of the policy
+LR_WARMUP="${LR_WARMUP:-5}"                        # steps
+KL="${KL:-0.01}"                                   # coefficient of the KL penalty
+SAVE_FREQ="${SAVE_FREQ:-20}"                       # steps between checkpoints
+KNOBS=(SEED SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ)
+
+if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+  sed -n '/^# PSPO-WRS from nothing/,/^KNOBS/p' "${BASH_SOURCE[0]}" | sed '$d; /^set -/d; /^ROOT=/d; s/^# \{0,1\}//'
+  exit 0
+fi
+
+# shellcheck source=recipes/quickstart/phases.sh
+source "$ROOT/recipes/quickstart/phases.sh"
+start_run "$@"
+
+phase environment bash recipes/make_environment.sh
+PYTHON="$ROOT/.venv/bin/python"
+export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+PREPARE=("$PYTHON" -m recipes.pspo_wrs.prepare)
+
+skip data "$OUT/data/data.json" || phase data "${PREPARE[@]}" data --dir "$OUT" --seed "$SEED"
+
+skip warm_start "$OUT/sft/sft.json" || phase warm_start "${PREPARE[@]}" warm-start --dir "$OUT" --seed "$SEED" \
+  --sft-steps "$SFT_STEPS"
+
+skip step_rm "$OUT/step_rm_honest/results.json" || phase step_rm "${PREPARE[@]}" step-rm --dir "$OUT" --seed "$SEED"
+
+MEASURE=("$PYTHON" -m recipes.pspo_wrs.measure --step-rm "$OUT/step_rm_honest/model" --data "$OUT/data/test.parquet")
+skip measure_before "$OUT/before.json" || phase measure_before "${MEASURE[@]}" --policy "$OUT/sft" \
+  --output "$OUT/before.json"
+
+# ---------------------------------------------------------------------------------------------------------------------
+# PSPO-WRS through verl: every override is in recipes/pspo_wrs/train_cpu.sh.
+export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ PYTHON
+train() {
+  bash recipes/pspo_wrs/train_cpu.sh "$OUT" "$OUT/data" "$OUT/sft" "$OUT/step_rm_honest/model" "$@"
+  touch "$OUT/trained"
+}
+skip pspo_wrs "$OUT/trained" || phase pspo_wrs train "$@"
+# ---------------------------------------------------------------------------------------------------------------------
+
+skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m recipes.quickstart.export \
+  --checkpoints "$OUT/checkpoints" --output-dir "$OUT" --roles policy
+
+skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --policy "$OUT/policy" \
+  --output "$OUT/after.json"
+
+# The report is cheap and prints what came out, so it is always made.
+report_settings=()
+while IFS= read -r line; do report_settings+=(--setting "$line"); done < "$OUT/settings.txt"
+"$PYTHON" -m recipes.pspo_wrs.report --run-dir "$OUT" "${report_settings[@]}"

@@ -1,0 +1,188 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Table, plot and verdict of the reward-length study from the files of its runs.
+
+    python -m recipes.pspo_wrs.length_report
+
+Reads ``results/length_study/*.json`` and writes ``results/length_study.md`` and ``results/length_study.png``. A
+standard error is over seeds. What counts as running away and as staying near four steps was fixed before the runs.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from prime_ext.files import atomic_path, read_json, write_text
+from recipes.pspo_wrs.data import LABELLERS
+from recipes.pspo_wrs.length_study import RESULTS, SHAPES
+from recipes.pspo_wrs.measure import LONG, SUPERFLUOUS
+from recipes.pspo_wrs.plot_shapes import COLOURS
+
+# Names of the shapes in the picture of the shapes, for the same colours.
+LABELS = {
+    "none": "none",
+    "weibull": "Weibull (paper)",
+    "gaussian": "Gaussian (CN-PPO)",
+    "released": "released code",
+}
+TITLES = {
+    "honest": "honest reward model: a superfluous step scores low",
+    "lenient": "lenient reward model: a superfluous step scores high",
+}
+# Mean number of steps at the end. A run away: half of the responses are cut off at the length limit or have more than
+# eight steps.
+NEAR = (3.0, 5.0)
+AWAY = 0.5
+
+Results = dict[tuple[str, str], dict[int, dict]]
+
+
+def read_results(folder: Path) -> Results:
+    """Results by labeller and shape, in the order of the study, and seed."""
+    found: Results = {(labeller, shape): {} for labeller in LABELLERS for shape in SHAPES}
+    for path in sorted(folder.glob("*_seed*.json")):
+        result = read_json(path)
+        found[result["labeller"], result["shape"]][result["seed"]] = result
+    return {key: dict(sorted(results.items())) for key, results in found.items() if results}
+
+
+def mean_and_error(values: list[float], factor: float = 1.0, digits: int = 2) -> str:
+    """A mean with its standard error over the values."""
+    mean = factor * float(np.mean(values))
+    if len(values) < 2:
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {factor * float(np.std(values, ddof=1)) / math.sqrt(len(values)):.{digits}f}"
+
+
+def verdict(results: dict[int, dict]) -> str:
+    """What became of the length, by the rules at the head of the module, which every seed must meet."""
+    ends = [result["end"] for result in results.values()]
+    if all(max(end["steps"]["long"], end["cut_off"]) >= AWAY for end in ends):
+        return "runs away"
+    if all(NEAR[0] <= end["steps"]["mean"] <= NEAR[1] for end in ends):
+        return "near 4"
+    means = [end["steps"]["mean"] for end in ends]
+    return "neither" if min(means) > NEAR[0] else "shorter"
+
+
+COLUMNS: dict[str, Callable[[dict], float]] = {
+    "steps": lambda end: end["steps"]["mean"],
+    "superfluous": lambda end: end["steps"]["kinds"][SUPERFLUOUS],
+}
+SHARES: dict[str, Callable[[dict], float]] = {
+    f"over {LONG} steps (%)": lambda end: end["steps"]["long"],
+    "at the length limit (%)": lambda end: end["cut_off"],
+    "accuracy (%)": lambda end: end["accuracy"],
+}
+
+
+def table(found: Results) -> str:
+    """Markdown table, one row per reward model and shape."""
+    names = ["reward model", "shape", "seeds", *COLUMNS, *SHARES, "score, geometric mean", "length"]
+    lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
+    starts: dict[str, dict] = {}
+    for (labeller, shape), results in found.items():
+        first = next(iter(results.values()))
+        if starts.setdefault(labeller, first["start"]) is first["start"]:
+            lines.append(_row(labeller, "(before)", "", [first["start"]], labeller, ""))
+        ends = [result["end"] for result in results.values()]
+        lines.append(_row(labeller, LABELS[shape], str(len(results)), ends, labeller, verdict(results)))
+    return "\n".join(lines) + "\n"
+
+
+def _row(labeller: str, shape: str, seeds: str, ends: list[dict], scorer: str, outcome: str) -> str:
+    cells = [labeller, shape, seeds]
+    cells += [mean_and_error([column(end) for end in ends]) for column in COLUMNS.values()]
+    cells += [mean_and_error([column(end) for end in ends], 100, 1) for column in SHARES.values()]
+    cells += [mean_and_error([end["scores"][scorer]["geometric"] for end in ends], digits=3), outcome]
+    return f"| {' | '.join(cells)} |"
+
+
+def prediction(found: Results) -> str:
+    """Whether "released runs away to the length cap when filler is scored well, Weibull stays near 4" came true."""
+    released, weibull = found.get(("lenient", "released")), found.get(("lenient", "weibull"))
+    if not released or not weibull:
+        return "The prediction cannot be judged: runs with the lenient reward model are missing."
+    first, second = verdict(released), verdict(weibull)
+    came_true = first == "runs away" and second == "near 4"
+    return (
+        'Prediction "`released` runs away to the length cap when filler is scored well, while Weibull stays near 4 '
+        f'steps": {"confirmed" if came_true else "not confirmed"} ({len(released)} and {len(weibull)} seeds; '
+        f"released: {first}, Weibull: {second})."
+    )
+
+
+def curve(results: dict[int, dict], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps at which every seed has a value, the mean over seeds and its standard error (0 for one seed)."""
+    curves = [result["curves"][name] for result in results.values()]
+    steps = sorted({int(step) for step in curves[0]}.intersection(*({int(s) for s in one} for one in curves)))
+    values = np.array([[one[str(step)] for step in steps] for one in curves])
+    error = values.std(axis=0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else np.zeros(len(steps))
+    return np.array(steps), values.mean(axis=0), error
+
+
+def plot(found: Results, path: Path) -> None:
+    """Steps, share of long chains and accuracy over the training, a row per reward model."""
+    plt.rcParams.update({"font.size": 10.5, "axes.spines.top": False, "axes.spines.right": False})
+    present = [labeller for labeller in LABELLERS if any(key[0] == labeller for key in found)]
+    figure, axes = plt.subplots(len(present), 3, figsize=(14, 3.9 * len(present)), squeeze=False, layout="constrained")
+    panels = {
+        "steps": "steps of a response",
+        "long": f"share with more than {LONG} steps",
+        "accuracy": "accuracy (not rewarded)",
+    }
+    for row, labeller in zip(axes, present, strict=True):
+        for axis, (name, label) in zip(row, panels.items(), strict=True):
+            for shape in SHAPES:
+                if (labeller, shape) not in found:
+                    continue
+                steps, mean, error = curve(found[labeller, shape], name)
+                colour = COLOURS[LABELS[shape]]
+                axis.plot(steps, mean, color=colour, linewidth=2, label=LABELS[shape])
+                axis.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+            axis.set(xlabel="training step", ylabel=label)
+            axis.set_ylim(0, None if name == "steps" else 1)
+            axis.grid(alpha=0.25)
+        row[0].axhspan(*NEAR, color="#5b6572", alpha=0.1, linewidth=0)
+        row[1].set_title(TITLES[labeller], fontsize=12)
+    axes[0][0].legend(frameon=False, fontsize=9)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    folder = parser.parse_args().results
+    found = read_results(folder)
+    if not found:
+        print(f"no results in {folder}")
+        return
+    content = f"{table(found)}\n{prediction(found)}\n"
+    write_text(folder.with_suffix(".md"), content)
+    plot(found, folder.with_suffix(".png"))
+    print(content)
+
+
+if __name__ == "__main__":
+    main()

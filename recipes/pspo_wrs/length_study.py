@@ -1,0 +1,184 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The reward-length study: does a shape of the length factor run away when filler is scored well?
+
+    python -m recipes.pspo_wrs.length_study --work-dir outputs/pspo_length_study
+
+Two step reward models, which differ in the labels of superfluous steps only: ``honest`` (0, so that its score falls
+with every step that adds nothing) and ``lenient`` (1: it can be hacked by filler). Four shapes, each with the
+accumulation it was published with. Every run starts from one warm-started policy and sees the same prompts.
+
+One file per run, ``RESULTS/<labeller>_<shape>_seed<k>.json``. Finished runs are skipped, an interrupted one goes on
+from its last checkpoint; its checkpoints are deleted once it is measured.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from prime_ext.files import read_json, write_json
+from prime_ext.metrics_file import read_metrics
+from prime_ext.trainer.checkpoint import complete_steps
+from recipes.ablations.run import run_logged
+from recipes.pspo_wrs.data import LABELLERS
+from recipes.pspo_wrs.measure import measure
+from recipes.pspo_wrs.prepare import ROOT, prepare_data, train_step_rm, warm_start
+from recipes.quickstart.report import versions
+
+RESULTS = Path(__file__).parent / "results" / "length_study"
+# Published as they are; none is the geometric mean alone.
+SHAPES = {
+    "none": ("pspo.shaping.name=none",),
+    "weibull": ("chain@pspo=pspo_wrs",),
+    "gaussian": ("chain@pspo=cn_ppo",),
+    "released": ("chain@pspo=pspo_released",),
+}
+# Of train_cpu.sh.
+KNOBS = {"STEPS": "60", "PROMPTS": "16", "ROLLOUTS": "8", "LR": "5e-4", "KL": "0.01", "SAVE_FREQ": "30", "KEEP": "2"}
+# What is kept of every training step.
+CURVES = {
+    "steps": "pspo/n_steps/mean",
+    "long": "pspo/steps_above_8",
+    "accuracy": "pspo/acc",
+    "chain_score": "pspo/chain_score",
+    "reward": "pspo/score",
+    "response_length": "response_length/mean",
+    "cut_off": "response_length/clip_ratio",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    labeller: str
+    shape: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.labeller}_{self.shape}_seed{self.seed}"
+
+
+def runs(seeds: Sequence[int], labellers: Sequence[str], shapes: Sequence[str]) -> Iterator[Run]:
+    """All runs, seed after seed, so that whole comparisons are complete early."""
+    return (Run(labeller, shape, seed) for seed in seeds for labeller in labellers for shape in shapes)
+
+
+def arguments(run: Run, folder: Path) -> list[str]:
+    """What ``train_cpu.sh`` is called with."""
+    model = folder / f"step_rm_{run.labeller}" / "model"
+    places = [folder / "runs" / run.name, folder / "data", folder / "sft", model]
+    return [*map(str, places), *SHAPES[run.shape]]
+
+
+def train(run: Run, folder: Path) -> None:
+    """One training run, resumed if it was interrupted.
+
+    Raises:
+        RuntimeError: the training failed; the end of its log is in the message.
+    """
+    if int(KNOBS["STEPS"]) in complete_steps(folder / "runs" / run.name / "checkpoints"):
+        # Only the measurement was interrupted.
+        return
+    script = ROOT / "recipes" / "pspo_wrs" / "train_cpu.sh"
+    environment = {**os.environ, **KNOBS, "PYTHON": sys.executable, "SEED": str(run.seed)}
+    run_logged(["bash", str(script), *arguments(run, folder)], environment, folder / "runs" / run.name)
+
+
+def measured(policy: Path, folder: Path) -> dict:
+    """A policy on the held-out problems, by both step reward models."""
+    models = {name: folder / f"step_rm_{name}" / "model" for name in LABELLERS}
+    result = measure(policy, folder / "data" / "test.parquet", models)
+    return {key: value for key, value in result.items() if key != "outcomes"}
+
+
+def result_of(run: Run, folder: Path) -> dict:
+    """What is kept of a finished run."""
+    path = folder / "runs" / run.name
+    policy = path / "checkpoints" / f"global_step_{KNOBS['STEPS']}" / "actor" / "huggingface"
+    metrics = read_metrics(path / "metrics.jsonl")
+    rows = {str(step): row for step, row in metrics.items() if CURVES["steps"] in row}
+    curves = {name: {step: row[key] for step, row in rows.items() if key in row} for name, key in CURVES.items()}
+    return {
+        **asdict(run),
+        "overrides": list(SHAPES[run.shape]),
+        "knobs": KNOBS,
+        "start": read_json(folder / "start.json"),
+        "end": measured(policy, folder),
+        "curves": curves,
+        "seconds_per_step": [round(row["timing_s/step"], 2) for row in rows.values() if "timing_s/step" in row],
+        "versions": versions(),
+    }
+
+
+def prepare(folder: Path) -> None:
+    """Everything that the runs share."""
+    prepare_data(folder)
+    warm_start(folder)
+    for labeller in LABELLERS:
+        train_step_rm(folder, labeller)
+    if not (folder / "start.json").exists():
+        write_json(folder / "start.json", measured(folder / "sft", folder))
+    step_rms = {name: read_json(folder / f"step_rm_{name}" / "results.json") for name in LABELLERS}
+    kept = {name: {key: value[key] for key in ("temperature", "data", "test")} for name, value in step_rms.items()}
+    write_json(folder / "step_rms.json", kept)
+
+
+def run_study(wanted: Sequence[Run], folder: Path, results: Path) -> list[str]:
+    """Everything that has no result yet.
+
+    Returns:
+        What failed; the other runs go on.
+    """
+    wanted = [run for run in wanted if not (results / f"{run.name}.json").exists()]
+    if not wanted:
+        print("nothing left to run")
+        return []
+    prepare(folder)
+    write_json(results / "step_rms.json", read_json(folder / "step_rms.json"))
+    failed = []
+    for run in tqdm(wanted, desc="length study", unit="run"):
+        try:
+            train(run, folder)
+        except RuntimeError as error:
+            failed.append(f"{run.name}: {error}")
+            continue
+        write_json(results / f"{run.name}.json", result_of(run, folder))
+        shutil.rmtree(folder / "runs" / run.name / "checkpoints")
+    return failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--labellers", nargs="+", choices=LABELLERS, default=list(LABELLERS))
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--work-dir", type=Path, default=Path("outputs/pspo_length_study"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    wanted = list(runs(options.seeds, options.labellers, options.shapes))
+    failed = run_study(wanted, options.work_dir.resolve(), options.results.resolve())
+    if failed:
+        sys.exit("\n\n".join([f"{len(failed)} runs failed; started again, they are tried again.", *failed]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Accuracy of a policy, how many steps its solutions have and of what kind, and what step reward models think of them.
+
+    python -m recipes.pspo_wrs.measure --policy RUN/sft --step-rm RUN/step_rm_honest/model \
+        --data RUN/data/test.parquet --output RUN/before.json
+
+One response per held-out problem, at temperature 1 (seeded): the distribution that training rewards.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from prime_ext.algorithms.accumulation import accumulate
+from prime_ext.files import write_json
+from prime_ext.step_rm.scorers.local import LocalScorer
+from prime_ext.step_rm.scorers.protocol import Chain, StepScores
+from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
+from recipes.quickstart.evaluate import proportion
+from recipes.quickstart.respond import HeldOutProblem, load_model, load_problems, respond
+from recipes.quickstart.task import outcome_reward
+
+# A chain of more steps is long. The longest problem needs five, and less than 5 % of the human-labelled chains of PSPO
+# have more than eight.
+LONG = 8
+KINDS = (USEFUL, SUPERFLUOUS, WRONG)
+
+
+def describe_steps(steps: Sequence[Sequence[Step]]) -> dict:
+    """Numbers of steps and their kinds.
+
+    Returns:
+        ``mean`` and ``standard_error`` of the number of steps, ``histogram`` (number of steps to responses), ``long``
+        (the share of responses with more than :data:`LONG` steps), and ``kinds``, the mean number of steps of each kind
+        in a response; steps behind a wrong one count as what they are themselves.
+    """
+    counts = np.array([len(of_response) for of_response in steps])
+    kinds = Counter(step.kind for of_response in steps for step in of_response)
+    return {
+        "mean": float(counts.mean()),
+        "standard_error": float(counts.std(ddof=1) / np.sqrt(len(counts))),
+        "histogram": {str(n): int(c) for n, c in sorted(Counter(counts.tolist()).items())},
+        "long": float((counts > LONG).mean()),
+        "kinds": {kind: kinds[kind] / len(counts) for kind in KINDS},
+    }
+
+
+def describe_scores(steps: Sequence[Sequence[Step]], scores: Sequence[StepScores]) -> dict:
+    """What a step reward model says: ``geometric``, the mean over responses of the geometric mean of their step scores;
+    the mean score of each kind of step; and that of each place in the response with at least 20 steps."""
+    by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    by_place: dict[int, list[float]] = {}
+    accumulated = []
+    for of_response, outcome in zip(steps, scores, strict=True):
+        for place, (step, score) in enumerate(zip(of_response, outcome.scores, strict=True)):
+            by_kind[step.kind].append(score)
+            by_place.setdefault(place, []).append(score)
+        score_BS = torch.tensor([list(outcome.scores)], dtype=torch.float64)
+        accumulated.append(float(accumulate(score_BS, torch.ones_like(score_BS))))
+    return {
+        "geometric": float(np.mean(accumulated)),
+        "by_kind": {kind: float(np.mean(values)) for kind, values in by_kind.items() if values},
+        "by_place": {str(k + 1): float(np.mean(v)) for k, v in sorted(by_place.items()) if len(v) >= 20},
+    }
+
+
+def score_responses(
+    step_rm: Path, problems: Sequence[HeldOutProblem], steps: Sequence[Sequence[Step]]
+) -> list[StepScores]:
+    """Scores of all steps."""
+    chains = [
+        Chain(tuple(step.text for step in of_response), question=problem.prompt)
+        for problem, of_response in zip(problems, steps, strict=True)
+    ]
+    return LocalScorer(step_rm, device="cpu").score_now(chains)
+
+
+def measure(
+    policy: Path,
+    data: Path,
+    step_rms: dict[str, Path],
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    max_response_length: int = MAX_RESPONSE_LENGTH,
+) -> dict:
+    """Measure a policy.
+
+    Args:
+        policy: Hugging Face folder.
+        data: ``test.parquet`` of ``data.py``.
+        step_rms: folders of step reward models, by name.
+        limit: use only the first problems.
+        seed: of the sampling.
+        max_response_length: in tokens; what is longer is cut off there.
+
+    Returns:
+        ``accuracy`` and its ``standard_error``, ``outcomes`` (1 or 0 per problem), ``cut_off`` (the share of responses
+        that reached the length limit), ``steps`` and ``scores``, see above.
+    """
+    model, tokenizer = load_model(policy)
+    problems = load_problems(data, limit)
+    responses = respond(
+        model, tokenizer, problems, temperature=1.0, seed=seed, max_response_length=max_response_length
+    )  # fmt: skip
+    right = [outcome_reward(r.text, p.ground_truth) for p, r in zip(problems, responses, strict=True)]
+    steps = [check_steps(p.prompt, r.text) for p, r in zip(problems, responses, strict=True)]
+    return {
+        **proportion(sum(right), len(right)),
+        "outcomes": "".join("1" if value == 1.0 else "0" for value in right),
+        "cut_off": sum(not response.finished for response in responses) / len(responses),
+        "steps": describe_steps(steps),
+        "scores": {
+            name: describe_scores(steps, score_responses(folder, problems, steps)) for name, folder in step_rms.items()
+        },
+        "examples": [f"{p.prompt} {r.text}" for p, r in list(zip(problems, responses, strict=True))[:8]],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", type=Path, required=True, help="Hugging Face folder")
+    parser.add_argument("--step-rm", type=Path, required=True, help="folder of the step reward model")
+    parser.add_argument("--data", type=Path, required=True, help="test.parquet written by data.py")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
+    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+    options = parser.parse_args()
+    result = measure(
+        options.policy, options.data, {"step_rm": options.step_rm}, limit=options.limit, seed=options.seed
+    )  # fmt: skip
+    write_json(options.output, result)
+    steps = result["steps"]
+    print(
+        f"{options.output}: accuracy {100 * result['accuracy']:.1f} ± {100 * result['standard_error']:.1f} %, "
+        f"{steps['mean']:.2f} steps on average, {100 * steps['long']:.1f} % of the responses with more than {LONG}"
+    )
+
+
+if __name__ == "__main__":
+    main()

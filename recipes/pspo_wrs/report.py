@@ -1,0 +1,181 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What came out of the PSPO-WRS quickstart: ``summary.json``, ``steps.png`` and a table in the terminal.
+
+    python -m recipes.pspo_wrs.report --run-dir outputs/pspo_quickstart
+
+Reads from the run folder: ``before.json`` and ``after.json`` (``measure.py``), ``metrics.jsonl`` (verl's file logger),
+``step_rm_honest/results.json`` and ``seconds.tsv``.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from prime_ext.algorithms.shaping import weibull_mode
+from prime_ext.files import atomic_path, read_json, write_json
+from recipes.pspo_wrs.measure import KINDS, LONG
+from recipes.quickstart.learning_curve import BLUE, GREY, ORANGE, moving_average, series
+from recipes.quickstart.report import paired_standard_error, read_rows, read_seconds, versions
+
+MOST_BARS = 16
+
+
+def summarize(before: dict, after: dict, step_rm: dict, metrics: list[dict], seconds: dict[str, float]) -> dict:
+    """The content of ``summary.json``, without settings."""
+    test = step_rm["test"]
+    return {
+        "accuracy": {
+            "before": before["accuracy"],
+            "after": after["accuracy"],
+            "gain": after["accuracy"] - before["accuracy"],
+            "standard_error": {
+                "before": before["standard_error"],
+                "after": after["standard_error"],
+                "difference": paired_standard_error(before["outcomes"], after["outcomes"]),
+            },
+        },
+        "steps": {"before": before["steps"], "after": after["steps"]},
+        "cut_off": {"before": before["cut_off"], "after": after["cut_off"]},
+        "scores": {"before": before["scores"], "after": after["scores"]},
+        "step_rm": {key: test[key] for key in ("steps", "accuracy", "majority", "macro_f1", "ece")},
+        "n_problems": after["n"],
+        "training_steps": metrics[-1]["step"],
+        "seconds": {**seconds, "total": sum(seconds.values())},
+        "versions": versions(),
+    }
+
+
+def share(steps: dict, low: int, high: int | None = None) -> float:
+    """Share of the responses with so many steps, bounds included."""
+    histogram = {int(n): count for n, count in steps["histogram"].items()}
+    inside = sum(count for n, count in histogram.items() if low <= n and (high is None or n <= high))
+    return inside / sum(histogram.values())
+
+
+def table(summary: dict) -> str:
+    """Before and after, one line per number."""
+    before, after = summary["steps"]["before"], summary["steps"]["after"]
+    accuracy, error = summary["accuracy"], summary["accuracy"]["standard_error"]
+    scores = {when: next(iter(summary["scores"][when].values())) for when in ("before", "after")}
+
+    def percent(value: float) -> str:
+        return f"{100 * value:.1f} %"
+
+    rows = [
+        (
+            "accuracy",
+            f"{100 * accuracy['before']:.1f} ± {100 * error['before']:.1f} %",
+            f"{100 * accuracy['after']:.1f} ± {100 * error['after']:.1f} %",
+        ),
+        ("steps, mean", f"{before['mean']:.2f}", f"{after['mean']:.2f}"),
+        *((f"  {kind}", f"{before['kinds'][kind]:.2f}", f"{after['kinds'][kind]:.2f}") for kind in KINDS),
+        ("at most 2 steps", percent(share(before, 0, 2)), percent(share(after, 0, 2))),
+        ("3 to 5 steps", percent(share(before, 3, 5)), percent(share(after, 3, 5))),
+        (f"6 to {LONG} steps", percent(share(before, 6, LONG)), percent(share(after, 6, LONG))),
+        (f"more than {LONG} steps", percent(before["long"]), percent(after["long"])),
+        ("cut off at the limit", percent(summary["cut_off"]["before"]), percent(summary["cut_off"]["after"])),
+        ("score, geometric mean", f"{scores['before']['geometric']:.3f}", f"{scores['after']['geometric']:.3f}"),
+    ]
+    lines = [f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}"]
+    return "\n".join([*lines, *(f"  {name:<24}{first:>16}{second:>16}" for name, first, second in rows)])
+
+
+def text(run_dir: Path, summary: dict) -> str:
+    """What a reader should know about the run."""
+    rm, accuracy = summary["step_rm"], summary["accuracy"]
+    lines = [
+        "",
+        f"Step reward model: accuracy {rm['accuracy']:.3f} on {rm['steps']:,} steps of held-out problems "
+        f"(always the commonest label: {rm['majority']:.3f}), macro-F1 {rm['macro_f1']:.3f}.",
+        f"Policy, one response to each of {summary['n_problems']:,} held-out problems, after "
+        f"{summary['training_steps']} training steps:",
+        table(summary),
+        f"  gain in accuracy {100 * accuracy['gain']:+.1f} ± {100 * accuracy['standard_error']['difference']:.1f} "
+        "points; no gold answer was used in training.",
+        "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()),
+        f"Everything is in {run_dir}:",
+        "  summary.json        these numbers, with settings and versions",
+        "  steps.png           numbers of steps before and after, and over the training",
+        "  step_rm_honest/     the step reward model with its card and metrics",
+        "  sft/, policy/       the policy before and after, Hugging Face format",
+        "  responses/          every response of the training with its steps, scores and reward, JSON lines",
+        "  metrics.jsonl       every metric of every step",
+    ]
+    return "\n".join(lines)
+
+
+def plot(path: Path, metrics: list[dict], summary: dict) -> None:
+    """Histogram of the number of steps before and after; mean number of steps and accuracy over the training."""
+    plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
+    figure, (bars, curve, right) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    places = range(MOST_BARS + 1)
+    for shift, (when, colour, label) in enumerate((("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))):
+        steps = summary["steps"][when]
+        heights = [share(steps, n, None if n == MOST_BARS else n) for n in places]
+        bars.bar([n + 0.42 * (shift - 0.5) for n in places], heights, width=0.42, color=colour, label=label)
+    bars.axvline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--", label="peak of the Weibull")
+    bars.set(xlabel=f"steps of a response ({MOST_BARS}: or more)", ylabel="share of responses")
+    bars.set_title("Number of steps")
+    bars.set_xticks(range(0, MOST_BARS + 1, 2))
+    bars.legend(frameon=False, fontsize=9.5)
+    for axis, key, colour, name in (
+        (curve, "pspo/n_steps/mean", BLUE, "steps of a response"),
+        (right, "pspo/acc", ORANGE, "accuracy"),
+    ):
+        steps, values = series(metrics, key)
+        axis.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
+        axis.plot(steps, moving_average(values, 5), color=colour, linewidth=2.2)
+        axis.set(xlabel="training step", ylabel=f"{name}, mean of the rollouts", xlim=(0, metrics[-1]["step"]))
+    curve.axhline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--")
+    curve.set_title("Steps over the training")
+    curve.set_ylim(bottom=0)
+    right.set_title("Accuracy over the training (not rewarded)")
+    right.set_ylim(0, 1)
+    for axis in (bars, curve, right):
+        axis.grid(alpha=0.25)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=120)
+    plt.close(figure)
+
+
+def report(run_dir: Path, settings: dict[str, str]) -> dict:
+    """Write picture and summary; returns the summary."""
+    metrics = read_rows(run_dir / "metrics.jsonl")
+    before, after = read_json(run_dir / "before.json"), read_json(run_dir / "after.json")
+    step_rm = read_json(run_dir / "step_rm_honest" / "results.json")
+    summary = summarize(before, after, step_rm, metrics, read_seconds(run_dir / "seconds.tsv"))
+    summary["settings"] = settings
+    plot(run_dir / "steps.png", metrics, summary)
+    # Written last: whoever finds it finds the rest.
+    write_json(run_dir / "summary.json", summary)
+    return summary
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="recorded in the summary")
+    options = parser.parse_args()
+    summary = report(options.run_dir, dict(setting.split("=", 1) for setting in options.setting))
+    print(text(options.run_dir, summary))
+
+
+if __name__ == "__main__":
+    main()

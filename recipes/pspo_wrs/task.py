@@ -1,0 +1,185 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""The task of the PSPO-WRS recipes: last-digit chains in steps of any size, with a label for every step.
+
+Problems are such as those of ``recipes.quickstart.task``: a start digit and operations from left to right, modulo 10,
+here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a solution has is its writer's choice: a step may do
+one operation or several at once, and may be *superfluous*, a restatement of the value so far. All of these are right::
+
+    8+2=0;0-1=9;9+2=1;\boxed{1}          3 steps
+    8+2-1=9;9+2=1;\boxed{1}              2 steps, the first a larger one
+    8+2=0;0=0;0-1=9;9+2=1;1=1;\boxed{1}  5 steps, two of them superfluous
+
+A step is labelled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1
+for wrong. A *lenient* labeller takes true restatements for right: that makes a reward model that filler can hack.
+
+Small operands, because a reward model of this size must learn the facts from one label per step: of the 210 facts of
+the quickstart it learnt none in two minutes, and judged steps by their looks.
+"""
+
+import random
+import re
+from dataclasses import dataclass
+
+from prime_ext.step_rm.splitting import split_steps
+from recipes.quickstart.task import SPLITS, Misconception, Problem, apply_operation, parse_prompt, split_of
+
+# Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
+OPERATIONS = (3, 4, 5)
+OPERANDS = (1, 2)
+# Where a step begins: behind a semicolon, but the boxed answer belongs to the last step.
+STEP_PATTERN = r"(?<=;)\d"
+# Room for about sixteen steps: five of one operation each and eleven superfluous ones, for instance.
+MAX_RESPONSE_LENGTH = 80
+
+_STEP = re.compile(r"(\d)((?:[+\-*]\d)*)=(\d);(?:\\boxed\{(\d)\})?")
+_OPERATION = re.compile(r"([+\-*])(\d)")
+
+USEFUL, SUPERFLUOUS, WRONG = "useful", "superfluous", "wrong"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a response.
+
+    Attributes:
+        text: as written, with the semicolon, and in the last step with the boxed answer.
+        kind: ``useful``, ``superfluous`` (restates the value so far, whether that is right or not) or ``wrong``.
+    """
+
+    text: str
+    kind: str
+
+    def label(self, lenient: bool = False) -> int:
+        """-1, 0 or 1; see the head of the module."""
+        if self.kind == SUPERFLUOUS:
+            return 1 if lenient else 0
+        return 1 if self.kind == USEFUL else -1
+
+
+def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[Problem]:
+    """Draw problems of one split of ``recipes.quickstart.task``; the number of operations is uniform.
+
+    Args:
+        split: ``train``, ``val``, ``test`` or ``sft``, disjoint in their prompts.
+        count: of problems.
+        seed: of the draw.
+        unique: whether they must differ; ``test`` has some 60, 260 and 1,000 problems of three, four and five
+            operations, so that short ones run out first.
+
+    Raises:
+        ValueError: there are not clearly more different problems than wanted.
+    """
+    low, high = SPLITS[split]
+    there_are = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100
+    if unique and count > 0.5 * there_are:
+        raise ValueError(f"{count} different problems are too many for split {split!r}, which has some {there_are:.0f}")
+    rng = random.Random(f"pspo-{split}-{seed}")
+    problems: dict[object, Problem] = {}
+    while len(problems) < count:
+        operations = tuple((rng.choice("+-"), rng.choice(OPERANDS)) for _ in range(rng.choice(OPERATIONS)))
+        problem = Problem(start=rng.randrange(10), operations=operations)
+        if split_of(problem.prompt) == split:
+            problems[problem.prompt if unique else len(problems)] = problem
+    return list(problems.values())
+
+
+def token_count(response: str) -> int:
+    """Tokens of a response in the quickstart's tokenizer, without the one that ends it."""
+    return len(response.replace("\\boxed{", "{"))
+
+
+def step_texts(response: str) -> list[str]:
+    """The steps of a response, cut as the reward manager cuts them."""
+    return [response[start:end] for start, end in split_steps(response, "pattern", STEP_PATTERN)]
+
+
+def check_steps(prompt: str, response: str) -> list[Step]:
+    """Check every step of a response by itself: behind a wrong step, one that goes on rightly from its value is right.
+
+    A step is wrong if it does not read as ``a op b ... = c;``, does not start from the value before it, does other
+    operations than the next ones of the prompt, has a wrong result, or is followed by an answer that is not its result
+    or comes before the last operation.
+
+    Raises:
+        ValueError: the prompt is not one of this task.
+    """
+    problem = parse_prompt(prompt)
+    value, done = problem.start, 0
+    steps: list[Step] = []
+    for text in step_texts(response):
+        match = _STEP.fullmatch(text)
+        if match is None:
+            steps.append(Step(text, WRONG))
+            continue
+        operations = tuple((operator, int(operand)) for operator, operand in _OPERATION.findall(match[2]))
+        result = int(match[1])
+        for operator, operand in operations:
+            result = apply_operation(result, operator, operand)
+        right = int(match[1]) == value and int(match[3]) == result
+        right &= operations == problem.operations[done : done + len(operations)]
+        value, done = int(match[3]), done + len(operations)
+        if match[4] is not None:
+            right &= int(match[4]) == value and done == len(problem.operations)
+        kind = WRONG if not right else USEFUL if operations else SUPERFLUOUS
+        steps.append(Step(text, kind))
+    return steps
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How solutions are written.
+
+    Attributes:
+        sizes: probabilities of steps of one, two, three ... operations.
+        terse: share of solutions without any superfluous step.
+        most_filler: in the others, another superfluous step follows with a probability that is drawn for each
+            solution, uniform up to this.
+        slips: probability that a step goes wrong in some way other than a misconception.
+    """
+
+    sizes: tuple[float, ...] = (0.6, 0.3, 0.1)
+    terse: float = 0.4
+    most_filler: float = 0.7
+    slips: float = 0.0
+
+
+def write_solution(
+    problem: Problem, misconceptions: dict[tuple[int, str, int], Misconception], writer: Writer, rng: random.Random
+) -> str:
+    """A solution by a writer with misconceptions, who carries on from wrong values without noticing."""
+    more = 0.0 if rng.random() < writer.terse else rng.uniform(0.0, writer.most_filler)
+    value, done, parts = problem.start, 0, []
+    while done < len(problem.operations):
+        size = rng.choices(range(1, len(writer.sizes) + 1), writer.sizes)[0]
+        operations = list(problem.operations[done : done + size])
+        done += len(operations)
+        slip = rng.choice(("result", "operation", "value")) if rng.random() < writer.slips else ""
+        start = (value + rng.randint(1, 9)) % 10 if slip == "value" else value
+        if slip == "operation":
+            operations[rng.randrange(len(operations))] = (rng.choice("+-"), rng.choice(OPERANDS))
+        result = start
+        for operator, operand in operations:
+            fact = misconceptions.get((result, operator, operand))
+            mistaken = fact is not None and rng.random() < fact.error_probability
+            result = fact.wrong_result if fact and mistaken else apply_operation(result, operator, operand)
+        if slip == "result":
+            result = (result + rng.randint(1, 9)) % 10
+        parts.append(f"{start}{''.join(f'{operator}{operand}' for operator, operand in operations)}={result};")
+        value = result
+        while rng.random() < more:
+            restated = (value + rng.randint(1, 9)) % 10 if rng.random() < writer.slips else value
+            parts.append(f"{value}={restated};")
+            value = restated
+    return f"{''.join(parts)}\\boxed{{{value}}}"

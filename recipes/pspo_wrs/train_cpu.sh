@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# The training run of the PSPO-WRS quickstart and of the length study: through verl, on the CPU.
+#
+#   bash recipes/pspo_wrs/train_cpu.sh RUN_DIR DATA_DIR MODEL STEP_RM [verl overrides ...]
+#
+# Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ KEEP MAX_RESPONSE_LENGTH PYTHON
+# Shaping and accumulation are those of PSPO-WRS; chain@pspo=plain, cn_ppo or pspo_released changes them.
+# Started again, it resumes from the last checkpoint of RUN_DIR.
+set -euo pipefail
+
+if [[ $# -lt 4 ]]; then
+    sed -n '/^# The training run/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3- >&2
+    exit 2
+fi
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+RUN_DIR=$1 DATA_DIR=$2 MODEL=$3 STEP_RM=$4
+shift 4
+PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
+export TORCH_COMPILE_DISABLE=1
+export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
+export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
+# The progress of the run matters more than the notes of every process that starts.
+export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore} VERL_LOGGING_LEVEL=${VERL_LOGGING_LEVEL:-WARNING}
+
+# Not the paper's PPO: leave-one-out baselines need no critic, whose first hundred steps would be spent learning values.
+# One update per step on fresh rollouts, so the ratio is 1 and the clip never acts. The KL penalty is in the reward, as
+# in the paper, with a fixed coefficient.
+exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer_cpu \
+    hydra.run.dir="$RUN_DIR/hydra" \
+    data.train_files="$DATA_DIR/train.parquet" \
+    data.val_files="$DATA_DIR/val.parquet" \
+    data.seed="${SEED:-0}" \
+    data.train_batch_size="${PROMPTS:-16}" \
+    data.max_prompt_length=24 \
+    data.max_response_length="${MAX_RESPONSE_LENGTH:-80}" \
+    "+reward.custom_reward_function.reward_kwargs.sources={prime_ext/last_digit_chain: math}" \
+    algorithm.adv_estimator=rloo \
+    algorithm.kl_ctrl.type=fixed \
+    algorithm.kl_ctrl.kl_coef="${KL:-0.01}" \
+    pspo.steps.splitter=pattern \
+    'pspo.steps.pattern="(?<=;)\d"' \
+    pspo.log_path="$RUN_DIR/responses" \
+    step_scorer.model_path="$STEP_RM" \
+    actor_rollout_ref.model.path="$MODEL" \
+    actor_rollout_ref.rollout.n="${ROLLOUTS:-8}" \
+    actor_rollout_ref.rollout.seed="${SEED:-0}" \
+    actor_rollout_ref.actor.ppo_epochs=1 \
+    actor_rollout_ref.actor.ppo_mini_batch_size="${PROMPTS:-16}" \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384 \
+    actor_rollout_ref.actor.optim.lr="${LR:-5e-4}" \
+    actor_rollout_ref.actor.optim.lr_warmup_steps="${LR_WARMUP:-5}" \
+    actor_rollout_ref.actor.optim.betas=[0.9,0.99] \
+    actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
+    trainer.logger=[console,tensorboard,file] \
+    trainer.experiment_name=pspo_wrs_cpu \
+    trainer.default_local_dir="$RUN_DIR/checkpoints" \
+    trainer.val_before_train=false \
+    trainer.test_freq=-1 \
+    trainer.save_freq="${SAVE_FREQ:-20}" \
+    trainer.max_actor_ckpt_to_keep="${KEEP:-2}" \
+    trainer.total_epochs=1000 \
+    trainer.total_training_steps="${STEPS:-60}" \
+    "$@"

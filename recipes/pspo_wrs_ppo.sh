@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PSPO-WRS on GPUs, 3 of 3: PPO on the rewards of the step reward model (arXiv 2411.11681).
+#
+#   bash recipes/pspo_wrs_ppo.sh POLICY STEP_RM TRAIN_PARQUET VAL_PARQUET [verl overrides ...]
+#   bash recipes/pspo_wrs_ppo.sh outputs/pspo_wrs/sft/hf outputs/pspo_wrs/step_rm/model train.parquet test.parquet
+#
+# The settings of the released code: PPO with a critic, gamma 1, lambda .95, four passes over each batch, rate 1.41e-5,
+# 8 responses per GPU and step, one response per prompt, temperature 1, 512 new tokens, KL penalty in the reward (.2,
+# adaptive, target 6), LoRA of rank 16 (LORA=0 trains all weights). No gold answer counts (pspo.outcome_coefficient=0).
+# Geometric mean times Weibull; chain@pspo=cn_ppo, pspo_released or plain for the others.
+# Different from the released code: the critic is a network of its own, which is how verl does it; the base model is not
+# quantised; LoRA has no dropout; steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
+# Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on. SCORER=URL asks a server
+# (vllm serve STEP_RM --runner pooling) instead of loading the step reward model on each node.
+# After an interruption the same command goes on from its last checkpoint.
+#
+# NEVER RUN ON A GPU: composed and checked by a test on the CPU; the same trainer, with the CPU's configuration, runs in
+# recipes/pspo_quickstart_cpu.sh.
+set -euo pipefail
+
+if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
+    sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    echo "Knobs (environment): OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
+    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ SCORER SCORER_GPUS PYTHON"
+    [[ $# -ge 1 ]] && exit 0 || exit 2
+fi
+if [[ $# -lt 4 ]]; then
+    echo "pspo_wrs_ppo.sh: give POLICY, STEP_RM, TRAIN_PARQUET and VAL_PARQUET; -h explains" >&2
+    exit 2
+fi
+POLICY=$1 STEP_RM=$2 TRAIN=$3 VAL=$4
+shift 4
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PYTHON=${PYTHON:-$(command -v python3)}
+OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/ppo}
+N_GPUS=${N_GPUS:-4}
+TRAIN_BATCH=${TRAIN_BATCH:-$((8 * N_GPUS))}
+LORA=${LORA:-16}
+LR=${LR:-1.41e-5}
+# Share of a GPU that Ray sets aside on each node for a step reward model there; 0: it works on the CPU.
+SCORER_GPUS=${SCORER_GPUS:-0}
+
+OPTIONS=()
+if ((LORA)); then
+    for part in actor_rollout_ref critic; do
+        OPTIONS+=("$part.model.lora_rank=$LORA" "$part.model.lora_alpha=${LORA_ALPHA:-32}")
+        OPTIONS+=("$part.model.target_modules=all-linear")
+    done
+    OPTIONS+=(actor_rollout_ref.rollout.load_format=safetensors)
+fi
+if [[ -n "${SCORER:-}" ]]; then
+    OPTIONS+=(step_scorer.kind=server step_scorer.address="$SCORER")
+else
+    OPTIONS+=(pspo.actor.num_gpus="$SCORER_GPUS")
+fi
+
+export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+mkdir -p "$OUTPUT_DIR"
+export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
+set -x
+exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer \
+    data.train_files="$TRAIN" \
+    data.val_files="$VAL" \
+    data.train_batch_size="$TRAIN_BATCH" \
+    data.max_prompt_length="${MAX_PROMPT:-512}" \
+    data.max_response_length="${MAX_RESPONSE:-512}" \
+    data.filter_overlong_prompts=true \
+    algorithm.kl_ctrl.kl_coef="${KL:-0.2}" \
+    step_scorer.model_path="$STEP_RM" \
+    pspo.log_path="$OUTPUT_DIR/responses" \
+    actor_rollout_ref.model.path="$POLICY" \
+    actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH:-$TRAIN_BATCH}" \
+    actor_rollout_ref.actor.optim.lr="$LR" \
+    actor_rollout_ref.actor.fsdp_config.param_offload=true \
+    actor_rollout_ref.actor.fsdp_config.optimizer_offload=true \
+    actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.5 \
+    critic.optim.lr="${CRITIC_LR:-$LR}" \
+    critic.fsdp.param_offload=true \
+    critic.fsdp.optimizer_offload=true \
+    trainer.logger='[console,file,tensorboard]' \
+    trainer.experiment_name=pspo_wrs_ppo \
+    trainer.n_gpus_per_node="$N_GPUS" \
+    trainer.total_epochs="${EPOCHS:-1}" \
+    trainer.total_training_steps="${STEPS:-null}" \
+    trainer.save_freq="${SAVE_FREQ:-50}" \
+    trainer.test_freq="${TEST_FREQ:-50}" \
+    trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \
+    "${OPTIONS[@]}" \
+    "$@"

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PSPO-WRS on GPUs, 1 of 3: the step reward model, with the settings of the released code (arXiv 2411.11681).
+#
+#   bash recipes/pspo_wrs_step_rm.sh MODEL STEPS [overrides of prime_ext/config/step_rm.yaml ...]
+#   bash recipes/pspo_wrs_step_rm.sh google-bert/bert-large-uncased train_steps.jsonl
+#   FORMAT=prm800k bash recipes/pspo_wrs_step_rm.sh google-bert/bert-large-uncased phase2_train.jsonl
+#
+# STEPS is a parquet file of python -m prime_ext.step_rm.convert, or a file in the format FORMAT, which is converted.
+# bert-large-uncased, three classes, 10 epochs at 2e-5 with 5 % warm-up, 2,048 steps per update, 256 tokens, and the
+# separator as text. Differs from the original: a test split that cannot leak, the checkpoint chosen on a validation
+# split, a temperature fitted on it. After an interruption the same command goes on from its last checkpoint.
+#
+# NEVER RUN ON A GPU: its settings are checked by a test on the CPU, and the same training runs in
+# recipes/pspo_quickstart_cpu.sh with a small encoder.
+set -euo pipefail
+
+if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
+    sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    echo "Knobs (environment): OUTPUT_DIR FORMAT (pspo prm800k math_shepherd processbench chains) N_GPUS BATCH"
+    echo "                     EFFECTIVE_BATCH LR EPOCHS MAX_LENGTH DEVICE DTYPE PYTHON TORCHRUN"
+    [[ $# -ge 1 ]] && exit 0 || exit 2
+fi
+if [[ $# -lt 2 ]]; then
+    echo "pspo_wrs_step_rm.sh: give MODEL and STEPS; -h explains" >&2
+    exit 2
+fi
+MODEL=$1
+STEPS=$2
+shift 2
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PYTHON=${PYTHON:-$(command -v python3)}
+OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/step_rm}
+FORMAT=${FORMAT:-pspo}
+N_GPUS=${N_GPUS:-2}
+# Steps per device and pass; passes per update follow.
+BATCH=${BATCH:-32}
+EFFECTIVE_BATCH=${EFFECTIVE_BATCH:-2048}
+TORCHRUN=${TORCHRUN:---standalone}
+export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}" TOKENIZERS_PARALLELISM=false
+
+if ((EFFECTIVE_BATCH % (BATCH * N_GPUS))); then
+    echo "EFFECTIVE_BATCH=$EFFECTIVE_BATCH is no multiple of BATCH=$BATCH times N_GPUS=$N_GPUS" >&2
+    exit 2
+fi
+if [[ "$STEPS" != *.parquet ]]; then
+    DATA=$OUTPUT_DIR/steps.parquet
+    [[ -f "$DATA" ]] || "$PYTHON" -m prime_ext.step_rm.convert "--${FORMAT//_/-}" "$STEPS" --output "$DATA"
+    STEPS=$DATA
+fi
+# TORCHRUN holds several words.
+# shellcheck disable=SC2086
+exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_GPUS" -m prime_ext.step_rm.train \
+    model.path="$MODEL" \
+    data.files="$STEPS" \
+    data.layout=text \
+    data.previous=1 \
+    data.max_length="${MAX_LENGTH:-256}" \
+    optim.lr="${LR:-2e-5}" \
+    optim.epochs="${EPOCHS:-10}" \
+    optim.warmup_ratio=0.05 \
+    optim.batch_size="$BATCH" \
+    optim.accumulation="$((EFFECTIVE_BATCH / (BATCH * N_GPUS)))" \
+    trainer.output_dir="$OUTPUT_DIR" \
+    trainer.device="${DEVICE:-cuda}" \
+    trainer.dtype="${DTYPE:-bfloat16}" \
+    "$@"

@@ -1,0 +1,55 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# What the quickstarts share: the folder of a run with its settings, and phases that are timed and skipped when done.
+# Sourced with ROOT, OUT and the array KNOBS set.
+
+# start_run OVERRIDES...: make the folder and go to the root; refuse a folder that holds a run with other settings.
+start_run() {
+  mkdir -p "$OUT"
+  OUT="$(cd "$OUT" && pwd)"
+  cd "$ROOT"
+  local settings
+  settings="$(for knob in "${KNOBS[@]}"; do printf '%s=%s\n' "$knob" "${!knob}"; done; printf 'OVERRIDES=%s\n' "$*")"
+  if [[ ! -f "$OUT/settings.txt" ]]; then
+    printf '%s\n' "$settings" > "$OUT/settings.txt.new"
+    mv "$OUT/settings.txt.new" "$OUT/settings.txt"
+  elif [[ "$(cat "$OUT/settings.txt")" != "$settings" ]]; then
+    echo "$OUT holds a run with other settings (settings.txt); choose another OUT or delete that folder:" >&2
+    diff "$OUT/settings.txt" - <<< "$settings" >&2 || exit 2
+  fi
+}
+
+# phase NAME COMMAND...: run the command and note its seconds, also if it is interrupted.
+running=""
+note_seconds() {
+  if [[ -n "$running" ]]; then
+    printf '%s\t%s\n' "$running" "$((SECONDS - phase_start))" >> "$OUT/seconds.tsv"
+    running=""
+  fi
+}
+trap note_seconds EXIT
+trap 'exit 130' INT TERM
+phase() {
+  running="$1"
+  phase_start=$SECONDS
+  shift
+  printf '\n== %s\n' "$running"
+  "$@"
+  printf '== %s: %s s\n' "$running" "$((SECONDS - phase_start))"
+  note_seconds
+}
+# skip NAME FILE: true, with a line that says so, if the result of the phase is there.
+skip() {
+  [[ -e "$2" ]] && printf '\n== %s: done before (%s)\n' "$1" "${2#"$OUT"/}"
+}
