@@ -26,7 +26,7 @@ from data_preprocessing.math_sources import SOURCES, MathSource, Raw, SplitRows
 from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter, rl_row
 from data_preprocessing.source_rows import BadRow, SourceError
 from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
-from eval.task import RowError
+from eval.cells import RowError
 from prime_ext.files import atomic_path
 
 Stage = Callable[[MathProblem], Removal | None]

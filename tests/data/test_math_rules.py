@@ -19,7 +19,7 @@ from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row
 from data_preprocessing.math_rules import MAX_CHARACTERS, RULES, rule_filter, unbalanced, without_drawings
 from data_preprocessing.self_grading import ungradable
 from data_preprocessing.source_rows import BadRow
-from eval.task import RowError
+from eval.cells import RowError
 
 
 @pytest.mark.parametrize(
