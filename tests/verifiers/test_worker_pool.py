@@ -242,7 +242,7 @@ def test_busy_workers_die_with_the_parent(end):
 def _alive(process):
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
