@@ -58,9 +58,8 @@ def test_the_command_prints_nothing_but_json_when_asked(tmp_path):
     assert done.returncode == (1 if report["problems"] else 0)
     # A loaded machine may be short of memory; nothing else may be wrong.
     assert all("of memory are available" in problem for problem in report["problems"]), report["problems"]
-    modes = [
-        f"{method}_{mode}" for method in ("prime", "pspo") for mode in ("sync", "colocate_async", "separate_async")
-    ]
+    modes = ("sync", "colocate_async", "separate_async")
+    trainers = [f"{method}_{mode}" for method in ("prime", "pspo") for mode in modes]
     assert report["facts"]["plug-in"]["trainers"] == ", ".join(trainers)
     assert report["facts"]["plug-in"]["device of verl"] == "cpu"
     assert report["facts"]["versions"]["verl"] == compat.SUPPORTED_VERL
