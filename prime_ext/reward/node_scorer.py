@@ -25,10 +25,10 @@ from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prime_ext.pspo_settings import ActorSettings, BatchingSettings
 from prime_ext.reward.micro_batcher import MicroBatcher
+from prime_ext.reward.node_actor import NodeActor
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure
 from prime_ext.step_rm.scorers.settings import ScorerSettings, build_scorer
 
@@ -85,56 +85,30 @@ class SharedStepScorer:
         actor: ActorSettings,
         router_address: str | None = None,
     ):
-        self._arguments = (scorer, batching, actor, router_address)
         self._num_gpus = actor.num_gpus
-        self._actor: Any = None
-        self._ready = False
+        arguments = (scorer, batching, actor, router_address)
+        self._node = NodeActor(NodeStepScorer, arguments, "step_scorer", MAX_CONCURRENCY, actor.num_gpus)
+        self._ready: Any = None  # the actor whose model is loaded
 
-    def _connect(self) -> Any:
-        if self._actor is None:
-            node = ray.get_runtime_context().get_node_id()
-            self._actor = (
-                ray.remote(NodeStepScorer)
-                .options(
-                    name=f"prime_ext_step_scorer_{node}",
-                    get_if_exists=True,
-                    num_cpus=0,
-                    num_gpus=self._num_gpus,
-                    max_concurrency=MAX_CONCURRENCY,
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-                )
-                .remote(*self._arguments)
-            )
-        return self._actor
+    async def _ask(self, actor: Any, chain: Chain, tokens: int) -> Outcome:
+        if self._ready is not actor:
+            await asyncio.wait_for(_wait_for(actor), START_SECONDS)
+            self._ready = actor
+        return await actor.score.remote(chain, tokens)
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
         """Scores of one response; if the actor died, once more with a new one."""
-        error: Exception | None = None
-        for _ in range(2):
-            actor = self._connect()
-            try:
-                if not self._ready:
-                    await asyncio.wait_for(_wait_for(actor), START_SECONDS)
-                    self._ready = True
-                return await actor.score.remote(chain, tokens)
-            except (asyncio.TimeoutError, TimeoutError):
-                return ScoringFailure(
-                    f"the step scorer of this node did not start in {START_SECONDS:g} s: no {self._num_gpus:g} GPUs "
-                    f"are free (pspo.actor.num_gpus), or its model does not load"
-                )
-            except RayTaskError as raised:
-                error = raised
-                break
-            except RayActorError as raised:
-                error = raised
-                logger.warning("the step scorer of this node died: %s", raised)
-                # Another request may have replaced it already.
-                if self._actor is actor:
-                    self._actor, self._ready = None, False
-                await asyncio.sleep(0.5)
-        # Ray's messages hold the whole traceback; the cause is their last line.
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
+        try:
+            return await self._node.ask(lambda actor: self._ask(actor, chain, tokens))
+        except (asyncio.TimeoutError, TimeoutError):
+            return ScoringFailure(
+                f"the step scorer of this node did not start in {START_SECONDS:g} s: no {self._num_gpus:g} GPUs "
+                f"are free (pspo.actor.num_gpus), or its model does not load"
+            )
+        except (RayTaskError, RayActorError) as error:
+            # Ray's messages hold the whole traceback; the cause is their last line.
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
 
 
 async def _wait_for(actor: Any) -> None:

@@ -19,17 +19,15 @@ processes and the sandbox; the others find it by name. Without Ray (data preproc
 in the calling process.
 """
 
-import asyncio
 import importlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from prime_ext.reward.node_actor import NodeActor
 from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
 from prime_ext.verifiers.verdict import Outcome, Verdict, grader_failed
 
@@ -83,41 +81,13 @@ class SharedVerifiers:
     """A client of this node's actor, which it starts when there is none."""
 
     def __init__(self, modules: Sequence[str], settings: Settings):
-        self._modules, self._settings = tuple(modules), settings
-        self._actor: Any = None
-
-    def _connect(self) -> Any:
-        if self._actor is None:
-            node = ray.get_runtime_context().get_node_id()
-            self._actor = (
-                ray.remote(NodeVerifiers)
-                .options(
-                    name=f"prime_ext_verifiers_{node}",
-                    get_if_exists=True,
-                    num_cpus=0,
-                    max_concurrency=MAX_CONCURRENCY,
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-                )
-                .remote(self._modules, self._settings)
-            )
-        return self._actor
+        self._node = NodeActor(NodeVerifiers, (tuple(modules), settings), "verifiers", MAX_CONCURRENCY)
 
     async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
         """Judge one response; if the actor died, once more with a new one."""
         start = time.perf_counter()
-        error: Exception | None = None
-        for _ in range(2):
-            actor = self._connect()
-            try:
-                return await actor.verify.remote(task, response, gold, dict(options))
-            except RayTaskError as raised:
-                error = raised
-                break
-            except RayActorError as raised:
-                error = raised
-                logger.warning("the verifiers of this node died: %s", raised)
-                # Another request may have replaced it already.
-                if self._actor is actor:
-                    self._actor = None
-                await asyncio.sleep(0.5)
-        return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, f"verifiers of this node: {error}"[:500])
+        try:
+            return await self._node.ask(lambda actor: actor.verify.remote(task, response, gold, dict(options)))
+        except (RayTaskError, RayActorError) as error:
+            detail = f"verifiers of this node: {error}"[:500]
+            return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)

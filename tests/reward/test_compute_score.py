@@ -171,8 +171,8 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
 
         judged = asyncio.run(at_once())
         assert [str(verdict.outcome) for verdict in judged] == [request[4] for request in mixed * 25]
-        actor = first._connect()
-        assert second._connect()._actor_id == actor._actor_id
+        actor = first._node.handle()
+        assert second._node.handle()._actor_id == actor._actor_id
         ray.kill(actor)
         verdict = asyncio.run(second.verify("choice", "#### 2", "no", names))
         assert verdict.correct

@@ -87,11 +87,11 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(mod
         first, second = (connect(settings(model), BATCHING, ACTOR) for _ in range(2))
         assert isinstance(first, SharedStepScorer)
         assert close(asyncio.run(ask(first)), expected)
-        actor = first._connect()
-        assert second._connect()._actor_id == actor._actor_id
+        actor = first._node.handle()
+        assert second._node.handle()._actor_id == actor._actor_id
         ray.kill(actor)
         assert close(asyncio.run(ask(second)), expected)
-        ray.kill(second._connect())
+        ray.kill(second._node.handle())
         # A model that does not load is a failure of every response, with the reason.
         broken = SharedStepScorer(settings(model), BATCHING, ACTOR)
         (model / "model.safetensors").rename(tmp_path / "model.safetensors")
