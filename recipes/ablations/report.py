@@ -20,7 +20,6 @@ seeds; differences are paired by seed, against the baseline of the suite.
 """
 
 import argparse
-import math
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -35,7 +34,7 @@ import numpy as np
 from prime_ext.files import atomic_path, read_json, write_text
 from recipes.ablations.run import RESULTS
 from recipes.ablations.suites import SUITES, Suite
-from recipes.run_statistics import mean_and_error
+from recipes.run_statistics import standard_errors, write_mean
 
 PAIRS = "prm/pair_accuracy/before_update"
 RATIO = "prime/process/return_std_over_outcome"
@@ -58,9 +57,7 @@ def final(result: dict, how: str = "temperature_1") -> float:
 
 def percent(values: list[float]) -> str:
     """Mean with its standard error over the values, in percent."""
-    found = mean_and_error(values)
-    error = "" if found["standard_error"] is None else f" ± {100 * found['standard_error']:.1f}"
-    return f"{100 * found['mean']:.1f}{error}"
+    return write_mean(values, 100, 1)
 
 
 def _metric(results: dict[int, dict], name: str, when: str) -> str:
@@ -101,9 +98,17 @@ def plot(suite: Suite, found: dict[str, dict[int, dict]], path: Path) -> None:
     start = next(iter(next(iter(found.values())).values()))["curve"]["0"]["temperature_1"]["accuracy"]
     for row, results in enumerate(found.values()):
         values = np.array([final(result) for result in results.values()])
-        error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         axis.plot(values, np.full(len(values), row), "o", color="#9ebfdc", markersize=5)
-        axis.errorbar(values.mean(), row, xerr=error, fmt="|", color="#2166ac", markersize=14, capsize=3, linewidth=1.8)
+        axis.errorbar(
+            values.mean(),
+            row,
+            xerr=standard_errors(values),
+            fmt="|",
+            color="#2166ac",
+            markersize=14,
+            capsize=3,
+            linewidth=1.8,
+        )
     axis.axvline(start, color="grey", linewidth=1, linestyle=":")
     axis.set_yticks(range(len(found)), [suite.variants[name].label for name in found])
     axis.invert_yaxis()

@@ -23,7 +23,6 @@ over seeds: the warm-started policy and the held-out problems are the same in al
 
 import argparse
 import json
-import math
 import platform
 import re
 from importlib.metadata import version
@@ -40,7 +39,7 @@ from prime_ext.files import atomic_path, write_json
 from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 from recipes.quickstart.evaluate import evaluate
-from recipes.run_statistics import mean_and_error, training_seconds
+from recipes.run_statistics import mean_and_error, standard_errors, training_seconds
 
 METHODS = {"prime": "PRIME", "rloo": "RLOO, outcome only"}
 COLOURS = {"prime": "#2166ac", "rloo": "#d66014"}
@@ -173,7 +172,7 @@ def plot(summary: dict, path: Path) -> None:
         for values in values_RS:
             axis.plot(steps, values, color=COLOURS[method], alpha=0.25, linewidth=1)
         mean = values_RS.mean(0)
-        error = values_RS.std(0, ddof=1) / math.sqrt(len(runs)) if len(runs) > 1 else np.zeros_like(mean)
+        error = standard_errors(values_RS)
         axis.plot(steps, mean, color=COLOURS[method], linewidth=2.4, marker="o", markersize=4, label=label)
         axis.fill_between(steps, mean - error, mean + error, color=COLOURS[method], alpha=0.2, linewidth=0)
     count = runs[0]["n_problems"]

@@ -20,7 +20,6 @@ standard error is over seeds. What counts as running away and as staying near fo
 """
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.length_study import RESULTS, SHAPES
 from recipes.pspo_wrs.measure import LONG, SUPERFLUOUS
 from recipes.pspo_wrs.plot_shapes import COLOURS
+from recipes.run_statistics import standard_errors, write_mean
 
 # Names of the shapes in the picture of the shapes, for the same colours.
 LABELS = {
@@ -63,14 +63,6 @@ def read_results(folder: Path) -> Results:
         result = read_json(path)
         found[result["labeller"], result["shape"]][result["seed"]] = result
     return {key: dict(sorted(results.items())) for key, results in found.items() if results}
-
-
-def mean_and_error(values: list[float], factor: float = 1.0, digits: int = 2) -> str:
-    """A mean with its standard error over the values."""
-    mean = factor * float(np.mean(values))
-    if len(values) < 2:
-        return f"{mean:.{digits}f}"
-    return f"{mean:.{digits}f} ± {factor * float(np.std(values, ddof=1)) / math.sqrt(len(values)):.{digits}f}"
 
 
 def verdict(results: dict[int, dict]) -> str:
@@ -111,9 +103,9 @@ def table(found: Results) -> str:
 
 def _row(labeller: str, shape: str, seeds: str, ends: list[dict], scorer: str, outcome: str) -> str:
     cells = [labeller, shape, seeds]
-    cells += [mean_and_error([column(end) for end in ends]) for column in COLUMNS.values()]
-    cells += [mean_and_error([column(end) for end in ends], 100, 1) for column in SHARES.values()]
-    cells += [mean_and_error([end["scores"][scorer]["geometric"] for end in ends], digits=3), outcome]
+    cells += [write_mean([column(end) for end in ends]) for column in COLUMNS.values()]
+    cells += [write_mean([column(end) for end in ends], 100, 1) for column in SHARES.values()]
+    cells += [write_mean([end["scores"][scorer]["geometric"] for end in ends], digits=3), outcome]
     return f"| {' | '.join(cells)} |"
 
 
@@ -136,8 +128,7 @@ def curve(results: dict[int, dict], name: str) -> tuple[np.ndarray, np.ndarray, 
     curves = [result["curves"][name] for result in results.values()]
     steps = sorted({int(step) for step in curves[0]}.intersection(*({int(s) for s in one} for one in curves)))
     values = np.array([[one[str(step)] for step in steps] for one in curves])
-    error = values.std(axis=0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else np.zeros(len(steps))
-    return np.array(steps), values.mean(axis=0), error
+    return np.array(steps), values.mean(axis=0), standard_errors(values)
 
 
 def plot(found: Results, path: Path) -> None:
