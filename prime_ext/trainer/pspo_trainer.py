@@ -72,7 +72,8 @@ class PSPOTrainerMixin(_Trainer):
         rows = scored_rows(uids, infos, self.pspo, compares)
         metrics["pspo/dropped"] = len(batch) - len(rows)
         if len(rows) < len(batch):
-            transfer.clear([key for row, key in enumerate(batch.keys) if row not in set(rows)], batch.partition_id)
+            kept = set(rows)
+            transfer.clear([key for row, key in enumerate(batch.keys) if row not in kept], batch.partition_id)
             batch = transfer.select(batch, rows)
             infos = [infos[row] for row in rows]
         if self.pspo.pays_tokens:
