@@ -54,7 +54,7 @@ from eval.prm_scorers import (
 )
 from eval.prm_store import OVERLONG, ScoreStore, model_identity
 from eval.prm_tasks import best_of_n_results, pairs_results, processbench_results
-from prime_ext.files import write_text
+from prime_ext.files import write_json_lines, write_text
 from prime_ext.prm.offline.data import BadData
 from prime_ext.prm.offline.export import versions
 from prime_ext.prm.offline.text import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
@@ -262,7 +262,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     results["overlong"] = sum(OVERLONG in result for result in raw)
     folder = arguments.output
     write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
-    write_text(folder / "items.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_json_lines(folder / "items.jsonl", lines)
     text = report(results)
     write_text(folder / "report.md", text)
     if arguments.plot is not None:

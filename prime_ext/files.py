@@ -18,7 +18,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, value: Any) -> None:
     """Write ``value`` to ``path`` as indented JSON, atomically. NaN and infinity are refused (they are not JSON)."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_json_lines(path: str | Path, rows: Iterable[Any]) -> None:
+    """Write one JSON object per line, atomically."""
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_json(path: str | Path) -> Any:

@@ -13,13 +13,12 @@
 # limitations under the License.
 """The PRM of the offline variant: trained on responses of the warm-started policy, then never again."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from prime_ext.files import write_text
+from prime_ext.files import write_json_lines
 from recipes.ablations.suites import Suite
 from recipes.quickstart import task
 from recipes.quickstart.respond import load_model, load_problems, respond
@@ -64,7 +63,7 @@ def train_offline_prm(suite: Suite, folder: Path) -> Path:
             }
             for problem, of_problem in zip(problems, texts, strict=True)
         ]
-        write_text(data, "".join(json.dumps(row) + "\n" for row in rows))
+        write_json_lines(data, rows)
     command = ["bash", str(ROOT / "recipes" / "train_implicit_prm.sh"), str(folder / "sft"), str(data), *OVERRIDES]
     environment = {**os.environ, "OUTPUT_DIR": str(target), "DEVICE": "cpu", "PYTHON": sys.executable}
     subprocess.run(command, env=environment, cwd=ROOT, check=True)

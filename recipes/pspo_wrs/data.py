@@ -21,11 +21,10 @@ for ``python -m prime_ext.step_rm.convert --chains``; the two differ in what a s
 """
 
 import argparse
-import json
 import random
 from pathlib import Path
 
-from prime_ext.files import write_json, write_text
+from prime_ext.files import write_json, write_json_lines
 from recipes.pspo_wrs.task import (
     MAX_RESPONSE_LENGTH,
     OPERANDS,
@@ -106,7 +105,7 @@ def write_data(
     counts = {split: len(content) for split, content in rows.items()}
     for name, lenient in LABELLERS.items():
         chains = labelled_chains(problems[sft_size:], lenient, seed)
-        write_text(output_dir / f"steps_{name}.jsonl", "".join(json.dumps(chain) + "\n" for chain in chains))
+        write_json_lines(output_dir / f"steps_{name}.jsonl", chains)
         counts[f"steps_{name}"] = len(chains)
     settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
     write_json(

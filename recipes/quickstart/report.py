@@ -21,7 +21,6 @@ Reads from the run folder: ``metrics.jsonl`` (verl's file logger), the two evalu
 """
 
 import argparse
-import json
 import platform
 from collections import defaultdict
 from importlib import metadata
@@ -29,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from prime_ext.files import read_json, write_json, write_text
+from prime_ext.files import read_json, write_json, write_json_lines, write_text
 from prime_ext.metrics_file import read_metrics
 from recipes.quickstart.learning_curve import plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_responses, step_statistics
@@ -133,7 +132,7 @@ def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
     """Write the three files of the run, and the merged ``metrics.jsonl``; returns the summary."""
     metrics = read_rows(run_dir / "metrics.jsonl")
     # One file without the repetitions of a resumed run; the parts of earlier starts stay where they are.
-    write_text(run_dir / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in metrics))
+    write_json_lines(run_dir / "metrics.jsonl", metrics)
     before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
     plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after)
 

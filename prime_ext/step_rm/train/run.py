@@ -25,7 +25,7 @@ import transformers
 from transformers import AutoTokenizer, EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from prime_ext.files import atomic_path, write_text
+from prime_ext.files import atomic_path, write_json_lines, write_text
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.pairs import PairEncoder
@@ -51,7 +51,7 @@ class MetricsFile(TrainerCallback):
                 {"step": entry["step"], "data": {key: value for key, value in entry.items() if key != "step"}}
                 for entry in state.log_history
             ]
-            write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+            write_json_lines(self.path, lines)
 
 
 def weighted_loss(weight_C: torch.Tensor | None) -> Any:
