@@ -43,13 +43,9 @@ export PYTHON OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 settings=$(printf '%s\n' "steps=$STEPS" "evaluated_every=$EVERY" "test_size=$TEST_SIZE" "prompts=${PROMPTS:-16}" \
     "rollouts=${ROLLOUTS:-4}" "policy_lr=${LR:-2e-4}" "lr_warmup=${LR_WARMUP:-10}" "prm_lr=${PRM_LR:-1e-3}" \
     "prm_mini_batch=${PRM_MINI_BATCH:-4}" "beta=${BETA:-0.2}" "overrides=$*")
-if [[ ! -f "$OUT/settings.txt" ]]; then
-    printf '%s\n' "$settings" > "$OUT/settings.txt.new"
-    mv "$OUT/settings.txt.new" "$OUT/settings.txt"
-elif [[ "$(cat "$OUT/settings.txt")" != "$settings" ]]; then
-    echo "$OUT holds runs with other settings (settings.txt); choose another OUT or delete that folder:" >&2
-    diff "$OUT/settings.txt" - <<< "$settings" >&2 || exit 2
-fi
+# shellcheck source=recipes/quickstart/settings.sh
+source "$ROOT/recipes/quickstart/settings.sh"
+keep_settings runs "$settings"
 
 [[ -e "$OUT/data/data.json" ]] \
     || "$PYTHON" -m recipes.quickstart.data --output-dir "$OUT/data" --test-size "$TEST_SIZE"

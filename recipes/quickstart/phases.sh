@@ -14,6 +14,9 @@
 # What the quickstarts share: the folder of a run with its settings, and phases that are timed and skipped when done.
 # Sourced with ROOT, OUT and the array KNOBS set.
 
+# shellcheck source=recipes/quickstart/settings.sh
+source "$ROOT/recipes/quickstart/settings.sh"
+
 # start_run OVERRIDES...: make the folder and go to the root; refuse a folder that holds a run with other settings.
 start_run() {
   mkdir -p "$OUT"
@@ -21,13 +24,7 @@ start_run() {
   cd "$ROOT"
   local settings
   settings="$(for knob in "${KNOBS[@]}"; do printf '%s=%s\n' "$knob" "${!knob}"; done; printf 'OVERRIDES=%s\n' "$*")"
-  if [[ ! -f "$OUT/settings.txt" ]]; then
-    printf '%s\n' "$settings" > "$OUT/settings.txt.new"
-    mv "$OUT/settings.txt.new" "$OUT/settings.txt"
-  elif [[ "$(cat "$OUT/settings.txt")" != "$settings" ]]; then
-    echo "$OUT holds a run with other settings (settings.txt); choose another OUT or delete that folder:" >&2
-    diff "$OUT/settings.txt" - <<< "$settings" >&2 || exit 2
-  fi
+  keep_settings "a run" "$settings"
 }
 
 # phase NAME COMMAND...: run the command and note its seconds, also if it is interrupted.
