@@ -51,7 +51,7 @@ SHAPES = {
     "released": ("chain@pspo=pspo_released",),
 }
 # Of train_cpu.sh.
-KNOBS = {"STEPS": "60", "PROMPTS": "16", "ROLLOUTS": "8", "LR": "5e-4", "KL": "0.01", "SAVE_FREQ": "30", "KEEP": "2"}
+KNOBS = {"STEPS": "60", "PROMPTS": "16", "ROLLOUTS": "4", "LR": "5e-4", "KL": "0.01", "SAVE_FREQ": "30", "KEEP": "2"}
 # What is kept of every training step.
 CURVES = {
     "steps": "pspo/n_steps/mean",
