@@ -24,8 +24,8 @@ from recipes.quickstart import task
 from recipes.quickstart.respond import load_model, load_problems, respond
 
 ROOT = Path(__file__).resolve().parents[2]
-# As many labelled responses as 30 online steps of 16 prompts with 4 rollouts see, from prompts of the training split.
-PROMPTS, ROLLOUTS = 480, 4
+# As many labelled responses as 24 online steps of 16 prompts with 4 rollouts see, from prompts of the training split.
+PROMPTS, ROLLOUTS = 384, 4
 OVERRIDES = (
     "prm.beta=0.2",
     "optim.lr=1e-3",
