@@ -25,7 +25,8 @@
 # quantised; LoRA has no dropout; steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on. SCORER=URL asks a server
 # (vllm serve STEP_RM --runner pooling) instead of loading the step reward model on each node.
-# DRY_RUN=1 prints memory, time and disk space instead of training.
+# DRY_RUN=1 prints memory, time and disk space instead of training; SHRINK=1 makes two steps with tiny untrained models on
+# the CPU.
 # After an interruption the same command goes on from its last checkpoint.
 #
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU; the same trainer, with the CPU's configuration, runs in
@@ -35,7 +36,7 @@ set -euo pipefail
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
-    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ SCORER SCORER_GPUS DRY_RUN PYTHON"
+    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ SCORER SCORER_GPUS DRY_RUN SHRINK PYTHON"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 4 ]]; then
@@ -49,6 +50,7 @@ PYTHON=${PYTHON:-$(command -v python3)}
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/ppo}
+! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 N_GPUS=${N_GPUS:-4}
 TRAIN_BATCH=${TRAIN_BATCH:-$((8 * N_GPUS))}
 LORA=${LORA:-16}

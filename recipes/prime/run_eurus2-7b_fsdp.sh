@@ -17,6 +17,7 @@
 #   bash recipes/prime/run_eurus2-7b_fsdp.sh [verl overrides ...]
 #   VARIANT=rloo bash recipes/prime/run_eurus2-7b_fsdp.sh
 #   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_fsdp.sh     # memory, time and disk space, without a GPU
+#   SHRINK=1 bash recipes/prime/run_eurus2-7b_fsdp.sh      # two steps on the CPU with a tiny untrained model
 #
 # VARIANT: prime (default), rloo (no process rewards); grpo, reinforce, ppo and grpo_prime, reinforce_prime, ppo_prime;
 #   prm_value (PRM as value function); offline_prm, eurusprm_online; double_forward; dpo; policy_reference; 16_rollouts.
@@ -33,7 +34,7 @@ set -euo pipefail
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     sed -n '/^# Eurus-2-7B-PRIME/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): VARIANT MODEL_PATH PRM_PATH PRM_REFERENCE TRAIN_FILES VAL_FILES OUTPUT_DIR N_GPUS NNODES"
-    echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER DRY_RUN PYTHON"
+    echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER DRY_RUN SHRINK PYTHON"
     exit 0
 fi
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -45,6 +46,7 @@ MODEL_PATH=${MODEL_PATH:-PRIME-RL/Eurus-2-7B-SFT}
 TRAIN_FILES=${TRAIN_FILES:-data/eurus2_rl/train.parquet}
 VAL_FILES=${VAL_FILES:-data/eurus2_rl/validation.parquet}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_$VARIANT}
+! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 N_GPUS=${N_GPUS:-8}
 NNODES=${NNODES:-1}
 ROLLOUT_TP=${ROLLOUT_TP:-1}
@@ -86,7 +88,7 @@ if [[ "$VARIANT" == offline_prm || "$VARIANT" == eurusprm_online ]]; then
 fi
 [[ -z "${PRM_PATH:-}" ]] || options+=(prm.model.path="$PRM_PATH" prm.reference_path="${PRM_REFERENCE:-$PRM_PATH}")
 
-if ! dry_run; then
+if ! rehearsal; then
     for file in "$TRAIN_FILES" "$VAL_FILES"; do
         [[ -e "$file" || "$file" == \[* ]] || {
             echo "$file does not exist; get the paper's data with: hf download --repo-type dataset PRIME-RL/Eurus-2-RL-Data" \
@@ -94,8 +96,8 @@ if ! dry_run; then
             exit 2
         }
     done
-    mkdir -p "$OUTPUT_DIR"
 fi
+dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
