@@ -24,8 +24,9 @@ import math
 RELATIVE, OF_FLOATS = 1e-7, 1e-6
 
 # The arguments of some MBPP problems are no lists but tuples, sets or complex numbers. A shape says it per argument,
-# the last one for all further arguments: "t" a tuple of what is there, "d" tuples all the way down, "s" a set, "c" a
-# complex number, "f" a float, "." as it is; "[x]" a list of x, "(x)" a tuple of x, "{x}" a dict whose values are x.
+# the last one for all further arguments: "t" a tuple of what is there, "l" that if it is a list, "d" tuples all the way
+# down, "s" a set, "c" a complex number, "f" a float, "." as it is; "[x]" a list of x, "(x)" a tuple of x, "{x}" a dict
+# whose values are x.
 SHAPES = {
     "t": (
         2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809,
@@ -36,7 +37,8 @@ SHAPES = {
     "[s]": (115,),
     "f c": (124,),
     "t .": (250, 307, 405, 446, 617, 720, 763, 808),
-    "(t)": (259, 278, 401, 445),
+    "(t)": (259, 401, 445),
+    "(l)": (278,),
     "{t} .": (722,),
     "c": (252,),
     "d": (580, 615, 791),
@@ -168,6 +170,8 @@ def _shaped(value, shape):
     if kind == "{":
         return {key: _shaped(item, inner) for key, item in value.items()}
     if kind == "t":
+        return tuple(value)
+    if kind == "l":
         return tuple(value) if isinstance(value, list) else value
     if kind == "s":
         # An empty set has become an empty dict in EvalPlus' data.
