@@ -56,6 +56,7 @@ def graded(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 6),
         "detail": verdict.detail,
         "grader_failure": verdict.grader_failure,
+        **({"parts": dict(verdict.parts)} if verdict.parts else {}),
     }
 
 
@@ -64,6 +65,9 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     scores = [row["score"] for row in rows if row["score"] is not None]
     seconds = sorted(row["seconds"] for row in rows)
     counts = Counter(row["verdict"] for row in rows)
+    judged = [row.get("parts", {}) for row in rows if row["score"] is not None]
+    names = dict.fromkeys(name for parts in judged for name in parts)
+    parts = {name: statistics.fmean(own.get(name, 0.0) for own in judged) for name in names}
     spread = statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
     return {
         "rows": len(rows),
@@ -71,6 +75,9 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "grader_failures": len(rows) - len(scores),
         "mean_score": statistics.fmean(scores) if scores else None,
         "standard_error": spread,
+        **(
+            {"parts": {name: statistics.fmean(own.get(name, 0.0) for own in judged) for name in parts}} if parts else {}
+        ),
         "outcomes": {str(outcome): counts[str(outcome)] for outcome in Outcome},
         "seconds_median": seconds[len(seconds) // 2] if seconds else None,
         "seconds_max": seconds[-1] if seconds else None,
@@ -85,6 +92,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         error = summary["standard_error"]
         accuracy = f"  mean score     {100 * summary['mean_score']:8.2f} %"
         print(accuracy + (f" ± {100 * error:.2f} (standard error)" if error is not None else ""))
+        for name, score in summary.get("parts", {}).items():
+            print(f"  {name:<14}{100 * score:8.2f} %")
         median, longest = 1000 * summary["seconds_median"], summary["seconds_max"]
         print(f"  per verdict    {median:8.2f} ms median, {longest:.2f} s at most")
     if summary["grader_failures"]:
@@ -133,7 +142,7 @@ class PartialOutput:
         return path
 
 
-_ADDED = frozenset(graded({}, Verdict(Outcome.WRONG, 0.0)))
+_ADDED = frozenset(graded({}, Verdict(Outcome.WRONG, 0.0, parts={"base": 0.0})))
 
 
 async def _grade(grader: Grader, rows: list[dict], done: list[dict], partial: PartialOutput, concurrency: int) -> None:

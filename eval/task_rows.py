@@ -119,6 +119,9 @@ def _hint(task: Task, split: str) -> str:
         return f"; it is published as {source.origin}"
     if split in source.url:
         return f"; get it from {' and '.join(source.url[split])}, or leave out --data"
+    if split in source.files and len(source.files[split]) > 1:
+        names, folder = " ".join(source.files[split]), Path(source.local.get(split, ("",))[0]).parent
+        return f"; get it with: hf download --repo-type dataset {source.hub} {names} --local-dir DATA/{folder}"
     if split in source.files:
         names = " ".join(source.files[split])
         return f"; get it with: hf download --repo-type dataset {source.hub} {names}, and leave out --data"
