@@ -44,6 +44,8 @@ class Source:
         rows: rows of the local files by split, as published; of those, the ones that belong to the task.
         where: regular expression by column; only rows in which each is found belong to the task.
         origin: where the local files are published, for whoever does not have them.
+        generated: instead of all that, a source of :mod:`data_preprocessing.math_sources` that makes the rows; ``rows``
+            says how many.
     """
 
     hub: str = ""
@@ -53,6 +55,7 @@ class Source:
     rows: Mapping[str, int] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+    generated: str = ""
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row of the files belongs to the task.

@@ -31,6 +31,7 @@ from typing import Any
 
 import yaml
 
+from data_preprocessing.math_sources import SOURCES
 from eval.task import DEFAULT_PROMPT, Decoding, Prompt, Source, Task, check_placeholders
 from eval.task_checks import Wrong, by_split, mapping, number_of, pattern_of, text_of, texts_of
 from eval.task_scoring import gold_of, groups_of, metrics_of, references_of
@@ -88,8 +89,10 @@ def load_task(name: str | Path) -> Task:
 
 def _source(value: Any) -> Source:
     given = mapping(value, "source", known=[f.name for f in fields(Source)])
+    if "generated" in given:
+        return _generated(given)
     if not ("hub" in given and "files" in given) and "local" not in given:
-        raise Wrong("source needs hub and files, or local")
+        raise Wrong("source needs hub and files, or local, or generated")
     if ("hub" in given) != ("files" in given) or ("revision" in given and "hub" not in given):
         raise Wrong("source.hub, source.files and source.revision belong together")
     parts: dict[str, Any] = {key: text_of(given[key], f"source.{key}") for key in ("hub", "revision") if key in given}
@@ -108,6 +111,15 @@ def _source(value: Any) -> Source:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise Wrong(f"source.local.{split} must be a path below the data folder, got {name!r}")
     return Source(**parts)
+
+
+def _generated(given: Mapping[str, Any]) -> Source:
+    mapping(given, "source", known=("generated", "rows"), needed=("rows",))
+    known = [name for name, source in SOURCES.items() if source.generate is not None]
+    if given["generated"] not in known:
+        raise Wrong(f"source.generated must be one of {', '.join(known)}, got {given['generated']!r}")
+    rows = by_split(given["rows"], "source.rows", lambda n, key: number_of(n, key, 1, 1e9))
+    return Source(generated=given["generated"], rows=rows)
 
 
 def _options(value: Any) -> tuple[tuple[str, ...], int]:

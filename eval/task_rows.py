@@ -13,8 +13,11 @@
 # limitations under the License.
 """The problems of a task, from local files or from the hub."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from data_preprocessing.math_sources import SOURCES
 from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
 from eval.cells import RowError
 from eval.task import Problem, Task
@@ -26,6 +29,8 @@ class NoData(ValueError):
 
 def default_split(task: Task, local: bool) -> str:
     """The split that is evaluated: test, or all where the files, local or on the hub, have no test."""
+    if task.source.generated:
+        return "test"
     splits = task.source.local if local else task.source.files
     return "all" if "all" in splits and "test" not in splits else "test"
 
@@ -43,10 +48,10 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
             a local file as were published.
     """
     split = split or default_split(task, local=data is not None)
-    path = _file(task, data, split)
+    path, rows = _rows(task, data, split)
     problems: dict[str, Problem] = {}
     try:
-        for number, row in read_source(path):
+        for number, row in rows:
             try:
                 if isinstance(row, BadRow):
                     raise row
@@ -66,6 +71,19 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
         expected = f"; {wanted} were published" if wanted is not None else ""
         raise NoData(f"{task.name}: {path} has {len(problems)} rows of the task{expected}")
     return problems
+
+
+def _rows(task: Task, data: Path | None, split: str) -> tuple[Path | str, Iterator[tuple[int, Any]]]:
+    """Where the rows come from, and the rows with their numbers."""
+    source = task.source
+    if not source.generated:
+        path = _file(task, data, split)
+        return path, read_source(path)
+    if split not in source.rows:
+        raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(source.rows)}")
+    make = SOURCES[source.generated].generate
+    assert make is not None
+    return f"{source.generated} {split}", enumerate(make(split, source.rows[split], 0), start=1)
 
 
 def _file(task: Task, data: Path | None, split: str) -> Path:
