@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,9 @@ def open_samples(folder: Path, keys: Iterable[Key]) -> LineFile:
     return LineFile(folder / SAMPLES, FIELDS, keys)
 
 
+@cache
 def make_verifier(grader: str) -> TaskVerifier:
-    """What judges math, code or choice.
+    """What judges math, code or choice; one of each in a process.
 
     Raises:
         RunError: this machine cannot confine programs.

@@ -49,7 +49,7 @@ class Changes:
         num_beams: beams.
         min_new_tokens: shortest response.
         max_new_tokens: longest response.
-        batch_size: prompts at a time.
+        batch_size: prompts at a time; 0 leaves it to the backend.
     """
 
     n: int | None = None
@@ -203,7 +203,9 @@ def choose_decoding(task: Task, name: str | None, changes: Changes) -> tuple[str
             given |= {"temperature": Decoding.temperature, "top_p": Decoding.top_p, "top_k": Decoding.top_k}
             if changes.top_p is not None or changes.top_k is not None:
                 raise RunError("--temperature 0 is greedy: --top-p and --top-k have no effect; leave them out")
-    decoding = replace(decoding, **given)
+    if changes.batch_size == 0:
+        given["batch_size"] = None
+    of_task, decoding = decoding, replace(decoding, **given)
     if not decoding.do_sample:
         if changes.top_p is not None or changes.top_k is not None:
             raise RunError(
@@ -219,7 +221,9 @@ def choose_decoding(task: Task, name: str | None, changes: Changes) -> tuple[str
             f"{task.name}: the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest, "
             f"{decoding.max_new_tokens}"
         )
-    return f"{name}, changed", decoding
+    # How many at a time is no matter of what the responses are.
+    same = replace(of_task, batch_size=decoding.batch_size) == decoding
+    return name if same else f"{name}, changed", decoding
 
 
 def plan(

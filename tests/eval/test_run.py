@@ -417,6 +417,8 @@ def test_prompts_at_a_time_are_what_the_decoding_says(tasks, tmp_path):
     backend = ScriptedBackend()
     assert run(*tasks, "--prompts-at-a-time", "5", "--output", tmp_path, backend=backend) == 0
     assert backend.together == [5, 5, 2, 5, 4, 4]
+    # It is no other decoding.
+    assert results_of(tmp_path)["tasks"]["sums"]["decoding"]["name"] == "paper"
 
 
 def test_truncated_responses_are_judged_and_counted(tasks, tmp_path, capsys):
@@ -464,7 +466,7 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
 def test_regrading_a_folder_that_is_no_run(tmp_path, monkeypatch, capsys):
     for arguments, message in [
         (["--run", str(tmp_path / "no")], "no is no folder"),
-        (["--run", str(tmp_path)], "is the folder of a run that has finished a task?"),
+        (["--run", str(tmp_path)], "the folder of a run that has finished a task?"),
     ]:
         monkeypatch.setattr(sys, "argv", ["grade", *arguments])
         assert grade_main() == 2
