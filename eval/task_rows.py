@@ -15,7 +15,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from data_preprocessing.math_sources import SOURCES
 from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
 from eval.cells import RowError
 from eval.task import Problem, Task
@@ -28,6 +30,8 @@ class NoData(ValueError):
 
 def default_split(task: Task, local: bool) -> str:
     """The split that is evaluated: test, or all where the files, local or fetched, have no test."""
+    if task.source.generated:
+        return "test"
     splits = task.source.places(local)
     return "all" if "all" in splits and "test" not in splits else "test"
 
@@ -48,29 +52,31 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
             the local files as were published.
     """
     split = split or default_split(task, local=data is not None)
-    paths = _files(task, data, split)
+    parts = _rows(task, data, split)
     problems: dict[str, Problem] = {}
-    for path in paths:
-        stem = path.name.partition(".")[0] if len(paths) > 1 else ""
+    for place, rows in parts:
+        stem = Path(place).name.partition(".")[0] if len(parts) > 1 else ""
         try:
-            for number, problem in _problems(task, path, stem):
+            for number, problem in _problems(task, place, rows, stem):
                 name = problem.id or f"{stem}:{number}".lstrip(":")
                 if name in problems:
                     message = f"the id {name!r} is not the first of that name"
-                    raise NoData(f"{task.name}: {path} row {number}: {message}")
+                    raise NoData(f"{task.name}: {place} row {number}: {message}")
                 problems[name] = problem
         except SourceError as error:
             raise NoData(f"{task.name}: {error}") from error
     wanted = task.source.rows.get(split)
     if not problems or (data is not None and wanted not in (None, len(problems))):
         expected = f"; {wanted} were published" if wanted is not None else ""
-        raise NoData(f"{task.name}: {', '.join(map(str, paths))} has {len(problems)} rows of the task{expected}")
+        raise NoData(
+            f"{task.name}: {', '.join(place for place, _ in parts)} has {len(problems)} rows of the task{expected}"
+        )
     return problems
 
 
-def _problems(task: Task, path: Path, stem: str) -> Iterator[tuple[int, Problem]]:
-    """The problems of a file with the numbers of their rows."""
-    for number, row in read_source(path):
+def _problems(task: Task, place: str, rows: Iterator[tuple[int, Any]], stem: str) -> Iterator[tuple[int, Problem]]:
+    """The problems among the rows of a file, with the numbers of their rows."""
+    for number, row in rows:
         try:
             if isinstance(row, BadRow):
                 raise row
@@ -78,7 +84,19 @@ def _problems(task: Task, path: Path, stem: str) -> Iterator[tuple[int, Problem]
             if task.source.holds(row):
                 yield number, task.problem(row)
         except (BadRow, RowError) as error:
-            raise NoData(f"{task.name}: {path} row {number}: {error}") from error
+            raise NoData(f"{task.name}: {place} row {number}: {error}") from error
+
+
+def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator[tuple[int, Any]]]]:
+    """Where the rows come from, and the rows with their numbers, file by file."""
+    source = task.source
+    if not source.generated:
+        return [(str(path), read_source(path)) for path in _files(task, data, split)]
+    if split not in source.rows:
+        raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(source.rows)}")
+    make = SOURCES[source.generated].generate
+    assert make is not None
+    return [(f"{source.generated} {split}", enumerate(make(split, source.rows[split], 0), start=1))]
 
 
 def _files(task: Task, data: Path | None, split: str) -> list[Path]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from data_preprocessing.math_sources import SOURCES
 from eval.cells import Composed
 from eval.task import Source
 from eval.task_checks import (
@@ -38,8 +39,10 @@ from eval.task_checks import (
 def source_keys(value: Any) -> Source:
     """Where the rows are."""
     given = mapping(value, "source", known=[f.name for f in fields(Source)])
+    if "generated" in given:
+        return _generated(given)
     if not ("hub" in given and "files" in given) and "url" not in given and "local" not in given:
-        raise Wrong("source needs hub and files, url, or local")
+        raise Wrong("source needs hub and files, url, local, or generated")
     if ("hub" in given) != ("files" in given) or ("revision" in given and "hub" not in given):
         raise Wrong("source.hub, source.files and source.revision belong together")
     if "hub" in given and "url" in given:
@@ -59,6 +62,15 @@ def source_keys(value: Any) -> Source:
     if "rows" in given:
         parts["rows"] = by_split(given["rows"], "source.rows", lambda n, key: number_of(n, key, 1, 1e9))
     return Source(**parts)
+
+
+def _generated(given: Mapping[str, Any]) -> Source:
+    mapping(given, "source", known=("generated", "rows"), needed=("rows",))
+    known = [name for name, source in SOURCES.items() if source.generate is not None]
+    if given["generated"] not in known:
+        raise Wrong(f"source.generated must be one of {', '.join(known)}, got {given['generated']!r}")
+    rows = by_split(given["rows"], "source.rows", lambda n, key: number_of(n, key, 1, 1e9))
+    return Source(generated=given["generated"], rows=rows)
 
 
 def fields_of(value: Any) -> dict[str, tuple[str, ...] | Composed]:

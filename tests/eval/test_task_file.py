@@ -154,7 +154,7 @@ def _changed(path, value, name="awpnli"):
         ("options", 1, "options must be a whole number from 2 to 10, got 1"),
         ("options", True, "options must be a whole number"),
         ("source/hub", None, "source.hub, source.files and source.revision belong together"),
-        ("source", {"rows": {"all": 3}}, "source needs hub and files, url, or local"),
+        ("source", {"rows": {"all": 3}}, "source needs hub and files, url, local, or generated"),
         ("source/local", {"all": "/data/x.csv"}, "source.local.all must be a path below the data folder"),
         ("source/local", {"dev": "x.csv"}, "source.local has no key 'dev'"),
         ("source/rows/all", 0, "source.rows.all must be a whole number"),
