@@ -97,7 +97,7 @@ def pickled_text(data: bytes) -> str:
             if operation.name == "STOP" and len(found) == 1:
                 return found[0]
             if operation.name in _TEXTS:
-                found.append(argument)
+                found.append(str(argument))
             elif operation.name not in _AROUND:
                 raise UnreadableRow(f"the pickle of private_test_cases holds {operation.name}, not just a text")
             if len(found) > 1 or number >= _MOST_OPERATIONS:
