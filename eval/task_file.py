@@ -93,10 +93,10 @@ def _content(path: Path) -> Any:
         raise TaskError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
 
 
-def _extended(content: Mapping[str, Any]) -> dict[str, Any]:
+def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[str, Any]:
     """The keys of a file on top of those of the task that it extends; those of ``source`` one by one.
 
-    A key that is null is left out.
+    A key that is null is left out. The other task may extend one itself; ``before`` are those on the way.
     """
     name = text_of(content[EXTENDS], EXTENDS)
     path = FOLDER / f"{name}.yaml"
@@ -104,8 +104,10 @@ def _extended(content: Mapping[str, Any]) -> dict[str, Any]:
         near = difflib.get_close_matches(name, task_names(), n=1)
         raise Wrong(f"extends must be the name of a task, got {name!r}{f'; did you mean {near[0]}?' if near else ''}")
     base = mapping(_content(path), name)
+    if name in before:
+        raise Wrong(f"extends goes round in a circle: {', '.join((*before, name))}")
     if EXTENDS in base:
-        raise Wrong(f"extends must name a task that extends none, but {name} extends {base[EXTENDS]}; name that one")
+        base = _extended(base, (*before, name))
     merged = {**base, **content}
     if isinstance(content.get("source"), Mapping):
         merged["source"] = {**base["source"], **content["source"]}
