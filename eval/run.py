@@ -19,9 +19,10 @@
     python -m eval.run --model MODEL --tasks math500 --show-prompt                           what the model sees
     python -m eval.run --list
 
-Interrupted in any way, the same command goes on where it was. `python -m eval.grade --run FOLDER` judges the responses
-of a folder again without a model. Exits with 1 if responses failed (the same command tries them again), with 2 and one
-line if nothing can be done. See docs/evaluation.md.
+Without --backend the model runs in vLLM where that is installed and there is a GPU, else in transformers. Interrupted
+in any way, the same command goes on where it was. `python -m eval.grade --run FOLDER` judges the responses of a folder
+again without a model. Exits with 1 if responses failed (the same command tries them again), with 2 and one line if
+nothing can be done. See docs/evaluation.md.
 """
 
 import argparse
@@ -173,10 +174,17 @@ def parser() -> argparse.ArgumentParser:
     )
     add_run_arguments(top)
     add_backend_arguments(top)
-    # On a machine without vLLM that is the only one in this process.
-    if importlib.util.find_spec("vllm") is None:
-        top.set_defaults(backend="transformers")
+    top.set_defaults(backend=None)
     return top
+
+
+def usual_backend() -> str:
+    """vLLM where it is installed and there is a device for it, else transformers."""
+    if importlib.util.find_spec("vllm") is None:
+        return "transformers"
+    import torch
+
+    return "vllm" if torch.cuda.is_available() else "transformers"
 
 
 def main(
@@ -195,6 +203,7 @@ def main(
     backend = None
     try:
         planned = plan_tasks(options)
+        options.backend = options.backend or usual_backend()
         backend = open_backend(options)
         if options.show_prompt is not None:
             show_prompts(planned, backend, options.show_prompt)

@@ -13,18 +13,16 @@
 # limitations under the License.
 """Responses of a run: those that are missing are asked for, each is kept as soon as it is there."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from eval.run_plan import Planned, RunError
 from eval.run_store import Key, LineFile, Row
 from prime_ext.files import write_json_lines
 from prime_ext.inference.backend import Backend, Request, Response
+from prime_ext.inference.progress import generate_with_progress
 
 RESPONSES = "responses.jsonl"
 FAILED = "failed.jsonl"
@@ -91,10 +89,9 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> Generat
     failed: dict[Key, Row] = {}
     new = tokens = 0
     started = time.perf_counter()
-    total = len(responses.rows) + len(requests)
-    bar = tqdm(total=total, initial=len(responses.rows), desc=planned.name, unit=" responses", file=sys.stderr)
-    with responses, bar:
-        for response in _answers(backend, requests, planned.decoding.batch_size):
+    in_parts = _InParts(backend, planned.decoding.batch_size or len(requests))
+    with responses:
+        for response in generate_with_progress(in_parts, requests, planned.name, done=len(responses.rows)):
             key = asked[response.key]
             row = _row(planned, key, response)
             if response.finish == "failed":
@@ -102,9 +99,6 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> Generat
             else:
                 responses.append(row)
                 new, tokens = new + 1, tokens + response.tokens
-            bar.update()
-            rate = f"{tokens / (time.perf_counter() - started):.0f}"
-            bar.set_postfix({"tokens/s": rate, **({"failed": len(failed)} if failed else {})}, refresh=False)
     seconds = time.perf_counter() - started
     in_order = [failed[key] for key in planned.keys if key in failed]
     path = responses.path.with_name(FAILED)
@@ -115,17 +109,21 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> Generat
     return Generated(in_order, new, tokens, seconds)
 
 
-def _answers(backend: Backend, requests: Sequence[Request], at_a_time: int | None) -> Iterator[Response]:
-    """A response for every request, asked for all at once or as many as the decoding says."""
-    size = at_a_time or max(1, len(requests))
-    for start in range(0, len(requests), size):
-        part = requests[start : start + size]
-        missing = {request.key for request in part}
-        for response in backend.generate(part):
-            missing.remove(response.key)
-            yield response
-        if missing:
-            raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
+class _InParts:
+    """A backend that is asked for some of the responses at a time, and that leaves none out."""
+
+    def __init__(self, backend: Backend, size: int) -> None:
+        self._backend, self._size = backend, size
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
+        for start in range(0, len(requests), self._size):
+            part = requests[start : start + self._size]
+            missing = {request.key for request in part}
+            for response in self._backend.generate(part):
+                missing.remove(response.key)
+                yield response
+            if missing:
+                raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
 
 
 def _row(planned: Planned, key: Key, response: Response) -> Row:

@@ -344,3 +344,22 @@ def test_missing_data_say_where_they_are(mine, tmp_path):
 
 def test_a_source_without_conditions_holds_every_row():
     assert Source(local={"all": "x.csv"}).holds({})
+
+
+def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):
+    from recipes.quickstart.task import generate_problems, parse_prompt
+
+    task = load_task("last_digit_chain")
+    problems = load_problems(task)
+    wanted = generate_problems("test", 2000, seed=0)
+    assert [(problem.fields["problem"], problem.gold) for problem in problems.values()] == [
+        (problem.prompt, str(problem.answer)) for problem in wanted
+    ]
+    for name, problem in problems.items():
+        assert task.messages(problem) == [{"role": "user", "content": name}]
+        assert problem.groups == {"operations": str(len(parse_prompt(name).operations))}
+    # Local files of other tasks change nothing.
+    assert default_split(task, local=True) == "test" and load_problems(task, tmp_path) == problems
+    assert len(load_problems(task, split="validation")) == 256
+    with pytest.raises(NoData, match="last_digit_chain has no split 'train'; it has test, validation"):
+        load_problems(task, split="train")

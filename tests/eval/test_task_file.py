@@ -155,6 +155,13 @@ def _changed(path, value, name="awpnli"):
         ("options", True, "options must be a whole number"),
         ("source/hub", None, "source.hub, source.files and source.revision belong together"),
         ("source", {"rows": {"all": 3}}, "source needs hub and files, url, local, or generated"),
+        (
+            "source",
+            {"generated": "gsm8k", "rows": {"test": 3}},
+            "source.generated must be one of last_digit_chain, got",
+        ),
+        ("source", {"generated": "last_digit_chain"}, "source needs the key 'rows'"),
+        ("source", {"generated": "last_digit_chain", "hub": "x", "rows": {"test": 3}}, "source has no key 'hub'"),
         ("source/local", {"all": "/data/x.csv"}, "source.local.all must be a path below the data folder"),
         ("source/local", {"dev": "x.csv"}, "source.local has no key 'dev'"),
         ("source/rows/all", 0, "source.rows.all must be a whole number"),
