@@ -323,7 +323,7 @@ def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
     ("words", "message"),
     [
         (["--tasks", "maths500"], "no task 'maths500'; did you mean math500"),
-        (["--tasks", "zzz"], "no task 'zzz'; there are aime, aime2024"),
+        (["--tasks", "zzz"], "no task 'zzz'; there are aime, aime2022"),
         (["--tasks", "gsm8k", "--data", "/nowhere"], "get it with: hf download --repo-type dataset openai/gsm8k"),
         (["--k", "2"], "--k 2 is larger than the number of responses per problem, 1; give --n 2"),
         (["--decoding", "recommended"], "sums has no decoding 'recommended'; it has paper, several, greedy"),
