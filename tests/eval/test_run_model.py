@@ -16,10 +16,12 @@
 import json
 
 import pytest
-from small_tasks import results_of
+from scripted_server import ScriptedServer
+from small_tasks import gold_by_prompt, results_of
 from tiny_llama import CHAT, save_llama
 
 from eval.run import main
+from eval.task_file import task_names
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,26 @@ def test_what_a_local_model_cannot_do_is_one_line(tasks, tmp_path, capsys, templ
     assert main([*sums, "--model", str(model), "--backend", "transformers", *words]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("eval.run: ")]
     assert len(said) == 1 and message in said[0]
+
+
+def test_a_server_that_cannot_answer_some_requests_is_asked_again(tasks, folder, tmp_path, capsys):
+    golds = gold_by_prompt(folder)
+    words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--backend", "server", "--attempts", "1"]
+    words += ["--output", str(tmp_path / "out")]
+    with ScriptedServer(golds, faults=[500, 500]) as server:
+        assert main([*words, "--base-url", server.base_url]) == 1
+        task = results_of(tmp_path / "out")["tasks"]["sums"]
+        assert task["failed_responses"] == 2 and task["summary"]["scores"]["avg@1"]["problems"] == 10
+        assert main([*words, "--base-url", server.base_url]) == 0
+        assert len(server.requests) == 12 + 2
+    assert results_of(tmp_path / "out")["tasks"]["sums"]["summary"]["scores"]["avg@1"]["value"] == 1
+    capsys.readouterr()
+    assert main([*words, "--base-url", server.base_url]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be reached" in said and said.count("\n") == 1
+
+
+def test_all_tasks_are_listed_without_a_model(capsys):
+    assert main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in task_names()) and "decodings paper, recommended" in listed
