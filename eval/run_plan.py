@@ -109,7 +109,7 @@ class Planned:
     def request(self, problem: str, sample: int) -> Request:
         """What a backend is asked for a response."""
         return Request(
-            json.dumps([problem, sample]),
+            json.dumps([self.name, problem, sample]),
             self.shown[problem],
             sampling_of(self.decoding, self.stop),
             self.seed_of(problem, sample),

@@ -184,6 +184,27 @@ def run(*words, backend=None):
     return main([str(word) for word in words], lambda options: backend or ScriptedBackend())
 
 
+SAME = ("settings.json", "results.json") + tuple(
+    f"{name}/{file}.jsonl" for name in TASKS for file in ("responses", "samples", "problems")
+)
+
+
+def results_of(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def bytes_of(out):
+    return {name: (out / name).read_bytes() for name in SAME}
+
+
+def score_of(out, task, metric):
+    return results_of(out)["tasks"][task]["summary"]["scores"][metric]["value"]
+
+
 if __name__ == "__main__":
     import sys
 

@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small_tasks import ScriptedBackend, run, write_tasks
+from small_tasks import ScriptedBackend, run
 
 from data_preprocessing.action_prompt import ACTIONS
 from eval.prompting import FewShot, PromptError, Style, read_few_shot, read_system
@@ -34,11 +34,6 @@ format: |-
 separator: "\\n--\\n"
 stop: ["\\n--"]
 """
-
-
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory):
-    return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture(scope="module")
