@@ -40,7 +40,7 @@ from eval.report_text import (
 
 # Flipped problems per task and direction: in a list, and with both responses.
 MOST_FLIPS, MOST_SIDES = 1000, 20
-HEAD = ("task", "first, %", "second, %", "difference ± SE, points", "95 % interval", "gained", "lost", "problems")
+HEAD = ("task", "difference ± SE, points", "95 % interval", "first, %", "second, %", "gained", "lost", "problems")
 NOTE = (
     "Differences are the second run minus the first, in points, paired by problem. Each interval is for its task "
     "alone: of 20 intervals of runs that do not differ, one leaves out 0. The mean over tasks is one statement about "
@@ -82,13 +82,13 @@ def rows(found: RunComparison) -> list[list[str]]:
         scores = [score(_mean(run)) for run in (task.before, task.after)]
         own = task.paired
         if own is None:
-            lines.append([task.title, *scores, NONE, NONE, NONE, NONE, "0"])
+            lines.append([task.title, NONE, NONE, *scores, NONE, NONE, "0"])
             continue
         counts = (len(own.gained), len(own.lost), own.problems)
-        lines.append([task.title, *scores, difference(own), difference_interval(own), *map(number, counts)])
+        lines.append([task.title, difference(own), difference_interval(own), *scores, *map(number, counts)])
     if found.overall is not None:
         mean = found.overall
-        lines.append(["mean over tasks", "", "", difference(mean), difference_interval(mean), "", "", ""])
+        lines.append(["mean over tasks", difference(mean), difference_interval(mean), "", "", "", "", ""])
     return lines
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from eval.statistics import NoProblems, average
 
 FORMAT = 1
-RESULTS, SAMPLES, RESPONSES = "results.json", "samples.jsonl", "responses.jsonl"
+RESULTS, TIMING, SAMPLES, RESPONSES = "results.json", "timing.json", "samples.jsonl", "responses.jsonl"
 # Longest answer that is kept in memory; the whole text stays in the file.
 _KEPT = 400
 
@@ -157,9 +157,16 @@ _SUMMARY = {
     "tokens": dict,
     "groups": dict,
 }
-_ESTIMATE = {"value": _NUMBER, "standard_error": (*_NUMBER, type(None)), "low": (*_NUMBER, type(None))}
+_ESTIMATE: dict[str, Any] = {"value": _NUMBER, "standard_error": (*_NUMBER, type(None)), "low": (*_NUMBER, type(None))}
 _ESTIMATE |= {"high": (*_NUMBER, type(None)), "problems": int, "left_out": int}
-_DECODING = {"name": str, "n": int, "do_sample": bool, "temperature": _NUMBER, "top_p": _NUMBER, "top_k": int}
+_DECODING: dict[str, Any] = {
+    "name": str,
+    "n": int,
+    "do_sample": bool,
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "top_k": int,
+}
 _DECODING |= {"num_beams": int, "min_new_tokens": int, "max_new_tokens": int}
 _REFERENCE = {"metric": str, "source": str, "values": dict}
 _ROW = {
@@ -197,13 +204,30 @@ def load_run(folder: Path) -> FinishedRun:
     _need(results["model"], {"model": str}, f"{path}: model")
     if not results["tasks"]:
         raise BadRun(f"{path} has no finished task")
-    tasks = {name: _task(folder, name, entry, f"{path}: tasks.{name}") for name, entry in results["tasks"].items()}
+    timing = _timing(folder / TIMING)
+    tasks = {
+        name: _task(folder, name, entry, timing.get(name, {}), f"{path}: tasks.{name}")
+        for name, entry in results["tasks"].items()
+    }
     begun_tasks = sorted(own.parent.name for own in folder.glob(f"*/{RESPONSES}"))
     return FinishedRun(folder, results, tasks, tuple(name for name in begun_tasks if name not in tasks))
 
 
-def _task(folder: Path, name: str, entry: Any, where: str) -> TaskRun:
+def _timing(path: Path) -> dict[str, dict[str, Any]]:
+    """What was measured of the time by task; a run leaves it beside its results, which do not depend on it."""
+    if not path.is_file():
+        return {}
+    timing = _parse(path.read_bytes(), str(path))
+    _need(timing, {"tasks": dict}, str(path))
+    fields = {"seconds": dict, "response_tokens_per_second": (*_NUMBER, type(None))}
+    for name, own in timing["tasks"].items():
+        _need(own, fields, f"{path}: tasks.{name}")
+    return {name: {key: own[key] for key in fields} for name, own in timing["tasks"].items()}
+
+
+def _task(folder: Path, name: str, entry: Any, timing: Mapping[str, Any], where: str) -> TaskRun:
     _need(entry, _TASK, where)
+    entry = {**entry, **timing}
     summary = entry["summary"]
     _need(summary, _SUMMARY, f"{where}.summary")
     _need(summary["tokens"], {"mean": _NUMBER, "median": _NUMBER, "most": int}, f"{where}.summary.tokens")

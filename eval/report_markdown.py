@@ -80,7 +80,8 @@ def markdown_report(run: FinishedRun, views: Sequence[TaskView]) -> str:
 def run_settings(run: FinishedRun) -> list[tuple[str, str]]:
     """Everything that a run depends on besides its tasks."""
     results = run.results
-    parts = {key: results[key] for key in ("model", "seed", "settings", "versions")}
+    shown = ("model", "seed", "settings", "versions", "regraded_with")
+    parts = {key: results[key] for key in shown if key in results}
     return flatten({**parts, "format of results.json": results["format"]})
 
 
@@ -129,7 +130,7 @@ def _published(own: Published) -> list[str]:
     lines = ["### Published", "", *markdown_table(head, [["**this run**", f"**{score(own.ours)}**"], *rows])]
     lines += [f"Source: {markdown_text(own.source, 400)}.", ""]
     if own.differences:
-        lines += [f"Differs from the published: {'; '.join(map(markdown_text, own.differences))}.", ""]
+        lines += [f"To know before comparing: {'; '.join(map(markdown_text, own.differences))}.", ""]
     return lines
 
 

@@ -161,7 +161,8 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("failed responses", number(entry["failed_responses"])),
     ]
     known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in _choice(entry).items()]
-    if "response_tokens_per_second" in entry:
+    # A run that generated nothing, such as one that only graded again, has no speed.
+    if entry.get("response_tokens_per_second") is not None:
         known.append(("response tokens per second", number(float(entry["response_tokens_per_second"]))))
     known += [(f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()]
     return known

@@ -112,6 +112,7 @@ def test_every_score_of_the_results_is_in_both_reports(reports):
                 for value, estimate in parts.items():
                     assert [value, score(estimate), interval(estimate), str(estimate["problems"])] in cells
             assert ["failed responses", str(own["failed_responses"])] in cells
+            assert ["response tokens per second", "123.4"] in cells
             assert ["responses without an answer", f"{100 * summary['no_answer']:.1f} %"] in cells
             assert ["median length", f"{summary['tokens']['median']:,}"] in cells
 
@@ -319,6 +320,7 @@ def _results(change):
     [
         (lambda folder: (folder / "results.json").unlink(), "the run is not finished; start it again and it goes on"),
         (_cut, "results.json is broken or half-written"),
+        (lambda folder: (folder / "timing.json").write_text("{"), "timing.json is broken or half-written"),
         (_results(lambda own: own.update(format=2)), "has format 2, this version reads 1"),
         (_results(lambda own: own["tasks"].clear()), "has no finished task"),
         (_results(lambda own: own["tasks"]["aime2024"].pop("decoding")), "tasks.aime2024 has no 'decoding'"),
@@ -369,3 +371,11 @@ def test_an_unfinished_task_is_named(tmp_path):
     (run / "amc" / "responses.jsonl").write_text("")
     markdown, page = (path.read_text() for path in write_reports(run))
     assert "Not finished, and not in this report: amc." in markdown and "not in this report: amc." in page
+
+
+def test_a_run_that_was_only_graded_again_has_no_speed_and_says_with_what(tmp_path):
+    run = make_run(tmp_path / "run", speed=None)
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps({**results, "regraded_with": {"math-verify": "0.9.1"}}))
+    text = write_reports(run)[0].read_text()
+    assert "response tokens per second" not in text and "| regraded\\_with.math-verify | 0.9.1 |" in text

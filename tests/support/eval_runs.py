@@ -44,6 +44,7 @@ def make_run(
     change: Callable[[Row], None] = lambda row: None,
     failed: Sequence[tuple[str, int]] = (),
     entry: Mapping[str, Any] | None = None,
+    speed: float | None = 123.4,
 ) -> Path:
     """A finished run.
 
@@ -60,6 +61,7 @@ def make_run(
         change: is given every line of ``samples.jsonl`` and may change it before numbers are made from it.
         failed: problems and numbers of responses that failed.
         entry: overrides of what ``results.json`` says of every task.
+        speed: response tokens per second; None for a run that generated nothing.
     """
     results: Row = {
         "format": 1,
@@ -74,6 +76,9 @@ def make_run(
         results["tasks"][name] |= entry or {}
     write_json(folder / "settings.json", results["settings"])
     write_json(folder / "results.json", results)
+    seconds = {"generation": 61.5, "grading": 2.25}
+    timing = {name: {"seconds": seconds, "response_tokens_per_second": speed} for name in tasks}
+    write_json(folder / "timing.json", {"tasks": timing})
     return folder
 
 
@@ -119,8 +124,6 @@ def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) 
         "failed_responses": len([key for key in failed if key[0].startswith(f"{name}/")]),
         "references": [asdict(reference) for reference in task.references],
         "notes": task.notes,
-        "seconds": {"generation": 61.5, "grading": 2.25},
-        "response_tokens_per_second": 123.4,
     }
 
 
