@@ -13,22 +13,18 @@
 # limitations under the License.
 """Reads what ``python -m eval.run`` leaves, and refuses what is broken, half-written or does not fit together."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eval.run_shape import DECODING, ESTIMATE, NUMBER, REFERENCE, ROW, RUN, SUMMARY, TASK, BadRun, need, parse
 from eval.statistics import NoProblems, average
 
 FORMAT = 1
 RESULTS, TIMING, SAMPLES, RESPONSES = "results.json", "timing.json", "samples.jsonl", "responses.jsonl"
 # Longest answer that is kept in memory; the whole text stays in the file.
 _KEPT = 400
-
-
-class BadRun(ValueError):
-    """A folder holds no run that can be reported; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class TaskRun:
         """The whole line of a response, with prompt and text."""
         with self.path.open("rb") as lines:
             lines.seek(row.place)
-            return _parse(lines.readline(), f"{self.path} at byte {row.place}")
+            return parse(lines.readline(), f"{self.path} at byte {row.place}")
 
 
 @dataclass(frozen=True)
@@ -130,62 +126,6 @@ class FinishedRun:
         return str(self.results["model"]["model"])
 
 
-_NUMBER = (int, float)
-_RUN = {"model": dict, "versions": dict, "seed": int, "settings": dict, "tasks": dict}
-_TASK = {
-    "title": str,
-    "grader": str,
-    "split": str,
-    "prompt": str,
-    "prompt_sha256": str,
-    "data_sha256": str,
-    "decoding": dict,
-    "metrics": list,
-    "summary": dict,
-    "choice": (dict, type(None)),
-    "failed_responses": int,
-    "references": list,
-    "notes": str,
-}
-_SUMMARY = {
-    "problems": int,
-    "samples_per_problem": int,
-    "grader_failures": int,
-    "scores": dict,
-    "no_answer": _NUMBER,
-    "truncated": _NUMBER,
-    "tokens": dict,
-    "groups": dict,
-}
-_ESTIMATE: dict[str, Any] = {"value": _NUMBER, "standard_error": (*_NUMBER, type(None)), "low": (*_NUMBER, type(None))}
-_ESTIMATE |= {"high": (*_NUMBER, type(None)), "problems": int, "left_out": int}
-_DECODING: dict[str, Any] = {
-    "name": str,
-    "n": int,
-    "do_sample": bool,
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
-    "top_k": int,
-}
-_DECODING |= {"num_beams": int, "min_new_tokens": int, "max_new_tokens": int}
-_REFERENCE = {"metric": str, "source": str, "values": dict}
-_ROW = {
-    "problem": str,
-    "sample": int,
-    "groups": dict,
-    "prompt": (str, list),
-    "response": str,
-    "gold": str,
-    "verdict": str,
-    "score": (*_NUMBER, type(None)),
-    "extracted": (str, type(None)),
-    "grader_failure": bool,
-    "detail": str,
-    "tokens": int,
-    "truncated": bool,
-}
-
-
 def load_run(folder: Path) -> FinishedRun:
     """Read a run.
 
@@ -197,11 +137,11 @@ def load_run(folder: Path) -> FinishedRun:
         begun = any(folder.glob(f"*/{RESPONSES}"))
         why = "the run is not finished; start it again and it goes on" if begun else "give the --output of eval.run"
         raise BadRun(f"{folder} has no {RESULTS}: {why}")
-    results = _parse(path.read_bytes(), str(path))
+    results = parse(path.read_bytes(), str(path))
     if results.get("format") != FORMAT:
         raise BadRun(f"{path} has format {results.get('format')!r}, this version reads {FORMAT}; run eval.run again")
-    _need(results, _RUN, str(path))
-    _need(results["model"], {"model": str}, f"{path}: model")
+    need(results, RUN, str(path))
+    need(results["model"], {"model": str}, f"{path}: model")
     if not results["tasks"]:
         raise BadRun(f"{path} has no finished task")
     timing = _timing(folder / TIMING)
@@ -217,29 +157,29 @@ def _timing(path: Path) -> dict[str, dict[str, Any]]:
     """What was measured of the time by task; a run leaves it beside its results, which do not depend on it."""
     if not path.is_file():
         return {}
-    timing = _parse(path.read_bytes(), str(path))
-    _need(timing, {"tasks": dict}, str(path))
-    fields = {"seconds": dict, "response_tokens_per_second": (*_NUMBER, type(None))}
+    timing = parse(path.read_bytes(), str(path))
+    need(timing, {"tasks": dict}, str(path))
+    fields = {"seconds": dict, "response_tokens_per_second": (*NUMBER, type(None))}
     for name, own in timing["tasks"].items():
-        _need(own, fields, f"{path}: tasks.{name}")
+        need(own, fields, f"{path}: tasks.{name}")
     return {name: {key: own[key] for key in fields} for name, own in timing["tasks"].items()}
 
 
 def _task(folder: Path, name: str, entry: Any, timing: Mapping[str, Any], where: str) -> TaskRun:
-    _need(entry, _TASK, where)
+    need(entry, TASK, where)
     entry = {**entry, **timing}
     summary = entry["summary"]
-    _need(summary, _SUMMARY, f"{where}.summary")
-    _need(summary["tokens"], {"mean": _NUMBER, "median": _NUMBER, "most": int}, f"{where}.summary.tokens")
-    _need(entry["decoding"], _DECODING, f"{where}.decoding")
+    need(summary, SUMMARY, f"{where}.summary")
+    need(summary["tokens"], {"mean": NUMBER, "median": NUMBER, "most": int}, f"{where}.summary.tokens")
+    need(entry["decoding"], DECODING, f"{where}.decoding")
     parts = {"scores": summary["scores"]} | {f"groups.{key}": own for key, own in summary["groups"].items()}
     for key, own in parts.items():
-        _need(own, {}, f"{where}.summary.{key}")
+        need(own, {}, f"{where}.summary.{key}")
         for value, estimate in own.items():
             if estimate is not None:
-                _need(estimate, _ESTIMATE, f"{where}.summary.{key}.{value}")
+                need(estimate, ESTIMATE, f"{where}.summary.{key}.{value}")
     for reference in entry["references"]:
-        _need(reference, _REFERENCE, f"{where}.references")
+        need(reference, REFERENCE, f"{where}.references")
     path = folder / name / SAMPLES
     if not path.is_file():
         raise BadRun(f"{path} does not exist, but {RESULTS} has the task; run eval.run again")
@@ -254,8 +194,8 @@ def _rows(path: Path) -> Iterator[Judged]:
         place = 0
         for number, line in enumerate(lines, start=1):
             where = f"{path} line {number}"
-            row = _parse(line, where)
-            _need(row, _ROW, where)
+            row = parse(line, where)
+            need(row, ROW, where)
             if row["score"] is not None and not 0 <= row["score"] <= 1:
                 raise BadRun(f"{where}: score must be in [0, 1], got {row['score']}")
             yield Judged(
@@ -293,30 +233,3 @@ def _check_rows(task: TaskRun) -> None:
     if not same and (told is None or found is None or abs(told["value"] - found) > 1e-9):
         says = None if told is None else told["value"]
         raise BadRun(f"{task.path} has a mean score of {found}, {RESULTS} says {says}; {again}")
-
-
-def _need(value: Any, fields: Mapping[str, Any], where: str) -> None:
-    """``value`` is an object with these fields of these types."""
-    if not isinstance(value, dict):
-        raise BadRun(f"{where} is a {type(value).__name__}, not an object")
-    for name, kind in fields.items():
-        if name not in value:
-            raise BadRun(f"{where} has no {name!r}")
-        # True is an int to Python, but no number in a file.
-        bad = isinstance(value[name], bool) and kind is not bool
-        if bad or not isinstance(value[name], kind):
-            raise BadRun(f"{where}: {name} has the wrong type, {type(value[name]).__name__}")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _parse(content: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(content, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise BadRun(f"{where} is broken or half-written: {error}") from error
-    if not isinstance(value, dict):
-        raise BadRun(f"{where} is a {type(value).__name__}, not an object")
-    return value

@@ -25,7 +25,7 @@ from eval.report_text import one_line
 _INK, _QUIET, _LINE = "#010101", "#020202", "#030303"
 _BLUE, _GREEN, _RED = "#040404", "#050505", "#060606"
 _NAMES = {_INK: "ink", _QUIET: "quiet", _LINE: "line", _BLUE: "blue", _GREEN: "green", _RED: "red"}
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "prime_ext",
     "font.family": "sans-serif",
