@@ -23,9 +23,9 @@ from typing import Any
 from scipy.stats import t as student
 
 from eval.finished_run import FinishedRun, TaskRun
-from eval.run_shape import BadRun
 from eval.paired import Comparison, compare_runs
 from eval.published import differing
+from eval.run_shape import BadRun
 from eval.statistics import CONFIDENCE, NoProblems
 
 
