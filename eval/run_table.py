@@ -106,9 +106,18 @@ def _published(task: Mapping[str, Any], metric: str) -> str:
 
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
-    """Print the table, what to know about it and where the files are. Returns the exit code: 1 if responses failed."""
+    """Write the reports, print the table, what to know about it and where the files are.
+
+    Returns:
+        The exit code: 1 if responses failed.
+    """
+    # Draws: matplotlib takes a second to import, which only the end of a run needs.
+    from eval.report import write_reports
+
+    reports = write_reports(folder)
     print(table(results))
     for line in remarks(results):
         print(line)
     print(f"results: {folder / RESULTS}; every response and verdict: {folder}/TASK/samples.jsonl")
+    print(f"reports: {', '.join(map(str, reports))}")
     return 1 if any(task["failed_responses"] for task in results["tasks"].values()) else 0
