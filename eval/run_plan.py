@@ -27,7 +27,7 @@ from eval.task_file import TaskError, load_task, task_names
 from eval.task_rows import NoData, default_split, load_problems
 from prime_ext.inference.backend import Request, Sampling
 
-# Names for several tasks, by the ability of their rows.
+# Names for several tasks, by the ability of their rows; without those whose problems are in another one.
 GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}
 ALL = "all"
 GREEDY = "greedy"
@@ -157,6 +157,7 @@ def choose_tasks(names: Sequence[str]) -> list[Task]:
             if name == ALL or name in GROUPS:
                 found = [load_task(one) for one in known]
                 found = [task for task in found if name == ALL or task.ability == GROUPS[name]]
+                found = [task for task in found if not task.overlaps]
             elif name in known or name.endswith(".yaml"):
                 found = [load_task(name)]
             else:

@@ -181,6 +181,8 @@ class Task:
         groups: where subject, level and so on are, by name.
         references: published numbers.
         notes: what to know before comparing numbers.
+        overlaps: another task that has some of these problems; empty if there is none. Such a task is in no group of
+            tasks, so that no problem counts twice.
     """
 
     name: str
@@ -204,6 +206,7 @@ class Task:
     groups: Mapping[str, Pick] = field(default_factory=dict)
     references: tuple[Reference, ...] = ()
     notes: str = ""
+    overlaps: str = ""
 
     @property
     def grader(self) -> str:

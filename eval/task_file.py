@@ -42,7 +42,7 @@ from prime_ext.verifiers.sources import UnknownSource, source_of
 FOLDER = Path(__file__).parent / "tasks"
 _TEXTS = ("name", "title", "description", "licence", "data_source", "ability")
 _KEYS = (*_TEXTS, "source", "fields", "texts", "gold", "options", "extraction", "prompts", "metrics", "decoding")
-_OPTIONAL = ("options", "extraction", "limits", "id", "groups", "references", "notes")
+_OPTIONAL = ("options", "extraction", "limits", "id", "groups", "references", "notes", "overlaps")
 # The key of a file that says only in what it differs from another.
 EXTENDS = "extends"
 
@@ -113,6 +113,13 @@ def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[
         merged["source"] = {**base["source"], **content["source"]}
         merged["source"] = {key: value for key, value in merged["source"].items() if value is not None}
     return {key: value for key, value in merged.items() if key != EXTENDS and value is not None}
+
+
+def _overlaps(value: Any) -> str:
+    name = text_of(value, "overlaps")
+    if name not in task_names():
+        raise Wrong(f"overlaps must be the name of a task, got {name!r}")
+    return name
 
 
 _LIMITS = {"seconds": (0.01, 3600.0), "seconds_per_problem": (0.01, 86400.0)}
@@ -238,6 +245,7 @@ def _task(content: Any, stem: str) -> Task:
         groups=groups_of(given["groups"]) if "groups" in given else {},
         references=references_of(given["references"], metrics) if "references" in given else (),
         notes=text_of(given["notes"], "notes") if "notes" in given else "",
+        overlaps=_overlaps(given["overlaps"]) if "overlaps" in given else "",
     )
 
 

@@ -16,6 +16,8 @@
 import pytest
 from small_tasks import TASKS, ScriptedBackend, results_of, run
 
+from eval.run_plan import choose_tasks
+
 
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -81,3 +83,11 @@ def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
     assert run(*words, "--skip-missing") == 0
     assert "left out: gsm8k: " in capsys.readouterr().out
     assert list(results_of(tmp_path / "out")["tasks"]) == list(TASKS)
+
+
+def test_a_group_has_no_problem_twice():
+    math = [task.name for task in choose_tasks(["math"])]
+    assert "aime" in math and "math500" in math and "aime2024" not in math and "humaneval" not in math
+    code = [task.name for task in choose_tasks(["code"])]
+    assert [name for name in code if name.startswith("livecodebench")] == ["livecodebench_v2"]
+    assert [task.name for task in choose_tasks(["math", "aime2024", "math500"])] == [*math, "aime2024"]

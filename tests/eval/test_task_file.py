@@ -145,6 +145,7 @@ def _changed(path, value, name="awpnli"):
     [
         ("name", "other", "name must be that of the file, 'mine', got 'other'"),
         ("title", None, "the file needs the key 'title'"),
+        ("overlaps", "aime2021", "overlaps must be the name of a task, got 'aime2021'"),
         ("prompt", {"user": "x"}, "the file has no key 'prompt'; did you mean prompts"),
         ("data_source", "nowhere", "data_source: no verifier for data_source='nowhere'"),
         ("data_source", "math500", "options must be left out: math500 is judged as math"),
