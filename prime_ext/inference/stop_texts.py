@@ -36,10 +36,11 @@ class ResponseText:
         self._window = max((len(text.encode()) for text in stop), default=0) + 8
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, without special ones."""
+        """Text of tokens, without special ones and, as in vLLM, without a character that the end cut in half."""
         if ids and ids[-1] in self._end_tokens:
             ids = ids[:-1]
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text).rstrip("\ufffd")
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether the response ends with its last token because of a stop text."""
