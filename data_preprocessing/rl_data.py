@@ -41,43 +41,18 @@ from data_preprocessing import validate
 from data_preprocessing.action_prompt import SYSTEM_PROMPT
 from data_preprocessing.funnel_report import markdown
 from data_preprocessing.input_files import InputFiles
-from data_preprocessing.math_parts import Conversion, chunks
+from data_preprocessing.math_parts import Conversion
 from data_preprocessing.math_rules import ALWAYS, RULES
-from data_preprocessing.math_sources import SOURCES, SplitRows
+from data_preprocessing.math_sources import SOURCES
 from data_preprocessing.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
+from data_preprocessing.row_source import chunks, inputs_of
 from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import BAD, Tally
 from prime_ext.files import atomic_path, write_json, write_text
 
-GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
 # Parts of another version are not gone on with.
 FORMAT = 1
-
-
-def inputs_of(name: str, options: argparse.Namespace) -> list[SplitRows]:
-    """The splits of a source: those of --input, else below --data-dir, else generated or on the hub.
-
-    Raises:
-        SourceError: there are none, or not those of --splits.
-    """
-    source = SOURCES[name]
-    if name in options.input:
-        files = {"train" if split == "all" else split: path for split, path in options.input[name].items()}
-        if len(files) < len(options.input[name]):
-            raise SourceError(f"--input {name}=FILE and {name}:train=FILE are the same")
-        found = [SplitRows(source, split, path) for split, path in files.items()]
-    elif source.generate is not None:
-        rows = options.generated_rows or GENERATED_ROWS
-        found = [SplitRows(source, split, count=count, seed=options.seed) for split, count in rows.items()]
-    elif options.data_dir is not None:
-        found = [SplitRows(source, split, options.data_dir / local) for split, local in source.local.items()]
-    else:
-        found = [SplitRows(source, split) for split in source.hub_splits]
-    missing = [split for split in options.splits or () if split not in [given.split for given in found]]
-    if missing:
-        raise SourceError(f"{name} has no {missing[0]} split here; leave it out of --splits or give --input")
-    return [given for given in found if not options.splits or given.split in options.splits]
 
 
 def system_prompt(value: str) -> str:
@@ -138,7 +113,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
         raise SourceError(f"--input names {stray[0]}, which is not among --sources {' '.join(options.sources)}")
     if options.chunk_rows < 1 or options.workers < 1:
         raise SourceError("--chunk-rows and --workers must be at least 1")
-    inputs = [given for name in options.sources for given in inputs_of(name, options)]
+    wanted = (options.data_dir, options.splits or (), options.generated_rows, options.seed)
+    inputs = [given for name in options.sources for given in inputs_of(SOURCES[name], options.input.get(name), *wanted)]
     rules = tuple(name for name in RULES if name in (*options.rules, *ALWAYS))
     conversion = Conversion(rules, system_prompt(options.system_prompt), options.strict)
     # Before the work, not after it.
