@@ -36,6 +36,8 @@ class MathSource(RowSource):
 
     parse: Callable[[Mapping[str, Any]], tuple[str, str, str]] = field(kw_only=True)
 
+    kind = MathProblem
+
     def problem(self, row: Raw, split: str, index: int) -> MathProblem:
         if isinstance(row, BadRow):
             raise row

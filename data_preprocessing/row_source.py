@@ -16,7 +16,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from data_preprocessing.source_rows import BadRow, SourceError, hub_rows, read_source
 
@@ -56,6 +56,9 @@ class RowSource:
     bare: bool = False
     id_column: str = ""
     joined: Callable[[Numbered], Numbered] | None = None
+
+    # What its problems are.
+    kind: ClassVar[type]
 
     def problem(self, row: Raw, split: str, index: int) -> Any:
         """A row of the source as a problem.
