@@ -46,8 +46,8 @@ class DuplicateOptions:
         threshold: Jaccard similarity of near twins.
         ngram: words of a word n-gram.
         ngram_share: share of the shorter text's n-grams that n-gram twins have in common.
-        same_answer: near and n-gram twins of math problems must have the same answer, since another number or sign
-            makes another problem.
+        same_answer: twins of math problems must have the same answer, since another number or sign makes another
+            problem; the same text but for white space goes whatever its answer is.
         mask_numbers: problems that differ in numbers only are near twins.
     """
 

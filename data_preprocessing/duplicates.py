@@ -107,12 +107,14 @@ def _ngrams(text: str, size: int) -> frozenset[str]:
 def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequence[str]) -> tuple[str, float] | None:
     """The most literal of the levels at which two rows are twins, with the similarity, or None.
 
-    Rows with different answers are twins only if their wording is the same.
+    Rows with different answers are twins only if they are the same text but for white space: the wording does not see
+    the parentheses of ``8 / (4 / 2)``.
     """
+    if new.answer != old.answer:
+        same = "exact" in levels and new.text.split() == old.text.split()
+        return ("exact", 1.0) if same else None
     if "exact" in levels and wording(new.text) == wording(old.text):
         return "exact", 1.0
-    if new.answer != old.answer:
-        return None
     if "near" in levels:
         similarity = jaccard(_shingles(new.text, settings), _shingles(old.text, settings))
         if similarity >= settings.threshold:

@@ -163,7 +163,7 @@ def inputs_of(
         found = [SplitRows(source, split) for split in source.hub_splits]
     missing = [split for split in splits if split not in [given.split for given in found]]
     if missing:
-        raise SourceError(f"{source.name} has no {missing[0]} split here; leave it out of --splits or give --input")
+        raise SourceError(f"{source.name} has no {missing[0]} split here; leave that split out, or give --input")
     return [given for given in found if not splits or given.split in splits]
 
 

@@ -57,10 +57,11 @@ def test_another_operator_is_no_exact_twin(left, right):
     assert twins_of([left, right], levels=["exact"]) == []
 
 
-def test_near_twins_must_have_the_same_answer_and_exact_ones_need_not():
-    texts = [LONG, LONG.replace("small", "tiny"), LONG + "."]
-    assert twins_of(texts, answers=["21", "22", "23"]) == [(2, 0, "exact")]
-    assert twins_of(texts, answers=["21", "21", "21"]) == [(1, 0, "near"), (2, 0, "exact")]
+def test_twins_must_have_the_same_answer_unless_they_are_the_same_text():
+    texts = [LONG, LONG.replace("small", "tiny"), LONG + ".", LONG.replace(" ", "\n")]
+    assert twins_of(texts, answers=["21", "22", "23", "24"]) == [(3, 0, "exact")]
+    assert twins_of(texts, answers=["21"] * 4) == [(1, 0, "near"), (2, 0, "exact"), (3, 0, "exact")]
+    assert twins_of(["$88 / 4 / 2$?", "$88 / (4 / 2)$?"], answers=["11", "44"]) == []
 
 
 def test_numbers_count_unless_they_are_masked():
