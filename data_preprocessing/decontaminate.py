@@ -100,8 +100,9 @@ def survey(options: ContaminationOptions, rows: Rows, plan: Path) -> None:
 
 
 def _unplaced(text: str, data: Path | None) -> str:
-    """Without the place of the data, which is the machine's."""
-    return text if data is None else text.replace(f"{data}/", "")
+    """Without the name of the task, and without the place of the data, which is the machine's."""
+    reason = text.partition(": ")[2]
+    return reason if data is None else reason.replace(f"{data}/", "")
 
 
 def used(plan: Path) -> list[str]:
