@@ -117,7 +117,9 @@ def survey(options: DuplicateOptions, rows: Rows, plan: Path) -> None:
     parts = Parts(rows.folder, {"options": asdict(options), "rows": rows.identity})
     found = [
         parts.path(number, ".npy")
-        for number, summary in run_parts(iter(rows.parts), _Sketches(options), parts, rows.workers)
+        for number, summary in run_parts(
+            iter(rows.parts), _Sketches(options), parts, min(rows.workers, len(rows.parts))
+        )
         if summary["rows"]
     ]
     keys = np.concatenate([np.load(path) for path in found]) if found else np.zeros((0, 1), dtype=np.uint64)

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,11 @@ def run_steps(
         identity["stages"] += [call.identity() for call in calls]
         parts = Parts(folder / f"{number:02d}", identity)
         stream: Iterator[Chunk | Path] = chunks(inputs, chunk_rows) if number == 0 else iter(result.rows)
-        n_workers = 1 if any(kind.one_process for kind, _ in step) else workers
+        first = list(islice(stream, workers))
+        # A process costs seconds of imports: no more of them than parts.
+        n_workers = 1 if any(kind.one_process for kind, _ in step) else max(len(first), 1)
         # The parts of a step are the rows of the next one, by number.
-        made = run_parts(stream, StepWork(tuple(calls), strict), parts, n_workers)
+        made = run_parts(chain(first, stream), StepWork(tuple(calls), strict), parts, n_workers)
         names = ", ".join(kind.name for kind, _ in step) or "reading"
         total = None if number == 0 else len(result.rows)
         try:
