@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The report of the math RL data as Markdown: what each rule removed, a funnel, examples."""
+"""The report of a stage as Markdown: what each rule removed, a funnel, examples."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,12 @@ def markdown(report: Mapping[str, Any]) -> str:
     rules = report["rules"]
     sources = report["sources"]
     used = [name for name in rules if any(found["removed"].get(name) for found in sources)]
-    lines = ["# Math RL data", "", "Rows by source, and how many each rule removed; the first that applies counts.", ""]
+    lines = [
+        f"# {report.get('title', 'Math RL data')}",
+        "",
+        "Rows by source, and how many each rule removed; the first that applies counts.",
+        "",
+    ]
     lines += table(
         ["split", "data source", "read", *used, "written"],
         [

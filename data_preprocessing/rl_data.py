@@ -19,8 +19,9 @@
 
 Without --data-dir and --input the rows come from the Hugging Face hub. Writes ``train.parquet``, ``validation.parquet``
 and ``test.parquet``, as far as they have rows, ``removed.jsonl`` (every row that is not in them, and why),
-``report.json`` and ``report.md``: all of them or none. Interrupted, the same command goes on where it was; the result
-depends neither on that nor on --workers. Afterwards the files are validated as by ``data_preprocessing.validate``.
+``choice.jsonl`` (multiple choice, for ``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of
+them or none. Interrupted, the same command goes on where it was; the result depends neither on that nor on --workers.
+Afterwards the files are validated as by ``data_preprocessing.validate``.
 
 Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See docs/data.md.
 """
@@ -52,7 +53,7 @@ from prime_ext.files import atomic_path, write_json, write_text
 
 GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
 # Parts of another version are not gone on with.
-FORMAT = 1
+FORMAT = 2
 
 
 def inputs_of(name: str, options: argparse.Namespace) -> list[SplitRows]:
@@ -113,17 +114,20 @@ def write_outputs(
     written = [split for split in OUTPUTS if any(found["split"] == split and found["rows"] for found in summaries)]
     refuse_leftovers(folder, written)
     with ExitStack() as stack:
-        removed = stack.enter_context(atomic_path(folder / "removed.jsonl"))
+        lines = {
+            name: stack.enter_context(stack.enter_context(atomic_path(folder / f"{name}.jsonl")).open("wb"))
+            for name in ("removed", "choice")
+        }
         paths = {split: stack.enter_context(atomic_path(folder / f"{split}.parquet")) for split in written}
         write_json(stack.enter_context(atomic_path(folder / "report.json")), report)
         write_text(stack.enter_context(atomic_path(folder / "report.md")), markdown(report))
-        lines = stack.enter_context(removed.open("wb"))
         writers = {split: stack.enter_context(pq.ParquetWriter(path, MATH_SCHEMA)) for split, path in paths.items()}
         for number, found in enumerate(summaries):
             if found["rows"]:
                 writers[found["split"]].write_table(pq.read_table(parts.path(number, ".parquet"), schema=MATH_SCHEMA))
-            with parts.path(number, ".removed.jsonl").open("rb") as part:
-                shutil.copyfileobj(part, lines)
+            for name, merged in lines.items():
+                with parts.path(number, f".{name}.jsonl").open("rb") as part:
+                    shutil.copyfileobj(part, merged)
     return [folder / f"{split}.parquet" for split in written]
 
 

@@ -139,14 +139,14 @@ def test_the_report_says_what_each_rule_removed(converted):
     assert "(-1)" in text and "█" in text
     assert "In the figure, \\$AB = 4\\$" in text
     assert not {path.name for path in converted.iterdir()} - {
-        "train.parquet", "test.parquet", "removed.jsonl", "report.json", "report.md"
+        "train.parquet", "test.parquet", "choice.jsonl", "removed.jsonl", "report.json", "report.md"
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [("--workers", 2), ("--chunk-rows", 2)])
 def test_the_result_depends_neither_on_processes_nor_on_parts(converted, tmp_path, arguments):
     assert run(tmp_path, *arguments) == 0
-    names = ["removed.jsonl", "report.json", "report.md"]
+    names = ["choice.jsonl", "removed.jsonl", "report.json", "report.md"]
     names += ["train.parquet", "test.parquet"] if "--workers" in arguments else []
     assert all((tmp_path / name).read_bytes() == (converted / name).read_bytes() for name in names)
     assert rows_of(tmp_path) == rows_of(converted)
