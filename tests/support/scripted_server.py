@@ -1,0 +1,202 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A server with OpenAI's interface that answers by a script over real HTTP, and can be told to misbehave.
+
+with ScriptedServer({"1+1?": "2"}) as server:
+    backend = open_backend("server", "scripted", base_url=server.base_url)
+"""
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from aiohttp import web
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says, and why it ended. Lengths are counted in words unless they are given."""
+
+    text: str | None
+    finish: str = "stop"
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+
+
+def prompt_of(payload):
+    """The raw text, or the last message of the chat."""
+    return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
+
+
+class ScriptedServer:
+    """Serves while its ``with`` block runs, in a thread.
+
+    Args:
+        answers: texts or :class:`Answer` by prompt (of a chat: by its last message), or a function of prompt and
+            payload. A prompt that is not in a mapping is echoed.
+        faults: one per request, in the order they come, before requests are answered properly (see ``_fault``).
+        faults_of: the same by prompt.
+        always: the same for every request.
+        models: names in the list of models; None for a server without a list.
+        key: that clients must send.
+        max_model_len: told in the list of models.
+        seconds: before every answer.
+
+    Faults are a status (429), a status with ``Retry-After`` ((429, "2")), ``hang``, ``cut`` (the connection breaks),
+    ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, ``huge``, or
+    bytes that are sent as they are.
+
+    Attributes:
+        requests: payloads in the order they came.
+        headers: of the same requests.
+        counts: requests by prompt.
+        most_active: requests at the same time, at most.
+    """
+
+    def __init__(
+        self,
+        answers=None,
+        faults=(),
+        faults_of=None,
+        always=None,
+        models=("scripted",),
+        key=None,
+        max_model_len=None,
+        seconds=0.0,
+    ):
+        self.answers, self.faults, self.always = answers or {}, list(faults), always
+        self.faults_of = {prompt: list(each) for prompt, each in (faults_of or {}).items()}
+        self.models, self.key, self.max_model_len, self.seconds = models, key, max_model_len, seconds
+        self.requests, self.headers, self.counts = [], [], Counter()
+        self.active = self.most_active = 0
+        self.base_url = None
+
+    # ---- answers -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, prompt, payload):
+        found = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
+        return found if isinstance(found, Answer) else Answer(found)
+
+    def _completion(self, prompt, payload):
+        answer = self._answer(prompt, payload)
+        chat = "messages" in payload
+        said = {"message": {"role": "assistant", "content": answer.text}} if chat else {"text": answer.text}
+        tokens = len((answer.text or "").split()) + 1 if answer.tokens is None else answer.tokens
+        n_prompt = len(prompt.split()) if answer.prompt_tokens is None else answer.prompt_tokens
+        return {
+            "id": f"answer-{len(self.requests)}",
+            "object": "chat.completion" if chat else "text_completion",
+            "model": payload["model"],
+            "choices": [{"index": 0, "finish_reason": answer.finish, **said}],
+            "usage": {"prompt_tokens": n_prompt, "completion_tokens": tokens, "total_tokens": n_prompt + tokens},
+        }
+
+    def _refusal(self, request):
+        """For a wrong key, which is repeated, as some servers do."""
+        said = request.headers.get("Authorization")
+        if self.key is None or said == f"Bearer {self.key}":
+            return None
+        return web.json_response({"error": {"message": f"wrong {said}"}}, status=401)
+
+    async def _complete(self, request):
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        payload = await request.json()
+        prompt = prompt_of(payload)
+        self.requests.append(payload)
+        self.headers.append(dict(request.headers))
+        self.counts[prompt] += 1
+        own = self.faults_of.get(prompt)
+        fault = own.pop(0) if own else self.faults.pop(0) if self.faults else self.always
+        self.active += 1
+        self.most_active = max(self.most_active, self.active)
+        try:
+            await asyncio.sleep(self.seconds)
+            # A function may take its time, as a model does.
+            completion = await asyncio.to_thread(self._completion, prompt, payload)
+            return web.json_response(completion) if fault is None else await self._fault(fault, completion, request)
+        finally:
+            self.active -= 1
+
+    async def _fault(self, fault, completion, request):
+        if isinstance(fault, tuple):
+            return web.Response(status=fault[0], headers={"Retry-After": fault[1]}, text="told\n to wait")
+        if isinstance(fault, int):
+            return web.json_response({"error": {"message": f"told\n to fail with {fault}"}}, status=fault)
+        if isinstance(fault, bytes):
+            return web.Response(body=fault, content_type="application/json")
+        if fault == "hang":
+            await asyncio.sleep(60)
+        if fault == "cut":
+            request.transport.close()
+            return web.Response()
+        if fault == "cut_body":
+            response = web.StreamResponse(headers={"Content-Length": "1000"})
+            await response.prepare(request)
+            await response.write(b'{"choices": [')
+            request.transport.close()
+            return response
+        if fault == "not_json":
+            return web.Response(text="<html>\nBad gateway</html>")
+        if fault == "huge":
+            return web.json_response({**completion, "padding": "x" * 2_000_000})
+        choice = completion["choices"][0]
+        if fault == "no_choices":
+            completion["choices"] = []
+        elif fault == "no_text":
+            choice.pop("text", None), choice.pop("message", None)
+        elif fault == "no_finish":
+            choice["finish_reason"] = None
+        elif fault == "no_usage":
+            del completion["usage"]
+        else:
+            raise ValueError(f"no such fault: {fault!r}")
+        return web.json_response(completion)
+
+    async def _list(self, request):
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        if self.models is None:
+            return web.Response(status=404)
+        more = {} if self.max_model_len is None else {"max_model_len": self.max_model_len}
+        return web.json_response({"object": "list", "data": [{"id": name, **more} for name in self.models]})
+
+    # ---- thread ------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, ready):
+        app = web.Application(client_max_size=2**26)
+        app.router.add_get("/v1/models", self._list)
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.base_url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        ready.set()
+        await self._end.wait()
+        await runner.cleanup()
+
+    def __enter__(self):
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self._thread.start()
+        assert ready.wait(30), "the scripted server did not start"
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(30)
