@@ -84,8 +84,8 @@ class Unanswered:
 
 
 Result = TypeVar("Result")
-Effect: TypeAlias = "Ask | Judge"
-Dialogue: TypeAlias = "Generator[Sequence[Effect], list[Any], Result]"
+Effect: TypeAlias = Ask | Judge
+Dialogue: TypeAlias = Generator[Sequence[Effect], list[Any], Result]
 
 
 def seed_of(base: int, ask: Ask) -> int:

@@ -33,8 +33,8 @@ MATH = "math"
 def problem_row(raw: Mapping[str, Any] | BadRow, number: int, name: str, ability: str, columns: Sequence[str]) -> Row:
     """A row as a problem.
 
-    It has ``data_source``, ``ability``, ``problem``, ``gold`` (or None), ``judge`` (the data source that decides for the
-    verifier) and ``extra_info``.
+    It has ``data_source``, ``ability``, ``problem``, ``gold`` (or None), ``judge`` (the data source that decides for
+    the verifier) and ``extra_info``.
 
     Args:
         raw: an RL row, or one of an instruction set.
