@@ -29,10 +29,13 @@ needs.
 import asyncio
 import hashlib
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
+
+from tqdm import tqdm
 
 from data_preprocessing.answer_store import AnswerStore, answer_key
 from data_preprocessing.source_rows import SourceError
@@ -205,7 +208,8 @@ class Interviewer:
         if not taken:
             return found
         self.asked += len(taken)
-        for response in self._backend.generate(taken):
+        answers = self._backend.generate(taken)
+        for response in tqdm(answers, "answers", len(taken), leave=False, disable=not sys.stderr.isatty()):
             if response.finish == "failed":
                 found[response.key] = Unanswered(response.detail or "no reason given", False)
             else:

@@ -13,7 +13,7 @@
 # limitations under the License.
 """RL rows as stages after ``rl_data`` read them: parquet files or JSON Lines of verl's schema."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,24 @@ def rl_schema_of(path: Path) -> pa.Schema:
     schemas: list[pa.Schema] = []
     try:
         for batch in _batches(row for _, row in rl_rows(path) if not isinstance(row, BadRow)):
-            schemas = [pa.unify_schemas([*schemas, pa.Table.from_pylist(batch).schema])]
-    except pa.ArrowException as error:
+            schemas = [unified([*schemas, pa.Table.from_pylist(batch).schema])]
+    except (SourceError, pa.ArrowException) as error:
         raise SourceError(f"{path}: its rows do not fit one schema: {str(error).splitlines()[0]}") from error
     if not schemas:
         raise SourceError(f"{path} has no RL row")
     return schemas[0]
+
+
+def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The schema that rows of all of these fit.
+
+    Raises:
+        SourceError: there is none.
+    """
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SourceError(f"columns of different types: {str(error).splitlines()[0]}") from error
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:

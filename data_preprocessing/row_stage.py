@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from data_preprocessing.funnel_report import markdown
 from data_preprocessing.math_rules import Removal
-from data_preprocessing.rl_input import Row, problem_of, rl_rows, rl_schema_of
+from data_preprocessing.rl_input import Row, problem_of, rl_rows, rl_schema_of, unified
 from data_preprocessing.rl_rows import RowWriter
 from data_preprocessing.source_rows import BadRow, SourceError
 from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
@@ -121,7 +121,11 @@ def unfinished(folder: Path) -> Iterator[Path]:
     hidden = folder / ".unfinished"
     shutil.rmtree(hidden, ignore_errors=True)
     hidden.mkdir(parents=True)
-    yield hidden
+    try:
+        yield hidden
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
     for path in sorted(hidden.iterdir()):
         path.replace(folder / path.name)
     hidden.rmdir()
@@ -147,7 +151,7 @@ def run_stage(stage: RowStage, work: Work, plan: Plan) -> tuple[dict[str, Any], 
         for path in plan.inputs:
             schema = schemas[path]
             if plan.first is not None:
-                schema = pa.unify_schemas([stage.read_schema(plan.first), schema])
+                schema = unified([stage.read_schema(plan.first), schema])
             with RowWriter(hidden / outputs[path].name, schema) as writer:
                 for row in _first_rows(stage, plan):
                     writer.write(row)

@@ -32,6 +32,7 @@ from data_preprocessing.model_stage import finished, stage_parser
 from data_preprocessing.rl_input import Row
 from data_preprocessing.row_stage import Outcome, Plan, RowStage, run_stage
 from data_preprocessing.selection_rule import MODELS, RULES, SOLVABLE_BY, SelectionRule, reason_against
+from data_preprocessing.source_rows import SourceError
 from data_preprocessing.votes import Votes
 from prime_ext.verifiers.sources import source_of
 
@@ -39,10 +40,18 @@ DEFAULTS = SelectionRule()
 
 
 def selected(row: Row, rule: SelectionRule) -> Outcome:
-    """The row, or why it goes."""
+    """The row, or why it goes.
+
+    Raises:
+        SourceError: the row has other votes than those of ``validate_votes``.
+    """
     if source_of(row["data_source"]).task != "math":
         return [row]
-    reason = reason_against([Votes(**votes) for votes in row["extra_info"].get("votes") or ()], rule)
+    try:
+        votes = [Votes(**one) for one in row["extra_info"].get("votes") or ()]
+    except TypeError as error:
+        raise SourceError(f"extra_info.votes are not those of validate_votes: {error}") from error
+    reason = reason_against(votes, rule)
     return [row] if reason is None else Removal(*reason)
 
 

@@ -110,8 +110,10 @@ def taught(wanted: Wanted) -> Dialogue[list[Taught] | Removal]:
             else:
                 rule = "ungraded" if verdict.grader_failure else "wrong_answer"
                 removal = Removal(rule, f"{verdict.extracted}: {verdict.detail}")
-    unique = {response.text: response for response in reversed([found[number] for number in sorted(found)])}
-    return list(reversed(unique.values())) if found else removal
+    unique: dict[str, Taught] = {}
+    for number in sorted(found):
+        unique.setdefault(found[number].text, found[number])
+    return list(unique.values()) if found else removal
 
 
 def _read(response: Response, wanted: Wanted) -> str | Removal:
