@@ -35,7 +35,7 @@ _LABELS = tuple(
     }
     for form in _FORMS
 )
-_SPACE = r"\s|\\[ ,;:!\\]|\\q?quad(?![a-zA-Z])|\\qquad(?![a-zA-Z])|~"
+_SPACE = r"\s|\\[ ,;:!\\]|\\(?:q?quad|indent)(?![a-zA-Z])|~"
 _LEADING = re.compile(rf"^(?:{_SPACE}|[,;])+")
 _TRAILING = re.compile(rf"(?:{_SPACE}|[,;]|{_FONT}\s*\{{)+$")
 _GOLD_MARKUP = re.compile(rf"{_FONT}(?![a-zA-Z])|[{{}}$]|\\[ ,;:!]|~")
@@ -102,6 +102,8 @@ def _cleaned(text: str) -> str:
             text = text[1:-1]
         if text.count("}") == text.count("{") + 1:
             text = text.removesuffix("}")
+        if "\\[" not in text:
+            text = text.removesuffix("\\]")
     return text
 
 
@@ -109,7 +111,7 @@ def _stem(text: str) -> str:
     text = _TRAILING.sub("", text.strip()).strip()
     if text.count("$") % 2:
         text = text.removesuffix("$").strip()
-    return text
+    return text.removesuffix("\\[").strip()
 
 
 def option_named(gold: str, choice: Choice) -> str | None:

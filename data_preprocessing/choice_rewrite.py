@@ -32,7 +32,7 @@ from prime_ext.inference.backend import Response
 RULES = {
     "options_unread": "where the options begin and end cannot be told with certainty",
     "gold_not_an_option": "the gold answer is neither the letter nor the value of one of the options",
-    "refers_to_options": "asks which of the options something is true of",
+    "refers_to_options": "asks which of the options something is true of, or which is closest to something",
     "needs_options": "the model says that it cannot be answered without its options",
     "malformed": "none of the model's answers has the form that it was asked for",
     "unfaithful": "every rewriting loses or adds numbers, gives the answer away, or still speaks of options",
@@ -81,7 +81,8 @@ _FORM = re.compile(
     re.DOTALL,
 )
 _REFERS = re.compile(
-    r"\b(?:of|is|are)\s+(?:the\s+)?following\b|\bstatements?\b|\bof\s+(?:these|the\s+(?:above|below|options|choices))\b",
+    r"\b(?:of|is|are)\s+(?:the\s+)?following\b|\bstatements?\b|\b(?:closest|nearest)\s+to\W*$"
+    r"|\b(?:which|any|none|all|one)\s+of\s+(?:these|the\s+(?:above|below|options|choices))\b",
     re.IGNORECASE,
 )
 _MENTIONS = re.compile(r"\b(?:options?|choices?|alternatives?)\b|\bof\s+the\s+following\b", re.IGNORECASE)

@@ -56,6 +56,7 @@ NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
         ("How many?\nA: 12 km, B: 13 km, C: 14 km", "How many?", ["12 km", "13 km", "14 km"]),
         ("Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$", "Both?", ["$3$ and $4$", "$5$ and $6$", "7"]),
         ("By (A) and (B) above, find it. (A) 1 (B) 2 (C) 3", "By (A) and (B) above, find it.", ["1", "2", "3"]),
+        (r"Which? \[A.\ \ \frac12 \qquad B.\ \ 2 \qquad C.\ \indent 3 \]", "Which?", [r"\frac12", "2", "3"]),
         (r"Area? $\textbf{(A) 3} \qquad \textbf{(B) 4} \qquad \textbf{(C) 5}$", "Area?", ["3", "4", "5"]),
     ],
 )
@@ -192,6 +193,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again_with_another_attempt()
         (rl_row("Which? (A) 1 (B) (C) 3", gold="A"), (), "options_unread", 0),
         (rl_row("Which of the following is prime? (A) 1 (B) 4 (C) 7", gold="C"), (), "refers_to_options", 0),
         (rl_row("How many statements hold? (A) 1 (B) 2 (C) 3", gold="C"), (), "refers_to_options", 0),
+        (rl_row("The root of 5 is closest to (A) 1 (B) 2 (C) 3", gold="B"), (), "refers_to_options", 0),
         (rl_row(SQUARE, gold="C"), (NO,), "needs_options", 1),
         (rl_row(SQUARE, gold="C"), ("?", "?"), "malformed", 2),
         (rl_row(SQUARE, gold="C"), (yes("A square has area 50. Perimeter?"), "?"), "unfaithful", 2),
