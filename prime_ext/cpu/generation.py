@@ -26,7 +26,7 @@ falls that close to a boundary of the cumulative distribution can give another t
 
 import inspect
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -56,6 +56,7 @@ class GenerationRequest:
         min_new_tokens: stop tokens cannot be sampled before this many tokens.
         stop_token_ids: stop tokens in addition to the end-of-sequence tokens of the engine.
         ignore_eos: do not stop at the end-of-sequence tokens of the engine.
+        ends: told the new tokens after each one, whether the completion ends there; None for stop tokens only.
 
     Raises:
         ValueError: a value is out of its range.
@@ -70,6 +71,7 @@ class GenerationRequest:
     min_new_tokens: int = 0
     stop_token_ids: Collection[int] = ()
     ignore_eos: bool = False
+    ends: Callable[[Sequence[int]], bool] | None = None
 
     def __post_init__(self) -> None:
         if len(self.prompt_ids) == 0:
@@ -164,6 +166,9 @@ class _Rows:
     def select(self, index_R: torch.Tensor) -> "_Rows":
         return _Rows(**{field.name: getattr(self, field.name)[index_R] for field in fields(self)})
 
+    def to(self, device: torch.device) -> "_Rows":
+        return _Rows(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
     def join(self, other: "_Rows") -> "_Rows":
         """Rows of both. The mask is padded on the left, as the key/value cache is; the others on the right."""
         joined = {}
@@ -234,6 +239,7 @@ class BatchedGenerator:
         )
         self._next_ticket = 0
         self._waiting: deque[tuple[int, GenerationRequest]] = deque()
+        self._ends: dict[int, Callable[[Sequence[int]], bool]] = {}
         self._rows: _Rows | None = None
         self._cache: DynamicCache | None = None
 
@@ -246,6 +252,8 @@ class BatchedGenerator:
         """Queue a request; returns the ticket under which :meth:`step` will report it. Safe while a step runs."""
         ticket = self._next_ticket
         self._next_ticket += 1
+        if request.ends is not None:
+            self._ends[ticket] = request.ends
         self._waiting.append((ticket, request))
         return ticket
 
@@ -279,6 +287,7 @@ class BatchedGenerator:
             for row in range(len(self._rows)):
                 aborted[int(self._rows.ticket_B[row])] = self._output(self._rows, row, "aborted")
         self._waiting.clear()
+        self._ends.clear()
         self._rows = self._cache = None
         return aborted
 
@@ -326,10 +335,10 @@ class BatchedGenerator:
             temperature_B=torch.tensor([request.temperature for request in requests], dtype=torch.float64),
             top_p_B=torch.tensor([request.top_p for request in requests], dtype=torch.float64),
             top_k_B=torch.tensor([request.top_k for request in requests]),
-        )
-        position_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
+        ).to(self.model.device)
+        position_BL = (rows.mask_BL.cumsum(-1) - 1).clamp(min=0)
         cache = DynamicCache()
-        logits_BV = self._forward(token_BL, mask_BL, position_BL, cache)
+        logits_BV = self._forward(token_BL.to(self.model.device), rows.mask_BL, position_BL, cache)
         plain = cache.get_seq_length() == length and all(type(layer) is DynamicLayer for layer in cache.layers)
         if not plain:
             raise ValueError(
@@ -380,11 +389,15 @@ class BatchedGenerator:
         rows.n_new_B = rows.n_new_B + 1
 
         stopped_B = (token_B[:, None] == rows.stop_id_BS).any(-1)
+        if self._ends:
+            stopped_B |= self._asked_to_end(rows)
         ended_B = stopped_B | (rows.n_new_B >= rows.max_new_B)
         if not ended_B.any():
             return rows, cache
         for row in ended_B.nonzero()[:, 0].tolist():
-            finished[int(rows.ticket_B[row])] = self._output(rows, row, "stop" if stopped_B[row] else "length")
+            ticket = int(rows.ticket_B[row])
+            self._ends.pop(ticket, None)
+            finished[ticket] = self._output(rows, row, "stop" if stopped_B[row] else "length")
         if ended_B.all():
             return None, None
         kept_R = (~ended_B).nonzero()[:, 0]
@@ -396,6 +409,15 @@ class BatchedGenerator:
             layer.keys = layer.keys[kept_R, :, first_column:]
             layer.values = layer.values[kept_R, :, first_column:]
         return rows, cache
+
+    def _asked_to_end(self, rows: _Rows) -> torch.Tensor:
+        """Rows (B,) whose requests say that they end here."""
+        n_new = rows.n_new_B.tolist()
+        ended = [
+            ticket in self._ends and self._ends[ticket](rows.token_BT[row, : n_new[row]].tolist())
+            for row, ticket in enumerate(rows.ticket_B.tolist())
+        ]
+        return torch.tensor(ended, device=rows.ticket_B.device)
 
     @staticmethod
     def _output(rows: _Rows, row: int, stop_reason: StopReason) -> GenerationOutput:

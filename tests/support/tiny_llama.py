@@ -33,12 +33,13 @@ def byte_tokenizer(chat_template=CHAT, **special):
     return fast
 
 
-def save_llama(path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_template=CHAT):
+def save_llama(path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_template=CHAT, size=32):
     """A random causal Llama, or a token classifier, with its tokenizer.
 
     Args:
         classes: of a token classifier; 0 for a causal model.
         spread: standard deviation of the weights.
+        size: of the hidden states; two heads share it.
     """
     from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification
 
@@ -46,8 +47,8 @@ def save_llama(path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_tem
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=size,
+        intermediate_size=2 * size,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,

@@ -1,0 +1,82 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What transformers and vLLM need of a model alike: where it is, its tokenizer, its context, its end tokens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prime_ext.inference.backend import BackendError
+from prime_ext.inference.checkpoints import ModelSource, find_model
+from prime_ext.inference.http_retry import one_line
+from prime_ext.inference.options import BackendOptions
+from prime_ext.inference.prompts import PromptEncoder, context_of
+
+
+class LocalModel:
+    """A model that is here, before its weights are loaded.
+
+    Attributes:
+        source: where it is.
+        config: of transformers.
+        encoder: shows it prompts.
+        dtype: of weights and computation.
+        remote_code: whether code that comes with it is run.
+
+    Raises:
+        BackendError: no such model, or options that it does not allow.
+    """
+
+    def __init__(self, options: BackendOptions, on_cpu: bool) -> None:
+        from transformers import AutoConfig, AutoTokenizer
+
+        self.source: ModelSource = find_model(options.model, options.lora, options.revision)
+        self.remote_code = bool(options.trust_remote_code)
+        hub: dict[str, Any] = {"revision": self.source.revision, "trust_remote_code": self.remote_code}
+        template = None
+        if options.chat_template is not None:
+            try:
+                template = options.chat_template.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise BackendError(f"--chat-template {options.chat_template} cannot be read: {error}") from None
+        with loading(self.source.path):
+            self.config = AutoConfig.from_pretrained(self.source.path, **hub)
+            tokenizer = AutoTokenizer.from_pretrained(self.source.path, **hub)
+        context = context_of(self.config, options.model, options.max_model_len)
+        self.encoder = PromptEncoder(tokenizer, options.model, context, template)
+        chosen = options.dtype or "auto"
+        self.dtype = ("float32" if on_cpu else "bfloat16") if chosen == "auto" else chosen
+
+    def description(self) -> dict[str, Any]:
+        """For results."""
+        known = self.source.description()
+        # The commit of a model on the hub, which a branch alone does not tell.
+        if commit := getattr(self.config, "_commit_hash", None):
+            known["revision"] = commit
+        return {**known, "dtype": self.dtype, **self.encoder.description()}
+
+
+@contextmanager
+def loading(path: str) -> Iterator[None]:
+    """A block that loads something of a model; what goes wrong in it is one line.
+
+    Raises:
+        BackendError: instead of what transformers, peft or the hub raise.
+    """
+    try:
+        yield
+    except BackendError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+        raise BackendError(one_line(f"{path} cannot be loaded: {error}")) from error

@@ -1,0 +1,33 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The bar over a backend's responses."""
+
+import io
+
+from scripted_server import Answer, ScriptedServer
+
+from prime_ext.inference.backend import Request, Sampling
+from prime_ext.inference.open import open_backend
+from prime_ext.inference.progress import generate_with_progress
+
+
+def test_the_bar_shows_responses_of_all_runs_speed_and_failures():
+    stream = io.StringIO()
+    requests = [Request(str(number), f"q{number}", Sampling()) for number in range(6)]
+    with ScriptedServer(lambda *_: Answer("x", tokens=100), faults_of={"q3": [400]}, seconds=0.01) as server:
+        backend = open_backend("server", "scripted", base_url=server.base_url)
+        found = list(generate_with_progress(backend, requests, "math500", done=4, stream=stream))
+    last = stream.getvalue().replace("\n", "\r").strip("\r").split("\r")[-1]
+    assert len(found) == 6
+    assert last.startswith("math500: 100%") and "10/10" in last and "tokens/s, 1 failed" in last
