@@ -35,11 +35,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
-from tqdm import tqdm
-
 from data_preprocessing.answer_store import AnswerStore, answer_key
 from data_preprocessing.source_rows import SourceError
 from prime_ext.inference.backend import Backend, BackendError, Request, Response, Sampling
+from prime_ext.inference.progress import generate_with_progress
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import TaskVerifier, choice_options, make_task_verifier, source_of
 
@@ -208,8 +207,9 @@ class Interviewer:
         if not taken:
             return found
         self.asked += len(taken)
-        answers = self._backend.generate(taken)
-        for response in tqdm(answers, "answers", len(taken), leave=False, disable=not sys.stderr.isatty()):
+        watched = sys.stderr.isatty()
+        answers = generate_with_progress(self._backend, taken, "answers") if watched else self._backend.generate(taken)
+        for response in answers:
             if response.finish == "failed":
                 found[response.key] = Unanswered(response.detail or "no reason given", False)
             else:

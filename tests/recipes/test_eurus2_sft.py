@@ -13,14 +13,13 @@
 # limitations under the License.
 """The recipe of Eurus-2-7B-SFT: what it starts is composed and compared with the paper, without starting it."""
 
-import math
 import os
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
-from verl.workers.config import FSDPOptimizerConfig
+from hydra import compose, initialize_config_dir
 
 SCRIPT = Path(__file__).resolve().parents[2] / "recipes" / "eurus2_7b_sft.sh"
 # arXiv 2502.01456, section on imitation: conversations by source.
@@ -36,7 +35,9 @@ def config_of(tmp_path, *words, **knobs):
     subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=True, capture_output=True)
     call = calls.read_text().split("\0")[:-1]
     place = call.index("verl.trainer.sft_trainer")
-    with initialize_config_module("verl.trainer.config", version_base=None):
+    # The files alone: importing verl takes longer than all the rest.
+    folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
         return compose("sft_trainer_engine", overrides=call[place + 1 :]), call[:place]
 
 
@@ -53,7 +54,6 @@ def test_the_settings_are_those_of_the_paper(tmp_path):
     # A whole conversation fits into a micro-batch, and the batch is shared out evenly.
     assert config.data.max_token_len_per_gpu >= config.data.max_length
     assert config.data.train_batch_size % config.trainer.n_gpus_per_node == 0
-    assert FSDPOptimizerConfig(lr=config.optim.lr, lr_scheduler_type=config.optim.lr_scheduler_type)
 
 
 def test_the_number_of_updates_that_the_script_names_is_that_of_the_papers_data():
@@ -61,7 +61,6 @@ def test_the_number_of_updates_that_the_script_names_is_that_of_the_papers_data(
     assert rows == 229_763
     text = SCRIPT.read_text()
     assert f"{rows:,}" in text and f"{3 * (rows // 96):,} updates" in text
-    assert math.isclose(rows / 96, 2393, rel_tol=1e-3)
 
 
 def test_knobs_and_overrides_reach_the_trainer(tmp_path):
