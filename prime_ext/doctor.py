@@ -28,6 +28,7 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
 
 from prime_ext.compat import check_verl
 from prime_ext.preflight_async import PRIME_MODES, PSPO_MODES
@@ -257,12 +258,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--device-memory", type=float, metavar="GIB", help="with --plan; default: the device found here"
     )
+    parser.add_argument(
+        "--mean-tokens", type=int, metavar="N", help="with --plan: mean length of prompt and response, for the hours"
+    )
+    parser.add_argument(
+        "--model-configs", type=Path, metavar="DIR", help="with --plan: DIR/NAME/config.json of models not here"
+    )
     parser.add_argument("overrides", nargs="*", help="with --plan: as for python -m prime_ext.train, key=value")
     options = parser.parse_intermixed_args(arguments)
     if options.plan:
         from prime_ext.cost import report as cost_report
 
-        return cost_report.run(options.config_name, options.overrides, options.device_memory, options.json)
+        return cost_report.run(
+            options.config_name,
+            options.overrides,
+            options.device_memory,
+            options.mean_tokens,
+            options.model_configs,
+            options.json,
+        )
     if options.overrides:
         parser.error(f"{options.overrides[0]}: overrides need --plan")
     # Libraries may print while they are imported; only the report goes to stdout.

@@ -127,8 +127,8 @@ class ProcessSettings:
     """Form of the leave-one-out baseline of ``rloo``: ``released`` or ``paper``."""
     warm_up_steps: int
     """Training steps in which the PRM learns and its rewards do not count yet."""
-    reliability_gate: bool
-    """Scale the rewards by how well the PRM orders responses it had not trained on."""
+    reliability_gate: bool | None
+    """Scale the rewards by how well the PRM orders responses it had not trained on. None: where both sources count."""
     gate_decay: float
     """Weight of the past in the gate's running pair accuracy."""
     gate_start: float
@@ -143,7 +143,8 @@ class ProcessSettings:
         number("prime.process.relative_decay", self.relative_decay, 0.0, 1.0)
         number("prime.process.relative_limit", self.relative_limit, 0.0, open_low=True)
         choice("prime.process.baseline", self.baseline, BASELINES)
-        boolean("prime.process.reliability_gate", self.reliability_gate)
+        if self.reliability_gate is not None:
+            boolean("prime.process.reliability_gate", self.reliability_gate)
         number("prime.process.gate_decay", self.gate_decay, 0.0, 1.0)
         number("prime.process.gate_start", self.gate_start, 0.0, 1.0)
         self._check_rewards()

@@ -148,6 +148,13 @@ class PrimeSettings:
         return len(self.critic_sources) == 2
 
     @property
+    def gates(self) -> bool:
+        """Whether the reliability gate scales the process rewards."""
+        if self.process.reliability_gate is None:
+            return self.process.coefficient > 0 and self.outcome.coefficient > 0
+        return self.process.reliability_gate
+
+    @property
     def outcome_reads_prm(self) -> bool:
         """Whether the outcome's estimator takes values from the PRM."""
         return self.outcome.coefficient > 0 and self.outcome.estimator in ESTIMATORS_OF_THE_PRM

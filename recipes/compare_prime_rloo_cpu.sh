@@ -12,7 +12,8 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-# PRIME against RLOO with the outcome verifier only: same start, same data, same number of rollouts trained on.
+# PRIME against RLOO with the outcome verifier only: same start, same data, same number of rollouts trained on. PRIME has
+# the form of the paper, without a reliability gate.
 #
 #   bash recipes/compare_prime_rloo_cpu.sh [verl overrides for both ...]
 #
@@ -54,12 +55,12 @@ keep_settings runs "$settings"
 
 # train_one METHOD SEED: one run into its own folder; its output goes to log.txt there.
 train_one() {
-    local run=$OUT/runs/${1}_seed$2 only_outcome=()
+    local run=$OUT/runs/${1}_seed$2 form=(prime.process.reliability_gate=false)
     mkdir -p "$run"
     [[ -e "$run/checkpoints/global_step_$STEPS/prime_ext_complete.json" ]] && return
-    [[ $1 == rloo ]] && only_outcome=(prime.process.coefficient=0 prm.enable=false)
+    [[ $1 == rloo ]] && form=(prime.process.coefficient=0 prm.enable=false)
     SEED=$2 SAVE_FREQ=$EVERY KEEP=null bash recipes/quickstart/train.sh "$run" "$OUT/data" "$OUT/sft" \
-        "${only_outcome[@]}" "${@:3}" >> "$run/log.txt" 2>&1 || { tail -n 30 "$run/log.txt" >&2; return 1; }
+        "${form[@]}" "${@:3}" >> "$run/log.txt" 2>&1 || { tail -n 30 "$run/log.txt" >&2; return 1; }
 }
 
 for seed in $SEEDS; do

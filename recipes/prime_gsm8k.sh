@@ -17,13 +17,15 @@
 #   bash recipes/prime_gsm8k.sh MODEL_PATH [verl overrides ...]
 #
 # On a node with GPUs the defaults train with FSDP and vLLM. DEVICE=cpu runs the same recipe on the CPU with a small
-# batch, to try it out. Run again after an interruption, it resumes from the last checkpoint.
+# batch, to try it out. DRY_RUN=1 prints memory, time and disk space instead, SHRINK=1 makes two steps with a tiny untrained
+# model on the CPU. Run again after an interruption, it resumes
+# from the last checkpoint.
 set -euo pipefail
 
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PRIME on GSM8K/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE"
-    echo "                     POLICY_LR PRM_LR BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ"
+    echo "                     POLICY_LR PRM_LR BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ DRY_RUN SHRINK"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 MODEL_PATH=$1
@@ -34,6 +36,7 @@ DEVICE=${DEVICE:-cuda}
 # Folder with the official train.jsonl and test.jsonl; empty: from the Hugging Face hub.
 GSM8K_DIR=${GSM8K_DIR:-}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/gsm8k}
+[[ "${SHRINK:-0}" == 0 ]] || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 N_ROLLOUTS=${N_ROLLOUTS:-4}
 MAX_PROMPT=${MAX_PROMPT:-512}
 BETA=${BETA:-0.05}
@@ -72,9 +75,11 @@ SAVE_FREQ=${SAVE_FREQ:-20}
 TEST_FREQ=${TEST_FREQ:-20}
 
 PYTHON=${PYTHON:-$(command -v python3)}
+# shellcheck source=recipes/launch.sh
+source "$PROJECT_ROOT/recipes/launch.sh"
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 DATA=$OUTPUT_DIR/data
-if [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]]; then
+if ! rehearsal && [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]]; then
     INPUT=()
     [[ -z "$GSM8K_DIR" ]] || INPUT=(--input "gsm8k:train=$GSM8K_DIR/train.jsonl" "gsm8k:test=$GSM8K_DIR/test.jsonl")
     # No system prompt: MODEL_PATH may be any chat model. No rules: the set as published.
@@ -82,10 +87,9 @@ if [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]]; then
         --system-prompt none --rules
 fi
 
-mkdir -p "$OUTPUT_DIR"
+dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
-set -x
-"$PYTHON" -m prime_ext.train --config-name="$CONFIG" \
+launch "$CONFIG" \
     data.train_files="$DATA/train.parquet" \
     data.val_files="$DATA/test.parquet" \
     data.train_batch_size="$TRAIN_BATCH" \

@@ -25,6 +25,8 @@
 # quantised; LoRA has no dropout; steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on. SCORER=URL asks a server
 # (vllm serve STEP_RM --runner pooling) instead of loading the step reward model on each node.
+# DRY_RUN=1 prints memory, time and disk space instead of training; SHRINK=1 makes two steps with tiny untrained models on
+# the CPU.
 # After an interruption the same command goes on from its last checkpoint.
 #
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU; the same trainer, with the CPU's configuration, runs in
@@ -34,7 +36,7 @@ set -euo pipefail
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
-    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ SCORER SCORER_GPUS PYTHON"
+    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ SCORER SCORER_GPUS DRY_RUN SHRINK PYTHON"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 4 ]]; then
@@ -45,7 +47,10 @@ POLICY=$1 STEP_RM=$2 TRAIN=$3 VAL=$4
 shift 4
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
+# shellcheck source=recipes/launch.sh
+source "$PROJECT_ROOT/recipes/launch.sh"
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/ppo}
+! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 N_GPUS=${N_GPUS:-4}
 TRAIN_BATCH=${TRAIN_BATCH:-$((8 * N_GPUS))}
 LORA=${LORA:-16}
@@ -68,10 +73,9 @@ else
 fi
 
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
-mkdir -p "$OUTPUT_DIR"
+dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
-set -x
-exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer \
+launch pspo_trainer \
     data.train_files="$TRAIN" \
     data.val_files="$VAL" \
     data.train_batch_size="$TRAIN_BATCH" \

@@ -21,7 +21,7 @@ class ReliabilityGate:
     """g = clip(2 * e - 1, 0, 1), where e is the running pair accuracy of the PRM before it trains on the batch.
 
     An untrained PRM orders pairs like a coin (0.5), which closes the gate; normalisation alone would scale its noise up
-    to the size of a real signal. An option of this package, not part of the paper; off by default.
+    to the size of a real signal. Not part of the paper; a guard of this package.
 
     Attributes:
         decay: weight of the past in the running mean.

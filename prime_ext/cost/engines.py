@@ -25,19 +25,25 @@ from prime_ext.cost.model_shape import adapter_weights, read_shape
 
 
 def read_engines(config: DictConfig) -> dict[str, Engine]:
-    """The models of a run by name: ``policy``, and those it needs of ``KL reference``, ``PRM``, ``PRM reference``.
+    """The models of a run by name: ``policy``, and those it needs of ``critic``, ``KL reference``, ``PRM``,
+    ``PRM reference``.
 
     Raises:
         PlanError: a model cannot be read, or an engine is none of FSDP's.
     """
-    policy, prm = config.actor_rollout_ref, config.prm
+    policy, prm = config.actor_rollout_ref, config.get("prm")
     key = "actor_rollout_ref.model"
     engines = {"policy": _engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)}
     penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     if penalty and not _lora_rank(policy.model):
         engine = _engine(config, "KL reference", key, policy.model, policy.ref.fsdp_config, policy.actor)
         engines["KL reference"] = _frozen(config, engine)
-    if not prm.enable:
+    if has_critic(config):
+        critic = config.critic
+        engine = _engine(config, "critic", "critic.model", critic.model, critic.fsdp, critic)
+        values = engine.shape.with_values()
+        engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
+    if not has_prm(config):
         return engines
     engines["PRM"] = _engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
     if prm.reference == "frozen":
@@ -86,6 +92,16 @@ def _frozen(config: DictConfig, engine: Engine) -> Engine:
     return replace(
         engine, trained=0, recompute=False, param_offload=False, optimizer_offload=False, stays_on_host=on_host
     )
+
+
+def has_critic(config: DictConfig) -> bool:
+    """Whether verl trains a critic."""
+    return config.algorithm.adv_estimator == "gae"
+
+
+def has_prm(config: DictConfig) -> bool:
+    """Whether there is an implicit PRM; the trainers of PSPO-WRS have none."""
+    return bool(config.get("prm") and config.prm.enable)
 
 
 def _lora_rank(model: Any) -> int:

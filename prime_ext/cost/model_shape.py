@@ -14,7 +14,7 @@
 """The sizes of a model from its config.json alone; no weights are read."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,18 @@ class ModelShape:
     attention_width: int
     key_value_width: int
     mixture: bool
+
+    def with_values(self) -> "ModelShape":
+        """The same model with one value per token in place of logits: a critic."""
+        output = self.vocabulary * self.width
+        own = 0 if self.product_weights == self.weights else output
+        return replace(
+            self,
+            weights=self.weights - own,
+            product_weights=self.product_weights - output,
+            root_weights=self.root_weights - own,
+            vocabulary=1,
+        )
 
 
 def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:

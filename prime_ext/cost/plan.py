@@ -21,7 +21,8 @@ from omegaconf import DictConfig
 
 from prime_ext.cost import DTYPE_BYTES
 from prime_ext.cost import flops as flops_module
-from prime_ext.cost.engines import devices, longest_sequence, read_engines
+from prime_ext.cost.engines import devices, has_critic, has_prm, longest_sequence, read_engines
+from prime_ext.cost.estimate import Hours, checkpoint_bytes, estimate_hours, kept_checkpoints, training_steps
 from prime_ext.cost.flops import Passes, prm_passes, training_passes
 from prime_ext.cost.memory import Engine, EngineMemory, engine_memory
 from prime_ext.cost.model_shape import ModelShape
@@ -32,6 +33,8 @@ PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 1.5 * GIB}
 
 # How prm.reference is come by: a pass of its own, or log-probabilities that exist anyway.
 REFERENCES = {"frozen": "own", "base": "own", "policy": "shared", "kl": "shared", "none": "shared"}
+ROLLOUT, UPDATE = "rollout (the kept responses)", "policy update"
+
 # reverse needs the scores of after and takes its rewards from the update.
 UPDATE_MODES = {"reverse": "after"}
 
@@ -56,6 +59,9 @@ class Plan:
         rollout: bytes per device of the rollout engine: ``weights``, ``cache``, ``total``.
         phases: peak bytes per device of each part of a step.
         work: FLOPs per step.
+        hours: by kind of device, if the run is for accelerators.
+        checkpoint: bytes of one checkpoint by model.
+        kept: checkpoints on disk at the same time; None if that is not known.
         device_bytes: memory of a device, None if unknown.
         warnings: one line each.
     """
@@ -65,6 +71,9 @@ class Plan:
     rollout: dict[str, float]
     phases: dict[str, float]
     work: list[Work]
+    hours: list[Hours]
+    checkpoint: dict[str, float]
+    kept: int | None
     device_bytes: float | None
     warnings: list[str] = field(default_factory=list)
 
@@ -81,8 +90,13 @@ class Plan:
         return sum(work.flops for work in self.work if work.of_prm) / total if total else 0.0
 
 
-def make_plan(config: DictConfig, device_bytes: float | None) -> Plan:
+def make_plan(config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None) -> Plan:
     """Plan a resolved configuration.
+
+    Args:
+        config: of the run.
+        device_bytes: memory of a device; None if unknown.
+        mean_tokens: expected mean length of a prompt and its response, for the hours; None for the longest.
 
     Raises:
         PlanError: a model cannot be read, or an engine is none of FSDP's.
@@ -96,7 +110,19 @@ def make_plan(config: DictConfig, device_bytes: float | None) -> Plan:
     remains = 0.0 if config.actor_rollout_ref.rollout.free_cache_engine else rollout["total"]
     phases = {"rollout": process + idle + rollout["total"]}
     phases |= {part.name: process + remains + idle - part.idle + part.working for part in memory}
-    plan = Plan(_facts(config, engines), memory, rollout, phases, _work(config, engines), device_bytes, problems)
+    work = _work(config, engines)
+    plan = Plan(
+        facts=_facts(config, engines),
+        memory=memory,
+        rollout=rollout,
+        phases=phases,
+        work=work,
+        hours=[] if cpu else _hours(config, work, mean_tokens),
+        checkpoint=checkpoint_bytes(config, engines),
+        kept=kept_checkpoints(config),
+        device_bytes=device_bytes,
+        warnings=problems,
+    )
     name, peak = plan.peak
     if device_bytes is not None and peak > device_bytes:
         plan.warnings.append(
@@ -114,7 +140,8 @@ def _rollout(config: DictConfig, shape: ModelShape, device_bytes: float | None) 
     weights = shape.weights * size / int(rollout.tensor_model_parallel_size)
     per_token = 2.0 * shape.layers * shape.key_value_width * size / int(rollout.tensor_model_parallel_size)
     if config.trainer.device == "cpu" or device_bytes is None:
-        rows = min(rollout.max_num_seqs, config.data.train_batch_size * rollout.n * config.prime.filter.oversample)
+        oversample = config.prime.filter.oversample if "prime" in config else 1
+        rows = min(rollout.max_num_seqs, config.data.train_batch_size * rollout.n * oversample)
         cache = rows * longest_sequence(config) * per_token
         return {"weights": weights, "cache": cache, "total": weights + cache, "cache_bytes_per_token": per_token}, []
     total = rollout.gpu_memory_utilization * device_bytes
@@ -126,6 +153,14 @@ def _rollout(config: DictConfig, shape: ModelShape, device_bytes: float | None) 
             f"it or tensor_model_parallel_size"
         ]
     return parts, []
+
+
+def _hours(config: DictConfig, work: list[Work], mean_tokens: int | None) -> list[Hours]:
+    longest = longest_sequence(config)
+    share = min(mean_tokens or longest, longest) / longest
+    computed = sum(part.flops for part in work if part.name != ROLLOUT)
+    update = sum(part.flops for part in work if part.name == UPDATE)
+    return estimate_hours(computed, update, devices(config), training_steps(config), share)
 
 
 # ---- FLOPs ---------------------------------------------------------------------------------------------------------
@@ -140,13 +175,18 @@ def _work(config: DictConfig, engines: dict[str, Engine]) -> list[Work]:
     once = Passes(forward=1)
     updates = training_passes(policy.recompute, bool(policy.adapter))
     work = [
-        _one(config, "rollout (the kept responses)", policy, once),
+        _one(config, ROLLOUT, policy, once),
         _one(config, "old log-probabilities", policy, once),
-        _one(config, "policy update", policy, updates, config.actor_rollout_ref.actor.ppo_epochs),
+        _one(config, UPDATE, policy, updates, config.actor_rollout_ref.actor.ppo_epochs),
     ]
     if config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
         work.insert(2, _one(config, "KL reference", policy, once))
-    return work + (list(_prm_work(config, engines)) if config.prm.enable else [])
+    if has_critic(config):
+        critic = engines["critic"]
+        updates = training_passes(critic.recompute, bool(critic.adapter))
+        work.append(_one(config, "critic values", critic, once))
+        work.append(_one(config, "critic update", critic, updates, config.critic.ppo_epochs))
+    return work + (list(_prm_work(config, engines)) if has_prm(config) else [])
 
 
 def _prm_work(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Work]:
@@ -180,7 +220,7 @@ def _one(
 
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
-    missing = {"not in the plan": "the critic"} if config.algorithm.adv_estimator == "gae" else {}
+    missing = {"not in the plan": "the step reward model"} if "pspo" in config and "prime" not in config else {}
     return missing | {
         "device": config.trainer.device,
         "devices": devices(config),
@@ -197,13 +237,17 @@ def _advice(config: DictConfig, plan: Plan, phase: str) -> str:
     if phase == "rollout":
         return "lower rollout.gpu_memory_utilization, or set actor.fsdp_config.param_offload=true and optimizer_offload"
     part = next(part for part in plan.memory if part.name == phase)
-    section = "prm" if phase.startswith("PRM") else "actor_rollout_ref"
+    section = "prm" if phase.startswith("PRM") else "critic" if phase == "critic" else "actor_rollout_ref"
     waiting = sum(other.idle for other in plan.memory if other.name != phase)
-    tokens = "prm.max_token_len_per_gpu" if section == "prm" else "actor.ppo_max_token_len_per_gpu"
+    tokens = {
+        "prm": "prm.max_token_len_per_gpu",
+        "critic": "critic.ppo_max_token_len_per_gpu",
+        "actor_rollout_ref": "actor.ppo_max_token_len_per_gpu",
+    }[section]
     levers = {
         f"{section}.model.use_fused_kernels=true": part.logits,
         f"a smaller micro-batch ({tokens})": part.activations,
-        "param_offload=true and optimizer_offload=true for the policy and the PRM": waiting,
+        "param_offload=true and optimizer_offload=true for the models that wait": waiting,
         f"{section}.model.lora_rank=16, or more devices": part.gradients + part.optimizer,
     }
     return f"try {max(levers, key=lambda lever: levers[lever])}"

@@ -18,23 +18,40 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from prime_ext.cost.errors import PlanError
+from prime_ext.cost.estimate import UTILISATION
 from prime_ext.cost.plan import GIB, Plan, make_plan
 
+MODEL_KEYS = ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path")
 COLUMNS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "idle", "host", "working")
 
 
-def run(config_name: str, overrides: Sequence[str], device_gib: float | None, as_json: bool) -> int:
-    """Print the plan of a configuration; 1 if it does not fit, 2 if there is none.
+def run(
+    config_name: str,
+    overrides: Sequence[str],
+    device_gib: float | None = None,
+    mean_tokens: int | None = None,
+    model_configs: Path | None = None,
+    as_json: bool = False,
+) -> int:
+    """Print the plan of a configuration; 1 if it would not start or not fit, 2 if there is no plan.
+
+    Files that are not here are listed, and are no failure: the run may be planned elsewhere.
 
     Args:
         config_name: a primary configuration of prime_ext.
         overrides: as for ``prime_ext.train``.
         device_gib: memory of a device; None to look.
+        mean_tokens: expected mean length of a prompt and its response; None for the longest.
+        model_configs: folder with a ``config.json`` for models that are not here, in a folder of the model's name.
         as_json: print JSON instead of a table.
     """
+    from prime_ext.preflight import check_config, check_files
     from prime_ext.settings_checks import SettingsError
     from prime_ext.train import compose_for_verl
 
@@ -42,13 +59,32 @@ def run(config_name: str, overrides: Sequence[str], device_gib: float | None, as
     with redirect_stdout(sys.stderr):
         try:
             config = compose_for_verl(config_name, list(overrides))
+            problems = check_config(config)
+            missing = [] if problems else check_files(config)
+            if model_configs is not None:
+                stand_in(config, model_configs)
             device_bytes = device_gib * GIB if device_gib else detect_device_bytes(config.trainer)
-            plan = make_plan(config, device_bytes)
+            plan = make_plan(config, device_bytes, mean_tokens)
         except (SettingsError, PlanError) as error:
             print(f"prime_ext.doctor: {error}", file=sys.stderr)
             return 2
-    print(json.dumps(as_dict(plan), indent=2) if as_json else render(plan))
+    plan.warnings.extend(problems)
+    if as_json:
+        print(json.dumps(as_dict(plan) | {"not_here": missing}, indent=2))
+    else:
+        print("\n".join([render(plan), *(f"not here: {line}" for line in missing)]))
     return 1 if plan.warnings else 0
+
+
+def stand_in(config: DictConfig, model_configs: Path) -> None:
+    """Give models that are not here the folder of their name in ``model_configs``, if there is one."""
+    for key in MODEL_KEYS:
+        path = OmegaConf.select(config, key)
+        if not path or (Path(path).expanduser() / "config.json").is_file():
+            continue
+        folder = model_configs / Path(path).name
+        if (folder / "config.json").is_file():
+            OmegaConf.update(config, key, str(folder))
 
 
 def detect_device_bytes(trainer: Any) -> float | None:
@@ -92,7 +128,7 @@ def render(plan: Plan) -> str:
         times_n = f"{work.flops_per_token_and_weight:5.1f} N"
         lines.append(f"  {work.name:<30}{times_n}{work.flops:12.3g}{work.flops / total:7.1%}")
     lines.append(f"  share of the PRM{plan.prm_share:38.1%}")
-    lines.append("")
+    lines += ["", *_hours(plan), *_storage(plan), ""]
     size = plan.device_bytes
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
     lines.append(f"memory of a device: {known}")
@@ -100,3 +136,22 @@ def render(plan: Plan) -> str:
     if size is not None and not plan.warnings:
         lines.append(f"fits: {plan.peak[1] / size:.0%} of a device at most ({plan.peak[0]})")
     return "\n".join(lines)
+
+
+def _hours(plan: Plan) -> list[str]:
+    if not plan.hours:
+        return []
+    lines = [f"estimated time (prime_ext/cost/estimate.py; {UTILISATION:.0%} of the peak, not measured)"]
+    for hours in plan.hours:
+        of_run = "" if hours.run_hours is None else f"{hours.run_hours:10.1f} h, {hours.device_hours:,.0f} device hours"
+        lines.append(f"  {hours.device:<6}{hours.step_seconds:10.0f} s per step{of_run}")
+    return lines
+
+
+def _storage(plan: Plan) -> list[str]:
+    one = sum(plan.checkpoint.values())
+    parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.checkpoint.items())
+    if plan.kept == 0:
+        return ["checkpoints: none (trainer.save_freq)"]
+    kept = "all are kept" if plan.kept is None else f"{plan.kept} at a time: {plan.kept * one / GIB:.1f} GiB"
+    return [f"checkpoint: {one / GIB:.1f} GiB ({parts}); {kept}"]

@@ -95,7 +95,7 @@ class PrimeTrainerMixin(_Trainer):
         super().__init__(config)
         # Both are asked once per mini-batch of a step; their memory lasts as many steps in every mode.
         process, share = self.prime.process, 1 / self.parameter_sync_step
-        if process.reliability_gate:
+        if self.prime.gates:
             self.gate = ReliabilityGate(process.gate_decay**share, process.gate_start)
         if process.normalization == "outcome_relative" and process.coefficient > 0:
             self.scale = OutcomeRelativeScale(

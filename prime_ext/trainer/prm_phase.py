@@ -54,7 +54,7 @@ class PRMPhase:
         metrics: of the training step; the PRM's are added.
         timing: seconds by name, as verl's timers fill it.
         global_step: number of the training step, from 1.
-        gated: whether the pair accuracy before the update is needed whatever it costs.
+        gated: whether the pair accuracy before the update is needed in every step.
     """
 
     def __init__(
@@ -105,18 +105,22 @@ class PRMPhase:
             scores_BT = self._score(batch)
             self.step.measure_pairs(scores_BT, self.metrics, when="before")
         planned = self._planned(batch, scores_BT)
-        with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update_and_score(planned))
+        self._update_keeping_scores(planned)
         # The training forward passes of interleaved are the nearest to "before" that it has.
         when = "before" if scores_BT is None else "during"
         self.step.set_scores(self._fetch_scores(batch), self.beta, self.metrics, when)
 
     def _update_then_score(self, batch: KVBatchMeta) -> None:
-        scores_BT = None
-        if self.measures or self.gated or self.prm.needs_scores:
+        if self.measures or self.prm.needs_scores:
             scores_BT = self._score(batch)
             self.step.measure_pairs(scores_BT, self.metrics, when="before")
-        self._update(self._planned(batch, scores_BT))
+            self._update(self._planned(batch, scores_BT))
+        elif self.gated:
+            # As interleaved measures it, from training forward passes, which cost nothing more.
+            self._update_keeping_scores(self._planned(batch, None))
+            self.step.measure_pairs(self._fetch_scores(batch), self.metrics, when="before")
+        else:
+            self._update(self._planned(batch, None))
         self.step.set_scores(self._score(batch), self.beta, self.metrics, when="after")
 
     # ---- what they are made of -------------------------------------------------------------------------------
@@ -145,6 +149,11 @@ class PRMPhase:
     def _update(self, planned: KVBatchMeta) -> None:
         with marked_timer("prm_update", self.timing):
             self._log_update(self.prm.update(planned))
+
+    def _update_keeping_scores(self, planned: KVBatchMeta) -> None:
+        """Train, and leave the log-probabilities of the training forward passes in the queue."""
+        with marked_timer("prm_update", self.timing):
+            self._log_update(self.prm.update_and_score(planned))
 
     def _log_update(self, update: dict[str, float]) -> None:
         if not math.isfinite(update["loss"]):

@@ -13,12 +13,13 @@
 # limitations under the License.
 """Which runs are compared: suites of variants on one task, from one start.
 
-A variant is a list of verl overrides on top of ``recipes/quickstart/train.sh``, which is PRIME in the form of the
-paper: single forward, cross-entropy, frozen reference, leave-one-out advantages of both sources.
+A variant is a list of verl overrides on top of ``recipes/quickstart/train.sh`` and :data:`PLAIN`, which are PRIME in
+the paper's form: single forward, cross-entropy, frozen reference, leave-one-out advantages of both sources, no gate.
 """
 
 from dataclasses import dataclass, field
 
+PLAIN = ("prime.process.reliability_gate=false",)
 OUTCOME_ONLY = ("prime.process.coefficient=0", "prm.enable=false")
 
 
@@ -99,6 +100,7 @@ CHOICES = Suite(
     every=24,
     # The policy moves from the start: 24 steps are few.
     knobs={"LR_WARMUP": "5"},
+    overrides=PLAIN,
 )
 
 LONG_CHAINS = Suite(
@@ -129,7 +131,7 @@ LONG_CHAINS = Suite(
     # lowered before the runs that count.
     knobs={"LR": "2e-4", "PRM_LR": "3e-4"},
     # A policy that has collapsed to chance fills no batch; its run goes on with what there is.
-    overrides=("prime.filter.on_exhausted=partial", "prime.filter.max_examined=8"),
+    overrides=(*PLAIN, "prime.filter.on_exhausted=partial", "prime.filter.max_examined=8"),
 )
 
 SUITES = {"choices": CHOICES, "long_chains": LONG_CHAINS}

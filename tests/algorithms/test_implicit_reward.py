@@ -136,7 +136,8 @@ def test_pair_accuracy_equals_a_loop_over_pairs_in_any_order(batch, seed):
 
 def test_an_untrained_prm_orders_nothing_and_a_batch_without_pairs_has_no_accuracy():
     group_B = torch.tensor([0, 0, 1])
-    assert pair_accuracy(torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]), group_B) == 0.0
+    tied = torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]), group_B
+    assert pair_accuracy(*tied) == 0.0 and pair_accuracy(*tied, tie=0.5) == 0.5
     assert pair_accuracy(torch.rand(3), torch.tensor([1.0, 1.0, 0.0]), group_B) is None
 
 

@@ -58,7 +58,7 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def composed():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return {name: compose(name) for name in ("prime_trainer", "prime_trainer_cpu")}
+        return {name: compose(name) for name in ("prime_trainer", "prime_trainer_cpu", "pspo_trainer")}
 
 
 @pytest.fixture
@@ -201,8 +201,27 @@ def test_a_rollout_engine_without_room_for_a_sequence(planned):
     assert any("gpu_memory_utilization=1e-06 leaves" in warning for warning in plan.warnings)
 
 
-def test_a_critic_is_said_to_be_missing(planned):
-    assert planned({"algorithm.adv_estimator": "gae"}).facts["not in the plan"] == "the critic"
+def test_a_critic_has_values_in_place_of_logits(planned, models):
+    plan = planned({"algorithm.adv_estimator": "gae"})
+    critic = next(part for part in plan.memory if part.name == "critic")
+    policy = next(part for part in plan.memory if part.name == "policy")
+    # The untied model: what the policy has, without its output layer.
+    assert policy.weights - critic.weights == pytest.approx(4 * EMBEDDING)
+    assert critic.logits < policy.logits / 100
+    assert multiples(plan, of_prm=False)["critic values"] == 2 and multiples(plan, of_prm=False)["critic update"] == 8
+    assert (
+        read_shape("model", str(models["tied"])).with_values().weights == read_shape("m", str(models["tied"])).weights
+    )
+
+
+def test_pspo_has_no_prm_and_says_what_is_missing(composed, models):
+    config = composed["pspo_trainer"].copy()
+    with open_dict(config):
+        config.actor_rollout_ref.model.path = str(models["untied"])
+    OmegaConf.resolve(config)
+    plan = make_plan(config, 80 * GIB)
+    assert {part.name for part in plan.memory} == {"policy", "critic", "KL reference"}
+    assert plan.facts["not in the plan"] == "the step reward model" and plan.prm_share == 0
     assert "not in the plan" not in planned().facts
 
 
@@ -214,8 +233,8 @@ def test_megatron_is_beyond_the_plan(planned):
 # ---- FLOPs ---------------------------------------------------------------------------------------------------------
 
 
-def multiples(plan):
-    return {work.name: work.flops_per_token_and_weight for work in plan.work if work.of_prm}
+def multiples(plan, of_prm=True):
+    return {work.name: work.flops_per_token_and_weight for work in plan.work if work.of_prm is of_prm}
 
 
 @pytest.mark.parametrize(
@@ -252,6 +271,48 @@ def test_the_flops_of_a_pass_grow_with_the_rollouts_of_a_step(planned, models):
     assert old.flops == 2 * shape.product_weights * tokens + 2 * LAYERS * WIDTH * 1024 * tokens
 
 
+# ---- time and disk -------------------------------------------------------------------------------------------------
+
+
+def test_hours_are_flops_over_peak_and_utilisation(planned):
+    plan = planned({"prm.accuracy_freq": 0, "trainer.total_training_steps": 100})
+    work = {part.name: part.flops for part in plan.work}
+    update = work["policy update"]
+    # The paper's table 2 for what is not computed: the rollout and the rest, per second of the policy's update.
+    computed = sum(work.values()) - work["rollout (the kept responses)"]
+    wanted = (computed + update * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
+    a100 = plan.hours[0]
+    assert a100.device == "A100" and a100.step_seconds == pytest.approx(wanted)
+    assert a100.run_hours == a100.device_hours == pytest.approx(100 * wanted / 3600)
+
+
+def test_shorter_rollouts_take_less_time_and_unknown_steps_no_hours(planned, composed, models):
+    whole = planned()
+    assert whole.hours[0].run_hours is None
+    config = composed["prime_trainer"].copy()
+    with open_dict(config):
+        config.actor_rollout_ref.model.path = str(models["untied"])
+    OmegaConf.resolve(config)
+    half, full = make_plan(config, None, mean_tokens=512), make_plan(config, None)
+    assert half.hours[0].step_seconds == pytest.approx(full.hours[0].step_seconds / 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({"trainer.save_freq": -1}, 0),
+        ({"trainer.save_freq": 10, "trainer.max_actor_ckpt_to_keep": 2}, 3),
+        ({"trainer.save_freq": 10, "trainer.total_training_steps": 25}, 3),
+        ({"trainer.save_freq": 10}, None),
+    ],
+)
+def test_checkpoints_on_disk(planned, models, changes, kept):
+    plan = planned({"trainer.max_actor_ckpt_to_keep": None, **changes})
+    weights = read_shape("model", str(models["untied"])).weights
+    # float32 weights and two states of Adam.
+    assert plan.kept == kept and plan.checkpoint == {"policy": 12 * weights, "PRM": 12 * weights}
+
+
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +333,23 @@ def test_the_command_prints_json(models, capsys):
     plan = json.loads(capsys.readouterr().out)
     assert plan["device_bytes"] == 24 * GIB and plan["warnings"] == []
     assert plan["peak"]["bytes"] == max(plan["phases"].values())
+
+
+def test_models_that_are_not_here_take_their_sizes_from_elsewhere(models, capsys):
+    path = "actor_rollout_ref.model.path=somebody/untied"
+    stand_ins = ["--model-configs", str(models["untied"].parent)]
+    folder = models["untied"].name
+    assert doctor.main(["--plan", "--device-memory", "80", path]) == 2
+    capsys.readouterr()
+    assert doctor.main(["--plan", "--device-memory", "80", *stand_ins, path.replace("untied", folder)]) == 0
+    out = capsys.readouterr().out
+    assert "H200" in out and "checkpoint" in out and "not here: actor_rollout_ref.model.path" in out
+
+
+def test_a_configuration_that_would_not_start_is_no_plan(models, capsys):
+    path = f"actor_rollout_ref.model.path={models['tied']}"
+    assert doctor.main(["--plan", "--device-memory", "80", path, "prime.filter.lower=0.9"]) == 1
+    assert "prime.filter" in capsys.readouterr().out
 
 
 def test_mistakes_are_one_line(models, capsys):

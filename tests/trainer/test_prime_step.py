@@ -182,6 +182,26 @@ def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_t
     assert metrics["prm/pair_accuracy/after_update"] == 0.0
 
 
+def test_a_prm_that_equals_its_reference_is_a_coin_to_the_gate(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    step.reference_log_prob_BT = torch.full_like(step.mask_BT, -5.0)
+    step.measure_pairs(step.reference_log_prob_BT, {}, when="before")
+    assert step.pair_accuracy_before == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "gates"),
+    [
+        ({}, True),
+        ({"process__reliability_gate": False}, False),
+        ({"process__coefficient": 0.0}, False),
+        ({"outcome__coefficient": 0.0}, False),
+    ],
+)
+def test_the_gate_is_on_where_both_sources_count(changes, gates):
+    assert settings(**{"process__reliability_gate": None, **changes}).gates is gates
+
+
 def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog):
     keys = ["000000000007_0_0", "000000000007_1_0", "000000000009_0_0", *PADDING]
     with caplog.at_level(logging.WARNING):

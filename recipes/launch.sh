@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# What the training recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
+# Sourced with PROJECT_ROOT, PYTHON and OUTPUT_DIR set.
+
+# launch CONFIG OVERRIDES...: replace this shell by the training run.
+# With DRY_RUN=1 the configuration is composed and checked instead, and its memory, time and disk space are printed; nothing
+# is read but the sizes of the models, and no GPU is needed. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS
+# (prompt and response, for the hours). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
+# With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated rows and a coin for a
+# verifier: filter, PRM or step reward model, checkpoints and validation are all there, and nothing is learned.
+launch() {
+    local config=$1
+    shift
+    if dry_run; then
+        exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$config" --device-memory "${DEVICE_MEMORY:-80}" \
+            --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
+    fi
+    local shrunk=()
+    if shrink; then
+        local words
+        words=$("$PYTHON" -m recipes.shrink.prepare "${config%%_*}" "$OUTPUT_DIR/inputs")
+        mapfile -t shrunk <<< "$words"
+        [[ "$config" == *_cpu ]] || config=${config}_cpu
+        export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+    fi
+    set -x
+    exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${shrunk[@]}"
+}
+
+# Whether this is no real run, so that neither data nor models of the recipe are needed.
+dry_run() { [[ "${DRY_RUN:-0}" != 0 ]]; }
+shrink() { [[ "${SHRINK:-0}" != 0 ]]; }
+rehearsal() { dry_run || shrink; }

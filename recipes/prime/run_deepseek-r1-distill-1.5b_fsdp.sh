@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PRIME with long responses (arXiv 2502.01456, the DeepScaleR setting): DeepSeek-R1-Distill-Qwen-1.5B, 8,192 tokens.
+#
+#   bash recipes/prime/run_deepseek-r1-distill-1.5b_fsdp.sh [verl overrides ...]
+#
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too; the paper gives the length, 330 steps and
+# 446.7 A800 hours, and no others. TRAIN_FILES: the DeepScaleR problems (docs/data.md: --sources numina --input FILE).
+#
+# NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
+set -euo pipefail
+
+RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_eurus2-7b_fsdp.sh
+if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+    sed -n '/^# PRIME with long/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    bash "$RUN" --help | grep -A2 '^Knobs'
+    exit 0
+fi
+export MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
+export MAX_RESPONSE=${MAX_RESPONSE:-8192} STEPS=${STEPS:-330}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/r1_distill_1.5b_${VARIANT:-prime}}
+exec bash "$RUN" "trainer.experiment_name=r1_distill_1.5b" "$@"

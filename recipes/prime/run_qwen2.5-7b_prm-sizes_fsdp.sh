@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PRMs of other sizes than the policy (arXiv 2502.01456, appendix): Qwen2.5-7B with a PRM of 3B, 7B or 14B.
+#
+#   PRM_SIZE=14B bash recipes/prime/run_qwen2.5-7b_prm-sizes_fsdp.sh [verl overrides ...]
+#
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs this takes too. Published averages over AIME 2024 and 2025, AMC, MATH,
+# Minerva and OlympiadBench: 32.0 (3B), 32.6 (7B), 31.8 (14B).
+#
+# NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
+set -euo pipefail
+
+RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_eurus2-7b_fsdp.sh
+if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+    sed -n '/^# PRMs of other/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    bash "$RUN" --help | grep -A2 '^Knobs'
+    exit 0
+fi
+PRM_SIZE=${PRM_SIZE:-7B}
+export MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-7B} PRM_PATH=${PRM_PATH:-Qwen/Qwen2.5-$PRM_SIZE}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/prm_size_$PRM_SIZE}
+exec bash "$RUN" "trainer.experiment_name=prm_size_$PRM_SIZE" "$@"
