@@ -77,6 +77,8 @@ class AnswerStore:
             raise SourceError(f"{path} is no file of answers: {error}") from error
 
     def _open(self) -> None:
+        # Of a new file: answers are long, and one that takes more than half a page leaves the rest empty.
+        self._connection.execute("PRAGMA page_size = 16384")
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -87,7 +89,7 @@ class AnswerStore:
                 )
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens INTEGER NOT NULL,"
-                " prompt_tokens INTEGER NOT NULL, finish TEXT NOT NULL) WITHOUT ROWID"
+                " prompt_tokens INTEGER NOT NULL, finish TEXT NOT NULL)"
             )
             self._connection.execute(f"PRAGMA user_version = {VERSION}")
 

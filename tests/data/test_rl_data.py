@@ -112,6 +112,13 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
     ]
 
 
+def test_multiple_choice_is_put_aside_as_rl_rows(converted):
+    (row,) = [json.loads(line) for line in (converted / "choice.jsonl").read_text().splitlines()]
+    assert row["extra_info"] == {"split": "train", "index": 2}
+    assert row["prompt"][0] == {"role": "system", "content": SYSTEM_PROMPT}
+    assert "(A)" in row["prompt"][1]["content"] and row["prompt"][1]["content"].endswith(MATH_SUFFIX)
+
+
 def test_without_rules_only_rows_without_an_answer_go(tmp_path):
     assert run(tmp_path, "--rules", sources=["gsm8k", "math"]) == 0
     assert removed(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
