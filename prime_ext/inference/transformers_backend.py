@@ -54,7 +54,7 @@ class TransformersBackend:
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos, default=0)
         # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
         model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
-        self.batches = keeps_plain_cache(model)
+        self.generator = self._generator() if keeps_plain_cache(model) else None
 
     # ---- Backend ---------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class TransformersBackend:
     def check(self, requests: Sequence[Request]) -> None:
         self.encoder.check(requests)
         for request in requests:
-            if request.sampling.num_beams == 1 and not self.batches:
+            if request.sampling.num_beams == 1 and self.generator is None:
                 raise BackendError(
                     f"request {request.key}: {type(self.model).__name__} does not keep plain keys and values, so "
                     "--backend transformers has only beams for it; use --backend vllm"
@@ -107,14 +107,22 @@ class TransformersBackend:
 
     # ---- greedy and sampled ----------------------------------------------------------------------------------------
 
+    def _generator(self) -> BatchedGenerator:
+        with loading(self.local.source.path):
+            return BatchedGenerator(
+                self.model,
+                eos_token_ids=self.eos,
+                pad_token_id=self.pad,
+                n_tokens=min(len(self.encoder.tokenizer), self.model.get_output_embeddings().weight.shape[0]),
+                max_batch_size=self.batch_size,
+            )
+
     def _continuous(self, requests: Sequence[Request]) -> Iterator[Response]:
-        generator = BatchedGenerator(
-            self.model,
-            eos_token_ids=self.eos,
-            pad_token_id=self.pad,
-            n_tokens=min(len(self.encoder.tokenizer), self.model.get_output_embeddings().weight.shape[0]),
-            max_batch_size=self.batch_size,
-        )
+        generator = self.generator
+        if generator is None:
+            reason = "the model keeps no plain keys and values, so it has only beams here"
+            yield from (Response(request.key, "", 0, 0, "failed", reason) for request in requests)
+            return
         asked: dict[int, tuple[Request, ResponseText]] = {}
         for request in requests:
             sampling, text = request.sampling, self._text(request.sampling)
@@ -125,16 +133,20 @@ class TransformersBackend:
                     temperature=sampling.temperature,
                     top_p=sampling.top_p,
                     top_k=sampling.top_k,
-                    seed=request.seed,
+                    seed=request.seed % 2**64,
                     min_new_tokens=sampling.min_new_tokens,
                     ends=text.ended if sampling.stop else None,
                 )
             )
             asked[ticket] = request, text
-        while generator.has_work:
-            for ticket, output in generator.step().items():
-                request, text = asked.pop(ticket)
-                yield self._response(request, output.token_ids, text)
+        try:
+            while generator.has_work:
+                for ticket, output in generator.step().items():
+                    request, text = asked.pop(ticket)
+                    yield self._response(request, output.token_ids, text)
+        finally:
+            # A caller that stops early leaves nothing to the next call.
+            generator.abort()
 
     # ---- beams -----------------------------------------------------------------------------------------------------
 
@@ -168,7 +180,7 @@ class TransformersBackend:
         device = self.model.device
         needed = {"tokenizer": self.encoder.tokenizer} if sampling.stop else {}
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(requests[0].seed)
+            torch.manual_seed(requests[0].seed % 2**64)
             output_BL = self.model.generate(
                 input_ids=token_BL.to(device), attention_mask=mask_BL.to(device), generation_config=config, **needed
             )
