@@ -25,8 +25,9 @@ from data_preprocessing.choice_options import Choice, option_named, read_options
 from data_preprocessing.dialogues import Ask, Dialogue, Judge
 from data_preprocessing.math_problem import MathProblem
 from data_preprocessing.math_rules import RULES as MATH_RULES
-from data_preprocessing.math_rules import Removal, rule_filter
+from data_preprocessing.math_rules import rule_filter
 from data_preprocessing.rl_input import Row, problem_of
+from data_preprocessing.stage import Removal
 from prime_ext.inference.backend import Response
 
 RULES = {

@@ -62,6 +62,21 @@ class Hit:
     text: str
 
 
+def wording(text: str) -> str:
+    """The words, numbers and operators of a text: case, white space, punctuation and layout do not count."""
+    # Normal forms have no operators, and x - 1 is not x + 1.
+    return f"{normal_form(text, False)} {''.join(_OPERATOR.findall(text))}"
+
+
+@dataclass(frozen=True)
+class Match:
+    """The test row that a text hits most literally: the level, the similarity as in :class:`Hit`, and its number."""
+
+    level: str
+    similarity: float
+    key: int
+
+
 def named_parts(texts: Sequence[str], mask_numbers: bool) -> list[str]:
     """Normal forms of the texts that are long enough to name a problem: short ones ("4 in all") name nothing."""
     forms = [normal_form(text, mask_numbers) for text in texts]
@@ -83,6 +98,7 @@ class ContaminationIndex:
     caught: Counter[str] = field(default_factory=Counter)
     _entries: list[list[tuple[str, Hashable]]] = field(default_factory=list)
     _known: dict[tuple[str, Hashable], int] = field(default_factory=dict)
+    _first: dict[tuple[str, Hashable], int] = field(default_factory=dict)
     _number: dict[Place, int] = field(default_factory=dict)
     # The two best training rows of an entry: one of them may be the test row itself.
     _best: dict[tuple[str, Hashable], list[Hit]] = field(default_factory=dict)
@@ -95,8 +111,7 @@ class ContaminationIndex:
         parts = dict.fromkeys(named_parts(texts, self.settings.mask_numbers))
         return [
             ("exact", whole),
-            # Normal forms have no operators, and x - 1 is not x + 1.
-            ("normalised", f"{normal_form(whole, False)} {''.join(_OPERATOR.findall(whole))}"),
+            ("normalised", wording(whole)),
             ("numbers", normal_form(whole, True)),
             *(("part", form) for form in parts),
         ]
@@ -114,6 +129,7 @@ class ContaminationIndex:
         self._entries.append(entries)
         for entry in entries:
             self._known[entry] = self._known.get(entry, 0) + 1
+            self._first.setdefault(entry, key)
 
     def pass_by(self, texts: Sequence[str], place: Place, itself: Place | None = None) -> str | None:
         """Compare a training row with all test rows.
@@ -127,10 +143,7 @@ class ContaminationIndex:
             The most literal level at which it hits another row, or None.
         """
         whole = "\n".join(texts)
-        found = [(level, form, 1.0) for level, form in self._forms(texts)]
-        found += [("near", key, similarity) for key, similarity in self._index.near(whole)]
-        found += [("ngrams", key, share) for key, share in self._index.contained(whole)]
-        hits = [(level, form, value) for level, form, value in found if (level, form) in self._known]
+        hits = self._hits(texts)
         own = set(self._entries[self._number[itself]]) if itself in self._number else set()
         others = [hit for hit in hits if self._known[hit[:2]] > (hit[:2] in own)]
         for level, form, value in hits:
@@ -143,6 +156,27 @@ class ContaminationIndex:
             return None
         self.caught[LEVELS[strongest]] += 1
         return LEVELS[strongest]
+
+    def match(self, texts: Sequence[str], levels: Sequence[str] = LEVELS) -> Match | None:
+        """The test row that a text hits at the most literal of these levels, or None; remembers nothing.
+
+        Of several at one level it is the most similar, of equally similar ones the first.
+        """
+        hits = [hit for hit in self._hits(texts) if hit[0] in levels]
+        if not hits:
+            return None
+        level, form, similarity = min(
+            hits, key=lambda hit: (LEVELS.index(hit[0]), -hit[2], self._first[hit[0], hit[1]])
+        )
+        return Match(level, similarity, self._first[level, form])
+
+    def _hits(self, texts: Sequence[str]) -> list[tuple[str, Hashable, float]]:
+        """Level, form and similarity of everything that a text hits."""
+        whole = "\n".join(texts)
+        found = [(level, form, 1.0) for level, form in self._forms(texts)]
+        found += [("near", key, similarity) for key, similarity in self._index.near(whole)]
+        found += [("ngrams", key, share) for key, share in self._index.contained(whole)]
+        return [(level, form, value) for level, form, value in found if (level, form) in self._known]
 
     def hit(self, key: int, itself: Place | None = None) -> Hit | None:
         """The most literal hit of a test row, other than the training row at ``itself``."""

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The report of a stage as Markdown: what each rule removed, a funnel, examples."""
+"""The report of a stage or of RL data as Markdown: what each rule removed, a funnel, what was counted, examples."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,17 +38,33 @@ def funnel(read: int, removed: Mapping[str, int], order: Sequence[str]) -> list[
     return ["```text", *lines, "```", ""]
 
 
+def _counted(report: Mapping[str, Any]) -> list[str]:
+    """What stages counted without removing, and which test rows were given away."""
+    lines = []
+    if report.get("notes"):
+        lines += ["## Counted", ""]
+        lines += table(["stage: what", "number"], [[cell(name), f"{n:,}"] for name, n in report["notes"].items()])
+    if report.get("compared"):
+        lines += ["## Test problems that were given away", ""]
+        if report["contamination"]:
+            lines += table(
+                ["task", "level", "training rows removed", "test rows that they give away"],
+                [
+                    [found["task"], found["level"], f"{found['training_rows']:,}", f"{found['test_rows']:,}"]
+                    for found in report["contamination"]
+                ],
+            )
+        lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
+    return lines
+
+
 def markdown(report: Mapping[str, Any]) -> str:
     """Counts by source, what the rules mean, a funnel per split and examples of what was removed."""
     rules = report["rules"]
     sources = report["sources"]
     used = [name for name in rules if any(found["removed"].get(name) for found in sources)]
-    lines = [
-        f"# {report.get('title', 'Math RL data')}",
-        "",
-        "Rows by source, and how many each rule removed; the first that applies counts.",
-        "",
-    ]
+    title = report.get("title", "Math RL data")
+    lines = [f"# {title}", "", "Rows by source, and how many each rule removed; the first that applies counts.", ""]
     lines += table(
         ["split", "data source", "read", *used, "written"],
         [
@@ -64,6 +80,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     )
     lines += [f"- `{name}`: {meaning}" for name, meaning in rules.items()]
     lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
+    lines += _counted(report)
     for split in dict.fromkeys(found["split"] for found in sources):
         removed: Counter[str] = Counter()
         for found in sources:

@@ -14,72 +14,23 @@
 """From rows of sources to parts of RL files: conversion, stages, and what was removed."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing.action_prompt import messages
 from data_preprocessing.math_problem import MathProblem
-from data_preprocessing.math_rules import ALWAYS, Removal, rule_filter
-from data_preprocessing.math_sources import SOURCES, MathSource, Raw, SplitRows
-from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter, rl_row
+from data_preprocessing.math_rules import ALWAYS, rule_filter
+from data_preprocessing.math_sources import SOURCES
+from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter
+from data_preprocessing.row_source import Chunk, Raw
 from data_preprocessing.source_rows import BadRow, SourceError
+from data_preprocessing.stage import Removal, whole
 from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
 from eval.cells import RowError
 from prime_ext.files import atomic_path
 
 Stage = Callable[[MathProblem], Removal | None]
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows that lie side by side in a source.
-
-    Attributes:
-        source: its name.
-        split: of the rows.
-        file: where they come from, for people.
-        first: index of the first of them in the split.
-        rows: their numbers in the file, and what is there.
-    """
-
-    source: str
-    split: str
-    file: str
-    first: int
-    rows: Sequence[tuple[int, Raw]]
-
-
-def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
-    """All rows, ``size`` at a time; a row whose id was there before in its source becomes a bad one.
-
-    Raises:
-        SourceError: an input cannot be read or has no rows.
-    """
-    # Hashes, not texts: memory stays low on a million rows.
-    ids: set[int] = set()
-    for given in inputs:
-        first, rows = 0, []
-        for number, row in given.rows():
-            rows.append((number, _once(given.source, row, ids)))
-            if len(rows) == size:
-                yield Chunk(given.source.name, given.split, given.name, first, rows)
-                first, rows = first + size, []
-        if rows:
-            yield Chunk(given.source.name, given.split, given.name, first, rows)
-        elif first == 0:
-            raise SourceError(f"{given.path or given.name} has no rows")
-
-
-def _once(source: MathSource, row: Raw, ids: set[int]) -> Raw:
-    if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
-        return row
-    key = hash((source.name, row[source.id_column]))
-    if key in ids:
-        return BadRow(f"{source.id_column} {row[source.id_column]!r} was there before")
-    ids.add(key)
-    return row
 
 
 @dataclass(frozen=True)
@@ -130,34 +81,22 @@ class Conversion:
             except (BadRow, RowError) as error:
                 if self.strict:
                     raise SourceError(f"{chunk.file} row {number}: {error}") from error
-                removal, name, shown = Removal(BAD, str(error)), chunk.source, _shown(raw)
+                removal, name, sample = Removal(BAD, str(error)), chunk.source, shown(raw)
             else:
                 found = next((found for stage in stages if (found := stage(problem)) is not None), None)
                 name = problem.data_source
                 if found is None:
                     tally.read[chunk.split, name] += 1
-                    yield self._rl_row(source, problem), None
+                    yield source.rl_row(problem, self.system), None
                     continue
-                removal, shown = found, {"problem": problem.problem[:MAX_SHOWN], "answer": problem.answer[:MAX_SHOWN]}
+                removal, sample = found, {"problem": problem.problem[:MAX_SHOWN], "answer": problem.answer[:MAX_SHOWN]}
             tally.read[chunk.split, name] += 1
-            place = {"file": chunk.file, "row": number, "evidence": _whole(removal.evidence[:MAX_SHOWN])}
-            tally.remove(chunk.split, name, removal.rule, {**place, **shown})
-            set_aside = self._rl_row(source, problem) if removal.rule == "choice" else None
+            place = {"file": chunk.file, "row": number, "evidence": whole(removal.evidence[:MAX_SHOWN])}
+            tally.remove(chunk.split, name, removal.rule, {**place, **sample})
+            set_aside = source.rl_row(problem, self.system) if removal.rule == "choice" else None
             yield set_aside, {"split": chunk.split, "data_source": name, "rule": removal.rule, **place}
 
-    def _rl_row(self, source: MathSource, problem: MathProblem) -> dict[str, Any]:
-        if source.bare:
-            prompt = [{"role": "user", "content": problem.problem}]
-        else:
-            prompt = messages(problem.problem, "math", self.system)
-        extra = {"split": problem.split, "index": problem.index}
-        return rl_row(problem.data_source, prompt, "math", problem.answer, extra)
 
-
-def _whole(text: str) -> str:
-    """Half characters, which cannot be written, as question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _shown(raw: Raw) -> Mapping[str, str]:
-    return {} if isinstance(raw, BadRow) else {"problem": _whole(str(dict(raw))[:MAX_SHOWN]), "answer": ""}
+def shown(raw: Raw) -> Mapping[str, str]:
+    """A bad row for a sample."""
+    return {} if isinstance(raw, BadRow) else {"problem": whole(str(dict(raw))[:MAX_SHOWN]), "answer": ""}

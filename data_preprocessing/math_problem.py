@@ -49,6 +49,10 @@ class MathProblem:
     solution: str
     answer: str
 
+    def gist(self) -> str:
+        """The gold answer, for samples."""
+        return self.answer
+
 
 def gsm8k_row(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """Problem, solution and answer of GSM8K's columns: the answer is the number after ``####``, without separators.

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from data_preprocessing.math_problem import MathProblem
 from data_preprocessing.self_grading import ungradable
+from data_preprocessing.stage import Removal
 
 MAX_CHARACTERS = 20_000
 _AROUND = 30
@@ -58,14 +59,6 @@ _LABELS = tuple(
 )
 _BRACES = re.compile(r"\\.|([{}])", re.DOTALL)
 _DIGIT = re.compile(r"\d")
-
-
-@dataclass(frozen=True)
-class Removal:
-    """Why a problem goes: the rule, and what it saw."""
-
-    rule: str
-    evidence: str
 
 
 @dataclass(frozen=True)

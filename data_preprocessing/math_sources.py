@@ -15,53 +15,30 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from data_preprocessing.action_prompt import messages
 from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row
-from data_preprocessing.source_rows import BadRow, SourceError, hub_rows, read_source
+from data_preprocessing.rl_rows import rl_row
+from data_preprocessing.row_source import Raw, RowSource
+from data_preprocessing.source_rows import BadRow, SourceError
 from eval.cells import text_of_cell
 from recipes.quickstart import task as last_digit_chain
 
-Raw = Mapping[str, Any] | BadRow
-
 
 @dataclass(frozen=True)
-class MathSource:
-    """A set of problems.
+class MathSource(RowSource):
+    """A set of math problems.
 
     Attributes:
-        name: on the command line.
-        title: what it is.
-        data_source: of its rows; with ``{source}``, each row's column of that name goes there.
         parse: problem, solution and answer of a row.
-        hub: id on the Hugging Face hub; empty if it is not there.
-        config: its configuration on the hub.
-        hub_splits: name on the hub by split.
-        local: file below a data folder by split.
-        generate: makes a row from a problem's number, split and seed instead; see :func:`generated`.
-        bare: the policy sees the problem and nothing else: neither system prompt nor suffix.
-        id_column: names the problem; a second row with the same name is bad.
     """
 
-    name: str
-    title: str
-    data_source: str
-    parse: Callable[[Mapping[str, Any]], tuple[str, str, str]]
-    hub: str = ""
-    config: str | None = None
-    hub_splits: Mapping[str, str] = field(default_factory=dict)
-    local: Mapping[str, str] = field(default_factory=dict)
-    generate: Callable[[str, int, int], Iterator[Mapping[str, Any]]] | None = None
-    bare: bool = False
-    id_column: str = ""
+    parse: Callable[[Mapping[str, Any]], tuple[str, str, str]] = field(kw_only=True)
+
+    kind = MathProblem
 
     def problem(self, row: Raw, split: str, index: int) -> MathProblem:
-        """A row of the source as a problem.
-
-        Raises:
-            BadRow, RowError: see their messages.
-        """
         if isinstance(row, BadRow):
             raise row
         problem, solution, answer = self.parse(row)
@@ -71,6 +48,12 @@ class MathSource:
                 raise BadRow(f"no column source; it has {', '.join(map(str, row)) or 'none'}")
             data_source = data_source.replace("{source}", text_of_cell(row["source"], "source"))
         return MathProblem(data_source, split, index, problem, solution, answer)
+
+    def rl_row(self, problem: MathProblem, system: str) -> dict[str, Any]:
+        bare = [{"role": "user", "content": problem.problem}]
+        prompt = bare if self.bare else messages(problem.problem, "math", system)
+        extra = {"split": problem.split, "index": problem.index}
+        return rl_row(problem.data_source, prompt, "math", problem.answer, extra)
 
 
 def generated(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
@@ -133,52 +116,3 @@ SOURCES = {
         ),
     )
 }
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """The rows of a split of a source, not yet read.
-
-    Attributes:
-        source: which.
-        split: of the output that they go to.
-        path: local file, or None.
-        count: rows to generate.
-        seed: of the generator.
-    """
-
-    source: MathSource
-    split: str
-    path: Path | None = None
-    count: int = 0
-    seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """The file, or where else the rows come from; nothing about the machine."""
-        if self.path is not None:
-            return "/".join(self.path.parts[-2:]).lstrip("/")
-        return self.source.hub or "generated"
-
-    def identity(self) -> dict[str, Any]:
-        """What tells these rows from others, for resuming."""
-        found: dict[str, Any] = {"source": self.source.name, "split": self.split}
-        if self.path is not None and self.path.is_file():
-            status = self.path.stat()
-            found |= {"path": str(self.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
-        elif self.source.generate is not None:
-            found |= {"count": self.count, "seed": self.seed}
-        return found
-
-    def rows(self) -> Iterator[tuple[int, Raw]]:
-        """Numbers from 1 and rows.
-
-        Raises:
-            SourceError: they cannot be read.
-        """
-        if self.path is not None:
-            yield from read_source(self.path)
-        elif self.source.generate is not None:
-            yield from enumerate(self.source.generate(self.split, self.count, self.seed), start=1)
-        else:
-            yield from hub_rows(self.source.hub, self.source.config, self.source.hub_splits[self.split])

@@ -23,7 +23,7 @@ The form is that of the responses of PSPO (arXiv 2411.11681), which the prompts 
 import re
 from collections.abc import Sequence
 
-from data_preprocessing.math_rules import Removal
+from data_preprocessing.stage import Removal
 
 RULES = {
     "no_answer_line": "the last line is not: Thus, the answer is option N. #### N",

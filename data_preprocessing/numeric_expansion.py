@@ -35,12 +35,12 @@ import pyarrow as pa
 
 from data_preprocessing import numeric_chain, teacher
 from data_preprocessing.dialogues import Dialogue, Judge
-from data_preprocessing.math_rules import Removal
 from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
 from data_preprocessing.numeric_chain import read_chain, written
 from data_preprocessing.rl_input import Row, rl_rows, rl_schema_of
 from data_preprocessing.row_stage import Outcome, RowStage
 from data_preprocessing.source_rows import BadRow
+from data_preprocessing.stage import Removal
 from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
 from prime_ext.inference.backend import Sampling
 from prime_ext.verifiers.sources import UnknownSource, source_of

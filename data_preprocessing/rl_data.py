@@ -28,57 +28,30 @@ Exits with 1 if the validation finds something, with 2 and one line when nothing
 
 import argparse
 import os
-import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from data_preprocessing import validate
 from data_preprocessing.action_prompt import SYSTEM_PROMPT
-from data_preprocessing.funnel_report import markdown
 from data_preprocessing.input_files import InputFiles
-from data_preprocessing.math_parts import Conversion, chunks
+from data_preprocessing.math_parts import Conversion
 from data_preprocessing.math_rules import ALWAYS, RULES
-from data_preprocessing.math_sources import SOURCES, SplitRows
+from data_preprocessing.math_sources import SOURCES
+from data_preprocessing.rl_outputs import write_outputs
 from data_preprocessing.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
+from data_preprocessing.row_source import chunks, inputs_of
 from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import BAD, Tally
-from prime_ext.files import atomic_path, write_json, write_text
 
-GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
 # Parts of another version are not gone on with.
 FORMAT = 2
-
-
-def inputs_of(name: str, options: argparse.Namespace) -> list[SplitRows]:
-    """The splits of a source: those of --input, else below --data-dir, else generated or on the hub.
-
-    Raises:
-        SourceError: there are none, or not those of --splits.
-    """
-    source = SOURCES[name]
-    if name in options.input:
-        files = {"train" if split == "all" else split: path for split, path in options.input[name].items()}
-        if len(files) < len(options.input[name]):
-            raise SourceError(f"--input {name}=FILE and {name}:train=FILE are the same")
-        found = [SplitRows(source, split, path) for split, path in files.items()]
-    elif source.generate is not None:
-        rows = options.generated_rows or GENERATED_ROWS
-        found = [SplitRows(source, split, count=count, seed=options.seed) for split, count in rows.items()]
-    elif options.data_dir is not None:
-        found = [SplitRows(source, split, options.data_dir / local) for split, local in source.local.items()]
-    else:
-        found = [SplitRows(source, split) for split in source.hub_splits]
-    missing = [split for split in options.splits or () if split not in [given.split for given in found]]
-    if missing:
-        raise SourceError(f"{name} has no {missing[0]} split here; leave it out of --splits or give --input")
-    return [given for given in found if not options.splits or given.split in options.splits]
 
 
 def system_prompt(value: str) -> str:
@@ -100,35 +73,10 @@ def system_prompt(value: str) -> str:
     return text
 
 
-def write_outputs(
-    parts: Parts, summaries: Sequence[dict[str, Any]], report: dict[str, Any], folder: Path
-) -> list[Path]:
-    """Put the parts together.
-
-    Returns:
-        The parquet files.
-
-    Raises:
-        SourceError: see :func:`refuse_leftovers`.
-    """
-    written = [split for split in OUTPUTS if any(found["split"] == split and found["rows"] for found in summaries)]
-    refuse_leftovers(folder, written)
-    with ExitStack() as stack:
-        lines = {
-            name: stack.enter_context(stack.enter_context(atomic_path(folder / f"{name}.jsonl")).open("wb"))
-            for name in ("removed", "choice")
-        }
-        paths = {split: stack.enter_context(atomic_path(folder / f"{split}.parquet")) for split in written}
-        write_json(stack.enter_context(atomic_path(folder / "report.json")), report)
-        write_text(stack.enter_context(atomic_path(folder / "report.md")), markdown(report))
-        writers = {split: stack.enter_context(pq.ParquetWriter(path, MATH_SCHEMA)) for split, path in paths.items()}
-        for number, found in enumerate(summaries):
-            if found["rows"]:
-                writers[found["split"]].write_table(pq.read_table(parts.path(number, ".parquet"), schema=MATH_SCHEMA))
-            for name, merged in lines.items():
-                with parts.path(number, f".{name}.jsonl").open("rb") as part:
-                    shutil.copyfileobj(part, merged)
-    return [folder / f"{split}.parquet" for split in written]
+def _tables(parts: Parts, summaries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, pa.Table]]:
+    for number, found in enumerate(summaries):
+        if found["rows"]:
+            yield found["split"], pq.read_table(parts.path(number, ".parquet"), schema=MATH_SCHEMA)
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
@@ -142,7 +90,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
         raise SourceError(f"--input names {stray[0]}, which is not among --sources {' '.join(options.sources)}")
     if options.chunk_rows < 1 or options.workers < 1:
         raise SourceError("--chunk-rows and --workers must be at least 1")
-    inputs = [given for name in options.sources for given in inputs_of(name, options)]
+    wanted = (options.data_dir, options.splits or (), options.generated_rows, options.seed)
+    inputs = [given for name in options.sources for given in inputs_of(SOURCES[name], options.input.get(name), *wanted)]
     rules = tuple(name for name in RULES if name in (*options.rules, *ALWAYS))
     conversion = Conversion(rules, system_prompt(options.system_prompt), options.strict)
     # Before the work, not after it.
@@ -165,7 +114,12 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
         | {name: RULES[name].meaning for name in rules},
         **tally.described(),
     }
-    paths = write_outputs(parts, summaries, report, options.output_dir)
+    splits = [split for split in OUTPUTS if any(found["split"] == split and found["rows"] for found in summaries)]
+    lines = {
+        name: [parts.path(number, f".{name}.jsonl") for number in range(len(summaries))]
+        for name in ("removed", "choice")
+    }
+    paths = write_outputs(_tables(parts, summaries), splits, lines, report, options.output_dir)
     parts.remove()
     return report, paths
 

@@ -30,10 +30,10 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from data_preprocessing.funnel_report import markdown
-from data_preprocessing.math_rules import Removal
 from data_preprocessing.rl_input import Row, problem_of, rl_rows, rl_schema_of, unified
 from data_preprocessing.rl_rows import RowWriter
 from data_preprocessing.source_rows import BadRow, SourceError
+from data_preprocessing.stage import Removal
 from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
 from prime_ext.files import write_json, write_text
 

@@ -27,12 +27,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing.math_rules import Removal
 from data_preprocessing.model_stage import finished, stage_parser
 from data_preprocessing.rl_input import Row
 from data_preprocessing.row_stage import Outcome, Plan, RowStage, run_stage
 from data_preprocessing.selection_rule import MODELS, RULES, SOLVABLE_BY, SelectionRule, reason_against
 from data_preprocessing.source_rows import SourceError
+from data_preprocessing.stage import Removal
 from data_preprocessing.votes import Votes
 from prime_ext.verifiers.sources import source_of
 

@@ -38,13 +38,13 @@ import pyarrow as pa
 from data_preprocessing import action_format, teacher
 from data_preprocessing.action_prompt import SYSTEM_PROMPT
 from data_preprocessing.dialogues import Dialogue, Judge
-from data_preprocessing.math_rules import Removal
 from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
 from data_preprocessing.rl_data import system_prompt
 from data_preprocessing.rl_input import Row
 from data_preprocessing.row_stage import Outcome, RowStage
 from data_preprocessing.sft_prompt import student_messages, teacher_messages
 from data_preprocessing.sft_rows import named, problem_rows, readable, shown
+from data_preprocessing.stage import Removal
 from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
 from prime_ext.inference.backend import Sampling
 

@@ -159,8 +159,16 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
         ) from error
 
 
-def hub_rows(repository: str, config: str | None, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def hub_rows(
+    repository: str, config: str | None, split: str, files: str | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows of a data set on the Hugging Face hub with their numbers from 1, as they come over the line.
+
+    Args:
+        repository: its id, or a local folder.
+        config: its configuration.
+        split: its split.
+        files: read these of its files (JSON Lines or parquet; wildcards) instead of what its own configuration names.
 
     Raises:
         SourceError: it cannot be fetched; the message says what to do without the hub.
@@ -169,7 +177,13 @@ def hub_rows(repository: str, config: str | None, split: str) -> Iterator[tuple[
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        yield from enumerate(load_dataset(repository, config, split=split, streaming=True), start=1)
+        if files is None:
+            rows = load_dataset(repository, config, split=split, streaming=True)
+        else:
+            kind = "parquet" if files.endswith(".parquet") else "json"
+            found = f"hf://datasets/{repository}/{files}"
+            rows = load_dataset(kind, data_files=found, split="train", streaming=True)
+        yield from enumerate(rows, start=1)
     except (OSError, ValueError, HfHubHTTPError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SourceError(

@@ -64,7 +64,7 @@ class Tally:
                     "removed": dict(self.removed.get((split, source), {})),
                     "written": self.read[split, source] - sum(self.removed.get((split, source), {}).values()),
                 }
-                for split, source in sorted(self.read)
+                for split, source in sorted({*self.read, *self.removed})
             ],
             "samples": [
                 {"split": split, "rule": rule, "rows": rows} for (split, rule), rows in sorted(self.samples.items())
@@ -76,7 +76,8 @@ class Tally:
         tally = cls()
         for found in described["sources"]:
             key = (found["split"], found["data_source"])
-            tally.read[key] = found["read"]
+            if found["read"]:
+                tally.read[key] = found["read"]
             if found["removed"]:
                 tally.removed[key] = Counter(found["removed"])
         for samples in described["samples"]:

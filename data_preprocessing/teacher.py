@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from data_preprocessing.dialogues import Ask, Dialogue, Judge, Messages
-from data_preprocessing.math_rules import Removal
+from data_preprocessing.stage import Removal
 from prime_ext.inference.backend import Response
 from prime_ext.verifiers import Verdict
 

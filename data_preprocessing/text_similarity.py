@@ -89,6 +89,20 @@ def _identity(value: int) -> int:
     return value
 
 
+class Signer:
+    """MinHash signatures of character n-grams under some settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        n_values = settings.bands * settings.rows
+        # The checksums have 32 bits, as this scheme wants them.
+        self._blank = MinHash(n_values, seed=_MINHASH_SEED, hashfunc=_identity, scheme="affine32")
+
+    def signature(self, form: frozenset[int]) -> MinHash:
+        signature = self._blank.copy()
+        signature.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
+        return signature
+
+
 @dataclass
 class SimilarityIndex:
     """Texts by number, to be asked for those near another text.
@@ -113,15 +127,8 @@ class SimilarityIndex:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        n_values = settings.bands * settings.rows
-        # The checksums have 32 bits, as this scheme wants them.
-        self._blank = MinHash(n_values, seed=_MINHASH_SEED, hashfunc=_identity, scheme="affine32")
-        self._lsh = MinHashLSH(num_perm=n_values, params=(settings.bands, settings.rows))
-
-    def _signature(self, form: frozenset[int]) -> MinHash:
-        signature = self._blank.copy()
-        signature.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
-        return signature
+        self._signer = Signer(settings)
+        self._lsh = MinHashLSH(num_perm=settings.bands * settings.rows, params=(settings.bands, settings.rows))
 
     def add(self, text: str) -> None:
         """Keep a text under the next number, from 0."""
@@ -130,7 +137,7 @@ class SimilarityIndex:
         self.same_shingles.append(self._first_shingles.setdefault(form, key))
         if self.same_shingles[key] == key:
             self._shingles[key] = form
-            self._lsh.insert(key, self._signature(form))
+            self._lsh.insert(key, self._signer.signature(form))
         ngrams = word_ngrams(normal_form(text, False), self.settings.ngram)
         if len(ngrams) < self.settings.least_ngrams:
             self.same_ngrams.append(None)
@@ -144,7 +151,7 @@ class SimilarityIndex:
     def near(self, text: str) -> Iterator[tuple[int, float]]:
         """Entries at the threshold or above, with their Jaccard similarities."""
         form = shingles(normal_form(text, self.settings.mask_numbers), self.settings.shingle)
-        for key in sorted(self._lsh.query(self._signature(form))):
+        for key in sorted(self._lsh.query(self._signer.signature(form))):
             similarity = jaccard(form, self._shingles[key])
             if similarity >= self.settings.threshold:
                 yield key, similarity

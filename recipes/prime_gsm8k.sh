@@ -82,9 +82,11 @@ DATA=$OUTPUT_DIR/data
 if ! rehearsal && [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]]; then
     INPUT=()
     [[ -z "$GSM8K_DIR" ]] || INPUT=(--input "gsm8k:train=$GSM8K_DIR/train.jsonl" "gsm8k:test=$GSM8K_DIR/test.jsonl")
-    # No system prompt: MODEL_PATH may be any chat model. No rules: the set as published.
-    "$PYTHON" -m data_preprocessing.rl_data --sources gsm8k --output-dir "$DATA" "${INPUT[@]}" \
-        --system-prompt none --rules
+    # No system prompt: MODEL_PATH may be any chat model. No rules: the set as published, but for training problems that
+    # repeat another one or give away a test problem; DATA/report.md lists them.
+    "$PYTHON" -m data_preprocessing.pipeline "$PROJECT_ROOT/data_preprocessing/settings/gsm8k_math.yaml" \
+        sources.math=null system_prompt=none 'stages.math_rules.rules=[]' 'stages.decontaminate.tasks=[]' \
+        "${INPUT[@]}" --workers 1 --output-dir "$DATA"
 fi
 
 dry_run || mkdir -p "$OUTPUT_DIR"

@@ -46,13 +46,13 @@ def run(folder, **environment):
     )
 
 
-def test_gsm8k_is_made_from_local_files_as_published_and_used(tmp_path):
+def test_gsm8k_is_made_from_local_files_and_used(tmp_path):
     done = run(tmp_path, GSM8K_DIR=str(FIXTURES), DEVICE="cpu")
     assert done.returncode == 0, done.stderr
     data = tmp_path / "out" / "data"
     assert f"data.train_files={data}/train.parquet" in done.stdout.splitlines()
     train, test = (pq.read_table(data / f"{split}.parquet").to_pylist() for split in ("train", "test"))
-    # Only the row without an answer goes.
+    # Only the row without an answer goes: none repeats another one or gives away a test row.
     assert [row["reward_model"]["ground_truth"] for row in train] == ["1020", "36", "-5", "140"]
     assert len(test) == 2
     assert [message["role"] for message in train[0]["prompt"]] == ["user"]
@@ -67,4 +67,4 @@ def test_data_that_are_there_are_not_made_again(tmp_path):
 def test_missing_files_end_the_recipe_with_one_line(tmp_path):
     done = run(tmp_path, GSM8K_DIR=str(tmp_path / "nowhere"), DEVICE="cpu")
     assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("rl_data: ") and "does not exist" in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("pipeline: ") and "does not exist" in done.stderr

@@ -145,11 +145,15 @@ class CodeVerifier:
 
     def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
         """Return the verdict on a program that is already without its response."""
-        return self._drive(self._steps(program, test_cases, reward)).result()
+        return self.submit_program(program, test_cases, reward=reward).result()
 
     async def averify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
         """As :meth:`verify_program`, without blocking the event loop."""
-        return await asyncio.wrap_future(self._drive(self._steps(program, test_cases, reward)))
+        return await asyncio.wrap_future(self.submit_program(program, test_cases, reward=reward))
+
+    def submit_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
+        """Start the verification of a program and return its future."""
+        return self._drive(self._steps(program, test_cases, reward))
 
     def submit(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
         """Start a verification and return its future."""

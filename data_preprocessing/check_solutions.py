@@ -1,0 +1,161 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The stage that runs reference programs: tests that no program of several passes cannot judge a policy.
+
+The programs are as hostile as any other text of the internet: nothing here looks at them, they run in the sandbox of
+:mod:`prime_ext.verifiers` and nowhere else.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from data_preprocessing.code_problem import CodeProblem
+from data_preprocessing.source_rows import SourceError
+from data_preprocessing.stage import Changed, Removal, Result, Stage
+from data_preprocessing.stage_kind import StageKind
+from prime_ext.verifiers.code import CodeVerifier
+from prime_ext.verifiers.sandbox import Limits, Sandbox, SandboxUnavailable
+from prime_ext.verifiers.verdict import Verdict
+
+FAILED, UNJUDGED, NONE = "solutions_fail", "unjudged", "no_solutions"
+_SHOWN = 120
+
+
+@dataclass(frozen=True)
+class SolutionOptions:
+    """Options of the stage.
+
+    Attributes:
+        most_programs: programs of a problem that are tried, in the order of the source, until one passes all tests.
+        without_solutions: what becomes of problems without a Python program: ``keep`` or ``remove``. Counted either
+            way.
+        seconds: time limit of one test.
+        seconds_per_problem: of all tests of one problem with one program.
+        memory_mb: memory limit of one test.
+        sandbox_workers: programs that run at a time; 0: one per core.
+    """
+
+    most_programs: int = 3
+    without_solutions: str = "keep"
+    seconds: float = 10.0
+    seconds_per_problem: float = 60.0
+    memory_mb: int = 1024
+    sandbox_workers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.without_solutions not in ("keep", "remove"):
+            raise ValueError(f"without_solutions must be keep or remove, got {self.without_solutions!r}")
+        for name, least in (("most_programs", 1), ("memory_mb", 64), ("sandbox_workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("seconds", "seconds_per_problem"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+
+
+_verifiers: dict[SolutionOptions, CodeVerifier] = {}
+
+
+def _verifier(options: SolutionOptions) -> CodeVerifier:
+    """One sandbox for all parts.
+
+    Raises:
+        SourceError: this machine cannot confine programs.
+    """
+    if options not in _verifiers:
+        limits = Limits(seconds=options.seconds, memory_bytes=options.memory_mb << 20)
+        try:
+            sandbox = Sandbox(limits, options.sandbox_workers or None)
+        except SandboxUnavailable as error:
+            raise SourceError(
+                f"check_solutions: {error}; stages.check_solutions=null leaves the tests unchecked"
+            ) from error
+        _verifiers[options] = CodeVerifier(sandbox, limits=limits, seconds_per_problem=options.seconds_per_problem)
+    return _verifiers[options]
+
+
+def close_sandboxes() -> None:
+    """End the sandboxes of this process."""
+    while _verifiers:
+        _, verifier = _verifiers.popitem()
+        verifier.sandbox.close()
+
+
+def stage(options: SolutionOptions, plan: Path | None) -> Stage:
+    """The stage: round by round, the next program of every problem that has not passed yet."""
+
+    def run(problems: Sequence[CodeProblem]) -> list[Result]:
+        results: list[Result] = list(problems)
+        found: dict[int, list[Verdict]] = {}
+        for place, problem in enumerate(problems):
+            if problem.split != "train":
+                continue
+            if problem.programs:
+                found[place] = []
+            elif options.without_solutions == "remove":
+                results[place] = Removal(NONE, "no Python 3 program")
+            else:
+                results[place] = Changed(problem, {"kept without a Python program": 1})
+        for attempt in range(options.most_programs):
+            tried = [place for place in found if attempt < len(problems[place].programs)]
+            for place, verdict in zip(tried, _verdicts(options, problems, tried, attempt), strict=True):
+                found[place].append(verdict)
+                if verdict.correct:
+                    results[place] = Changed(problems[place], {f"passed by program {attempt + 1}": 1})
+                    del found[place]
+        for place, verdicts in found.items():
+            results[place] = _removal(verdicts, len(problems[place].programs))
+        return results
+
+    return run
+
+
+def _removal(verdicts: Sequence[Verdict], n_programs: int) -> Removal:
+    words = "; ".join(f"{verdict.outcome}, {verdict.detail[:_SHOWN]}" for verdict in verdicts)
+    rule = UNJUDGED if any(verdict.grader_failure for verdict in verdicts) else FAILED
+    return Removal(rule, f"{len(verdicts)} of {n_programs} programs tried: {words}")
+
+
+def _verdicts(
+    options: SolutionOptions, problems: Sequence[CodeProblem], places: Sequence[int], attempt: int
+) -> list[Verdict]:
+    """Run one program of each of these problems, as many at a time as the sandbox has workers."""
+    if not places:
+        return []
+    verifier = _verifier(options)
+    waiting = [
+        verifier.submit_program(problems[place].programs[attempt], problems[place].ground_truth()) for place in places
+    ]
+    bar = tqdm(waiting, desc=f"program {attempt + 1}", unit=" problems", leave=False, disable=not sys.stderr.isatty())
+    return [future.result() for future in bar]
+
+
+CHECK_SOLUTIONS = StageKind(
+    name="check_solutions",
+    title="tests that no reference program passes in the sandbox",
+    of=(CodeProblem,),
+    options=SolutionOptions,
+    rules=lambda options: {
+        FAILED: f"none of the first {options.most_programs} Python programs passes all tests",
+        UNJUDGED: "no program passes, and of one of them the sandbox could not say why",
+        **({NONE: "no Python program to try the tests with"} if options.without_solutions == "remove" else {}),
+    },
+    make=stage,
+    one_process=True,
+    close=close_sandboxes,
+)

@@ -1,0 +1,174 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The stage that removes training problems which give away a problem of an evaluation task or of our own test split."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from data_preprocessing.code_problem import CodeProblem
+from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
+from data_preprocessing.deduplicate import check_similarity
+from data_preprocessing.math_problem import MathProblem
+from data_preprocessing.source_rows import SourceError
+from data_preprocessing.stage import Problem, Removal, Stage, first_removal
+from data_preprocessing.stage_kind import Rows, StageKind
+from data_preprocessing.tally import MAX_SHOWN
+from data_preprocessing.text_similarity import Settings
+from eval.task_file import TaskError, load_task, task_names
+from eval.task_rows import NoData, load_problems
+from prime_ext.files import atomic_path
+
+RULE = "contaminated"
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class ContaminationOptions:
+    """Options of the stage.
+
+    Attributes:
+        tasks: of ``eval/tasks``; ``all`` for every one whose data are there. Ones that are named must be there.
+        data: folder with the files that the tasks call ``source.local``; empty for ``data_dir`` of the settings, and
+            without that the hub.
+        own_splits: the validation and test rows of the pipeline itself count as well.
+        levels: which hits remove, of :data:`LEVELS`.
+        threshold: Jaccard similarity of near hits.
+        ngram: words of a word n-gram.
+        ngram_share: share of a test row's n-grams in one training row.
+    """
+
+    tasks: tuple[str, ...] = (ALL,)
+    data: str = ""
+    own_splits: bool = True
+    levels: tuple[str, ...] = ("exact", "normalised", "numbers", "near", "ngrams")
+    threshold: float = 0.8
+    ngram: int = 8
+    ngram_share: float = 0.7
+
+    def __post_init__(self) -> None:
+        check_similarity(self, LEVELS)
+        known = task_names()
+        for name in self.tasks:
+            if name != ALL and name not in known and not name.endswith(".yaml"):
+                raise ValueError(f"tasks has {name!r}, which is neither {ALL} nor one of {', '.join(known)}")
+
+    def similarity(self) -> Settings:
+        return Settings(threshold=self.threshold, ngram=self.ngram, ngram_share=self.ngram_share)
+
+
+def survey(options: ContaminationOptions, rows: Rows, plan: Path) -> None:
+    """Write the test rows to ``plan``: those of the tasks, then our own; and which tasks have no data here.
+
+    Raises:
+        SourceError: a task that was named has no data here.
+    """
+    data = Path(options.data) if options.data else rows.data_dir
+    with atomic_path(plan) as path, path.open("w", encoding="utf-8") as lines:
+        for name in task_names() if ALL in options.tasks else options.tasks:
+            try:
+                task = load_task(name)
+                problems = load_problems(task, data)
+            except (NoData, TaskError) as error:
+                if name in options.tasks:
+                    raise SourceError(f"decontaminate.tasks: {error}") from error
+                lines.write(json.dumps({"missing": name, "reason": _unplaced(str(error), data)}) + "\n")
+                continue
+            for row, problem in problems.items():
+                texts = list(task.problem_texts(problem))
+                lines.write(json.dumps({"task": task.name, "row": row, "texts": texts}) + "\n")
+        if options.own_splits:
+            for item in rows:
+                if item.problem.split != "train":
+                    name = f"{item.problem.data_source} {item.problem.split}"
+                    texts = [item.problem.problem]
+                    lines.write(json.dumps({"task": name, "row": item.problem.index, "texts": texts}) + "\n")
+
+
+def _unplaced(text: str, data: Path | None) -> str:
+    """Without the name of the task, and without the place of the data, which is the machine's."""
+    reason = text.partition(": ")[2]
+    return reason if data is None else reason.replace(f"{data}/", "")
+
+
+def used(plan: Path) -> list[str]:
+    """What the training rows were compared with, and what they were not."""
+    counts: dict[str, int] = {}
+    missing = []
+    with plan.open(encoding="utf-8") as lines:
+        for found in map(json.loads, lines):
+            if "missing" in found:
+                missing.append(f"not compared with {found['missing']}: {found['reason']}")
+            else:
+                counts[found["task"]] = counts.get(found["task"], 0) + 1
+    compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
+    return [f"compared with {compared}", *missing]
+
+
+@lru_cache(maxsize=2)
+def _index(plan: Path, settings: Settings) -> tuple[ContaminationIndex, list[tuple[str, Any, str]]]:
+    index = ContaminationIndex(settings)
+    shown = []
+    with plan.open(encoding="utf-8") as lines:
+        for number, found in enumerate(found for found in map(json.loads, lines) if "missing" not in found):
+            index.add(found["texts"], Place(0, number))
+            shown.append((found["task"], found["row"], "\n".join(found["texts"])[:MAX_SHOWN]))
+    return index, shown
+
+
+def stage(options: ContaminationOptions, plan: Path | None) -> Stage:
+    """The stage that compares training problems with the rows that the survey wrote down."""
+    assert plan is not None
+    return first_removal(_remover(options, *_index(plan, options.similarity())))
+
+
+def _remover(
+    options: ContaminationOptions, index: ContaminationIndex, shown: list[tuple[str, Any, str]]
+) -> Callable[[Problem], Removal | None]:
+    def remove(problem: Problem) -> Removal | None:
+        if problem.split != "train":
+            return None
+        match = index.match([problem.problem], options.levels)
+        if match is None:
+            return None
+        task, row, text = shown[match.key]
+        details: Mapping[str, Any] = {
+            "task": task,
+            "task_row": row,
+            "level": match.level,
+            "similarity": round(match.similarity, 4),
+            "task_text": text,
+            "text": problem.problem[:MAX_SHOWN],
+        }
+        return Removal(RULE, f"{task} {row}, {match.level} ({match.similarity:.2f}): {text}", details)
+
+    return remove
+
+
+DECONTAMINATE = StageKind(
+    name="decontaminate",
+    title="training problems that give away a test problem",
+    of=(MathProblem, CodeProblem),
+    options=ContaminationOptions,
+    rules=lambda options: {
+        RULE: "gives away a problem of an evaluation task or of the own test split: "
+        + "; ".join(f"{level}, {MEANING[level]}" for level in options.levels)
+    },
+    make=stage,
+    survey=survey,
+    used=used,
+)

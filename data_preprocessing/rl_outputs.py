@@ -1,0 +1,66 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The files of RL data: parquet by split, what was removed, and the report; all of them or none."""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_preprocessing.funnel_report import markdown
+from data_preprocessing.rl_rows import MATH_SCHEMA, refuse_leftovers
+from prime_ext.files import atomic_path, write_json, write_text
+
+
+def write_outputs(
+    tables: Iterable[tuple[str, pa.Table]],
+    splits: Sequence[str],
+    lines: Mapping[str, Iterable[Path]],
+    report: Mapping[str, Any],
+    folder: Path,
+) -> list[Path]:
+    """Put parts together.
+
+    Args:
+        tables: split and rows of each part, in order.
+        splits: those that the tables have.
+        lines: JSON Lines in order, by the name of the file that they make: ``removed``, for what was removed.
+        report: see :func:`~data_preprocessing.funnel_report.markdown`.
+        folder: where the files go.
+
+    Returns:
+        The parquet files.
+
+    Raises:
+        SourceError: see :func:`refuse_leftovers`.
+    """
+    refuse_leftovers(folder, splits)
+    with ExitStack() as stack:
+        merged = {name: stack.enter_context(atomic_path(folder / f"{name}.jsonl")) for name in lines}
+        paths = {split: stack.enter_context(atomic_path(folder / f"{split}.parquet")) for split in splits}
+        write_json(stack.enter_context(atomic_path(folder / "report.json")), report)
+        write_text(stack.enter_context(atomic_path(folder / "report.md")), markdown(report))
+        writers = {split: stack.enter_context(pq.ParquetWriter(path, MATH_SCHEMA)) for split, path in paths.items()}
+        for split, table in tables:
+            writers[split].write_table(table)
+        for name, parts in lines.items():
+            with merged[name].open("wb") as whole:
+                for path in parts:
+                    with path.open("rb") as part:
+                        shutil.copyfileobj(part, whole)
+    return [folder / f"{split}.parquet" for split in splits]

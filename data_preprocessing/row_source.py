@@ -1,0 +1,217 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Where rows come from, whatever their kind: a set on the hub or in local files, its splits, and its rows in chunks."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from data_preprocessing.source_rows import BadRow, SourceError, hub_rows, read_source
+
+Raw = Mapping[str, Any] | BadRow
+Numbered = Iterator[tuple[int, Raw]]
+GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """A set of problems.
+
+    Attributes:
+        name: on the command line and in settings.
+        title: what it is.
+        data_source: of its rows; with ``{source}``, each row's column of that name goes there.
+        hub: id on the Hugging Face hub; empty if it is not there.
+        config: its configuration on the hub.
+        hub_splits: name on the hub by split; with ``hub_files``, the splits there are.
+        hub_files: files on the hub by split, for sets whose own loading needs a script.
+        local: file below a data folder by split.
+        generate: makes a row from a problem's number, split and seed instead.
+        bare: the policy sees the problem and nothing else: neither system prompt nor suffix.
+        id_column: names the problem; a second row with the same name is bad.
+        joined: makes problems from rows that say one several times; None where a row is a problem.
+    """
+
+    name: str
+    title: str
+    data_source: str
+    hub: str = ""
+    config: str | None = None
+    hub_splits: Mapping[str, str] = field(default_factory=dict)
+    hub_files: Mapping[str, str] = field(default_factory=dict)
+    local: Mapping[str, str] = field(default_factory=dict)
+    generate: Callable[[str, int, int], Iterator[Mapping[str, Any]]] | None = None
+    bare: bool = False
+    id_column: str = ""
+    joined: Callable[[Numbered], Numbered] | None = None
+
+    # What its problems are.
+    kind: ClassVar[type]
+
+    def problem(self, row: Raw, split: str, index: int) -> Any:
+        """A row of the source as a problem.
+
+        Raises:
+            BadRow, RowError: see their messages.
+        """
+        raise NotImplementedError
+
+    def rl_row(self, problem: Any, system: str) -> dict[str, Any]:
+        """A problem of the source as a row of RL, with this system message (none if it is empty)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """The rows of a split of a source, not yet read.
+
+    Attributes:
+        source: which.
+        split: of the output that they go to.
+        path: local file, or None.
+        count: rows to generate.
+        seed: of the generator.
+    """
+
+    source: RowSource
+    split: str
+    path: Path | None = None
+    count: int = 0
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The file, or where else the rows come from; nothing about the machine."""
+        if self.path is not None:
+            return "/".join(self.path.parts[-2:]).lstrip("/")
+        return self.source.hub or "generated"
+
+    def identity(self) -> dict[str, Any]:
+        """What tells these rows from others, for resuming."""
+        found: dict[str, Any] = {"source": self.source.name, "split": self.split}
+        if self.path is not None and self.path.is_file():
+            status = self.path.stat()
+            found |= {"path": str(self.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
+        elif self.source.generate is not None:
+            found |= {"count": self.count, "seed": self.seed}
+        return found
+
+    def rows(self) -> Numbered:
+        """Numbers from 1 and rows.
+
+        Raises:
+            SourceError: they cannot be read.
+        """
+        return self._rows() if self.source.joined is None else self.source.joined(self._rows())
+
+    def _rows(self) -> Numbered:
+        source = self.source
+        if self.path is not None:
+            yield from read_source(self.path)
+        elif source.generate is not None:
+            yield from enumerate(source.generate(self.split, self.count, self.seed), start=1)
+        else:
+            yield from hub_rows(
+                source.hub, source.config, source.hub_splits[self.split], source.hub_files.get(self.split)
+            )
+
+
+def inputs_of(
+    source: RowSource,
+    files: Mapping[str, Path] | None = None,
+    data_dir: Path | None = None,
+    splits: Sequence[str] = (),
+    generated_rows: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> list[SplitRows]:
+    """The splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.
+
+    Args:
+        source: which.
+        files: local files by split; a file of the split ``all`` is for training.
+        data_dir: folder with the files of ``source.local``.
+        splits: those that are wanted; empty for all that there are.
+        generated_rows: how many to generate by split.
+        seed: of the generator.
+
+    Raises:
+        SourceError: there are none, or not those that are wanted.
+    """
+    if files:
+        named = {"train" if split == "all" else split: path for split, path in files.items()}
+        if len(named) < len(files):
+            raise SourceError(f"--input {source.name}=FILE and {source.name}:train=FILE are the same")
+        found = [SplitRows(source, split, path) for split, path in named.items()]
+    elif source.generate is not None:
+        rows = generated_rows or GENERATED_ROWS
+        found = [SplitRows(source, split, count=count, seed=seed) for split, count in rows.items()]
+    elif data_dir is not None:
+        found = [SplitRows(source, split, data_dir / local) for split, local in source.local.items()]
+    else:
+        found = [SplitRows(source, split) for split in source.hub_splits]
+    missing = [split for split in splits if split not in [given.split for given in found]]
+    if missing:
+        raise SourceError(f"{source.name} has no {missing[0]} split here; leave that split out, or give --input")
+    return [given for given in found if not splits or given.split in splits]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows that lie side by side in a source.
+
+    Attributes:
+        source: its name.
+        split: of the rows.
+        file: where they come from, for people.
+        first: index of the first of them in the split.
+        rows: their numbers in the file, and what is there.
+    """
+
+    source: str
+    split: str
+    file: str
+    first: int
+    rows: Sequence[tuple[int, Raw]]
+
+
+def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
+    """All rows, ``size`` at a time; a row whose id was there before in its source becomes a bad one.
+
+    Raises:
+        SourceError: an input cannot be read or has no rows.
+    """
+    # Hashes, not texts: memory stays low on a million rows.
+    ids: set[int] = set()
+    for given in inputs:
+        first, rows = 0, []
+        for number, row in given.rows():
+            rows.append((number, _once(given.source, row, ids)))
+            if len(rows) == size:
+                yield Chunk(given.source.name, given.split, given.name, first, rows)
+                first, rows = first + size, []
+        if rows:
+            yield Chunk(given.source.name, given.split, given.name, first, rows)
+        elif first == 0:
+            raise SourceError(f"{given.path or given.name} has no rows")
+
+
+def _once(source: RowSource, row: Raw, ids: set[int]) -> Raw:
+    if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
+        return row
+    key = hash((source.name, row[source.id_column]))
+    if key in ids:
+        return BadRow(f"{source.id_column} {row[source.id_column]!r} was there before")
+    ids.add(key)
+    return row

@@ -1,0 +1,100 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Speed of deduplication beside an index that keeps all texts, and its memory per row.
+
+    python tests/benchmarks/deduplicate.py [--data DATA] [--rows 4000]
+
+On GSM8K and MATH, per second of processor time of one core: making the keys (which the pipeline divides among
+processes), finding the twins by them, and the index of the contamination report filled and asked with the same rows.
+Prints them, with the bytes that both keep of a row, and writes deduplicate.json beside this file.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+import tracemalloc
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from data_preprocessing.duplicates import Compared, Sketcher, first_of_each  # noqa: E402
+from data_preprocessing.problem_texts import problem_texts  # noqa: E402
+from data_preprocessing.source_rows import BadRow, read_source  # noqa: E402
+from data_preprocessing.text_similarity import Settings, SimilarityIndex  # noqa: E402
+from prime_ext.files import write_json  # noqa: E402
+
+
+def texts_of(data: Path, rows: int) -> list[str]:
+    """The same number of problems of both sets."""
+    found = []
+    for name in ("gsm8k", "math"):
+        numbered = read_source(data / name / "train.jsonl")
+        found += ["\n".join(problem_texts(row)) for _, row in numbered if not isinstance(row, BadRow)][: rows // 2]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder with gsm8k and math")
+    parser.add_argument("--rows", type=int, default=4000)
+    options = parser.parse_args()
+    settings = Settings(mask_numbers=False)
+    texts = texts_of(options.data, options.rows)
+    start = time.process_time()
+    sketcher = Sketcher(settings)
+    keys = np.array([sketcher.keys(text) for text in texts])
+    sketched = time.process_time()
+    twins = list(first_of_each(keys, map(Compared, texts), settings))
+    found = time.process_time()
+    index = SimilarityIndex(settings)
+    for text in texts:
+        index.add(text)
+    near = sum(any(key < number for key, _ in index.near(text)) for number, text in enumerate(texts))
+    indexed = time.process_time()
+    few = texts[:500]
+    tracemalloc.start()
+    kept = SimilarityIndex(settings)
+    for text in few:
+        kept.add(text)
+    bytes_per_row = tracemalloc.get_traced_memory()[0] / len(few)
+    tracemalloc.stop()
+    n = len(texts)
+    result = {
+        "rows": n,
+        "twins": len(twins),
+        "near_twins_of_an_earlier_row_by_the_index": near,
+        "keys_rows_per_cpu_second": round(n / (sketched - start)),
+        "search_rows_per_cpu_second": round(n / (found - sketched)),
+        "index_rows_per_cpu_second": round(n / (indexed - found)),
+        "index_over_keys_and_search": round((indexed - found) / (found - start), 2),
+        "bytes_per_row": keys.nbytes // n,
+        "bytes_per_row_of_the_index": round(bytes_per_row),
+        "settings": vars(settings),
+        "versions": {name: version(name) for name in ("datasketch", "numpy")} | {"python": platform.python_version()},
+    }
+    print(json.dumps(result, indent=2))
+    write_json(Path(__file__).with_suffix(".json"), result)
+
+
+if __name__ == "__main__":
+    main()
