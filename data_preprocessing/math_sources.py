@@ -67,7 +67,7 @@ def generated(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
     except ValueError as error:
         raise SourceError(f"last_digit_chain: {error}") from error
     for problem in problems:
-        yield {"problem": problem.prompt, "answer": str(problem.answer)}
+        yield {"problem": problem.prompt, "answer": str(problem.answer), "operations": len(problem.operations)}
 
 
 _QUICKSTART_SPLITS = {"train": "train", "validation": "val", "test": "test"}

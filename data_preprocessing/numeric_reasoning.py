@@ -72,11 +72,11 @@ def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
     if options.data_dir is not None:
         if not task.source.local:
             raise SourceError(f"{task.name} names no local file; give --input {task.name}=FILE")
-        return {split: options.data_dir / name for split, name in task.source.local.items()}
+        return {split: options.data_dir / name for split, (name,) in task.source.local.items()}
     if not task.source.files:
         raise SourceError(f"{task.name} is not on the hub; give --input {task.name}=FILE")
     revision = task.source.revision or None
-    return {split: hub_file(task.source.hub, name, revision) for split, name in task.source.files.items()}
+    return {split: hub_file(task.source.hub, name, revision) for split, (name,) in task.source.files.items()}
 
 
 def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) -> Iterator[Place]:

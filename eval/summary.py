@@ -31,12 +31,14 @@ class Sample:
         answer: that was found in it; None if there is none.
         tokens: its length.
         truncated: it was cut off at the longest length.
+        failed: there is no response: the model could not be asked. It is in no mean and in none of the shares.
     """
 
     score: float | None
     answer: str | None
     tokens: int
     truncated: bool
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,16 @@ def summarize(graded: Sequence[Graded], ks: Sequence[int] = (), same: Same | Non
     for k in ks:
         check_k(scores, k)
     (n,) = sizes
-    samples = [sample for problem in graded for sample in problem.samples]
-    tokens = [sample.tokens for sample in samples]
+    samples = [sample for problem in graded for sample in problem.samples if not sample.failed]
+    tokens = [sample.tokens for sample in samples] or [0]
+    responses = max(1, len(samples))
     return {
         "problems": len(graded),
         "samples_per_problem": n,
         "grader_failures": sum(sample.score is None for sample in samples),
         "scores": _scores(graded, n, ks, same),
-        "no_answer": sum(sample.answer is None for sample in samples) / len(samples),
-        "truncated": sum(sample.truncated for sample in samples) / len(samples),
+        "no_answer": sum(sample.answer is None for sample in samples) / responses,
+        "truncated": sum(sample.truncated for sample in samples) / responses,
         "tokens": {"mean": statistics.fmean(tokens), "median": statistics.median(tokens), "most": max(tokens)},
         "groups": {
             name: {value: _estimate(average, [problem.scores for problem in members]) for value, members in parts}

@@ -22,14 +22,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eval.cells import Pick, cell, first_of, text_of_cell
+from eval.cells import PLACEHOLDER, Composed, Pick, cell, first_of, text_of_cell
 from eval.gold import Gold, read_gold
 from prime_ext.verifiers.sources import source_of
 
 # A split of a source; "all" where its authors made none.
 SPLITS = ("all", "train", "validation", "test")
 DEFAULT_PROMPT = "default"
-PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 @dataclass(frozen=True)
@@ -39,20 +38,28 @@ class Source:
     Attributes:
         hub: id of the data set on the Hugging Face hub; empty if there is none.
         revision: commit on the hub; empty for the newest.
-        files: file on the hub by split.
-        local: file below a data folder by split.
+        files: files on the hub by split.
+        url: files on the web by split, for sets that have no hub.
+        local: files below a data folder by split.
         rows: rows of the local files by split, as published; of those, the ones that belong to the task.
         where: regular expression by column; only rows in which each is found belong to the task.
+        between: first and last text by column, both included, e.g. days in ISO form; only rows in which the beginning
+            of each is between them belong to the task.
         origin: where the local files are published, for whoever does not have them.
+        generated: instead of all that, a source of :mod:`data_preprocessing.math_sources` that makes the rows; ``rows``
+            says how many.
     """
 
     hub: str = ""
     revision: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
-    local: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    url: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    local: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=dict)
+    between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     origin: str = ""
+    generated: str = ""
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row of the files belongs to the task.
@@ -60,7 +67,16 @@ class Source:
         Raises:
             RowError: it lacks a column by which that is decided.
         """
-        return all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
+        found = all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
+        return found and all(
+            first <= text_of_cell(cell(row, name), name)[: len(first)]
+            and text_of_cell(cell(row, name), name)[: len(last)] <= last
+            for name, (first, last) in self.between.items()
+        )
+
+    def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
+        """Files by split: those of a data folder, or those that are fetched."""
+        return self.local if local else self.files or self.url
 
 
 @dataclass(frozen=True)
@@ -151,12 +167,13 @@ class Task:
         data_source: which verifier judges (:mod:`prime_ext.verifiers.sources`), and the source in metrics.
         ability: the column of verl's schema.
         source: where the rows are.
-        fields: columns by field; the first column that a row has counts.
+        fields: columns by field, of which the first that a row has counts; or a text composed of cells.
         texts: fields that are the problem itself; duplicates are found by them.
         gold: ways to say what is right; the first whose columns a row has counts.
         option_names: names of the options, in order; empty where every row has its own.
         n_options: number of options; 0 if it is not multiple choice.
         extraction: how the answer is found in a response; empty for the verifier's own way.
+        limits: ``seconds`` of a test and ``seconds_per_problem`` of programs; empty for the verifier's own.
         prompts: by name; ``default`` is the one of RL.
         metrics: names.
         decoding: by name.
@@ -164,6 +181,8 @@ class Task:
         groups: where subject, level and so on are, by name.
         references: published numbers.
         notes: what to know before comparing numbers.
+        overlaps: another task that has some of these problems; empty if there is none. Such a task is in no group of
+            tasks, so that no problem counts twice.
     """
 
     name: str
@@ -173,7 +192,7 @@ class Task:
     data_source: str
     ability: str
     source: Source
-    fields: Mapping[str, tuple[str, ...]]
+    fields: Mapping[str, tuple[str, ...] | Composed]
     texts: tuple[str, ...]
     gold: tuple[Gold, ...]
     prompts: Mapping[str, Prompt]
@@ -182,10 +201,12 @@ class Task:
     option_names: tuple[str, ...] = ()
     n_options: int = 0
     extraction: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
     id: tuple[str, ...] = ()
     groups: Mapping[str, Pick] = field(default_factory=dict)
     references: tuple[Reference, ...] = ()
     notes: str = ""
+    overlaps: str = ""
 
     @property
     def grader(self) -> str:
@@ -200,7 +221,7 @@ class Task:
         if self.n_options:
             return {"n_options": self.n_options, **own}
         extraction = {"extraction": self.extraction} if self.extraction else {}
-        return {**source_of(self.data_source).options, **extraction, **own}
+        return {**source_of(self.data_source).options, **extraction, **self.limits, **own}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
         """A row of the source as a problem.
@@ -210,6 +231,9 @@ class Task:
         """
         fields = {}
         for name, columns in self.fields.items():
+            if isinstance(columns, Composed):
+                fields[name] = columns.read(row)
+                continue
             column = first_of(row, columns)
             fields[name] = text_of_cell(cell(row, column), column)
         gold, options = read_gold(self.gold, row, as_tests=self.grader == "code")

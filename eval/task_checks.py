@@ -16,6 +16,7 @@
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from eval.task import SPLITS
@@ -70,6 +71,30 @@ def texts_of(value: Any, key: str) -> tuple[str, ...]:
     if len(set(texts)) < len(texts):
         raise Wrong(f"{key} has the same text twice: {', '.join(texts)}")
     return texts
+
+
+def paths_of(value: Any, key: str) -> tuple[str, ...]:
+    """Files below a folder."""
+    for name in texts_of(value, key):
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise Wrong(f"{key} must be a path below the data folder, got {name!r}")
+    return texts_of(value, key)
+
+
+def addresses_of(value: Any, key: str) -> tuple[str, ...]:
+    """Files on the web."""
+    for address in texts_of(value, key):
+        if not address.startswith("https://") or not address.rpartition("/")[2]:
+            raise Wrong(f"{key} must be the https address of a file, got {address!r}")
+    return texts_of(value, key)
+
+
+def range_of(value: Any, key: str) -> tuple[str, str]:
+    """The first and the last of a range of texts."""
+    ends = tuple(text_of(item, key) for item in list_of(value, key))
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise Wrong(f"{key} must be the first and the last, got {value!r}")
+    return ends[0], ends[1]
 
 
 def by_split(value: Any, key: str, check: Callable[[Any, str], Any]) -> dict[str, Any]:

@@ -25,15 +25,16 @@ import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from eval.task import DEFAULT_PROMPT, Decoding, Prompt, Source, Task, check_placeholders
-from eval.task_checks import Wrong, by_split, mapping, number_of, pattern_of, text_of, texts_of
+from eval.task import DEFAULT_PROMPT, Decoding, Prompt, Task, check_placeholders
+from eval.task_checks import Wrong, mapping, number_of, text_of, texts_of
 from eval.task_scoring import gold_of, groups_of, metrics_of, references_of
+from eval.task_source import fields_of, source_keys
 from prime_ext.verifiers.math.extraction import STYLES
 from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -41,7 +42,9 @@ from prime_ext.verifiers.sources import UnknownSource, source_of
 FOLDER = Path(__file__).parent / "tasks"
 _TEXTS = ("name", "title", "description", "licence", "data_source", "ability")
 _KEYS = (*_TEXTS, "source", "fields", "texts", "gold", "options", "extraction", "prompts", "metrics", "decoding")
-_OPTIONAL = ("options", "extraction", "id", "groups", "references", "notes")
+_OPTIONAL = ("options", "extraction", "limits", "id", "groups", "references", "notes", "overlaps")
+# The key of a file that says only in what it differs from another.
+EXTENDS = "extends"
 
 
 class TaskError(ValueError):
@@ -76,38 +79,57 @@ def load_task(name: str | Path) -> Task:
         near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
         raise TaskError(f"no task {str(name)!r}; {hint}")
+    content = _content(path)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
-    try:
-        return _task(content, path.stem)
+        return _task(_extended(content) if isinstance(content, Mapping) and EXTENDS in content else content, path.stem)
     except Wrong as error:
         raise TaskError(f"{path.name}: {error}") from error
 
 
-def _source(value: Any) -> Source:
-    given = mapping(value, "source", known=[f.name for f in fields(Source)])
-    if not ("hub" in given and "files" in given) and "local" not in given:
-        raise Wrong("source needs hub and files, or local")
-    if ("hub" in given) != ("files" in given) or ("revision" in given and "hub" not in given):
-        raise Wrong("source.hub, source.files and source.revision belong together")
-    parts: dict[str, Any] = {key: text_of(given[key], f"source.{key}") for key in ("hub", "revision") if key in given}
-    for key in ("files", "local"):
-        if key in given:
-            parts[key] = by_split(given[key], f"source.{key}", text_of)
-    if "where" in given:
-        where = mapping(given["where"], "source.where")
-        parts["where"] = {column: pattern_of(found, f"source.where.{column}") for column, found in where.items()}
-    if "origin" in given:
-        parts["origin"] = text_of(given["origin"], "source.origin")
-    if "rows" in given:
-        parts["rows"] = by_split(given["rows"], "source.rows", lambda n, key: number_of(n, key, 1, 1e9))
-    for split in parts.get("local", {}):
-        name = parts["local"][split]
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise Wrong(f"source.local.{split} must be a path below the data folder, got {name!r}")
-    return Source(**parts)
+def _content(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The keys of a file on top of those of the task that it extends; those of ``source`` one by one.
+
+    A key that is null is left out. The other task may extend one itself; ``before`` are those on the way.
+    """
+    name = text_of(content[EXTENDS], EXTENDS)
+    path = FOLDER / f"{name}.yaml"
+    if name not in task_names():
+        near = difflib.get_close_matches(name, task_names(), n=1)
+        raise Wrong(f"extends must be the name of a task, got {name!r}{f'; did you mean {near[0]}?' if near else ''}")
+    base = mapping(_content(path), name)
+    if name in before:
+        raise Wrong(f"extends goes round in a circle: {', '.join((*before, name))}")
+    if EXTENDS in base:
+        base = _extended(base, (*before, name))
+    merged = {**base, **content}
+    if isinstance(content.get("source"), Mapping):
+        merged["source"] = {**base["source"], **content["source"]}
+        merged["source"] = {key: value for key, value in merged["source"].items() if value is not None}
+    return {key: value for key, value in merged.items() if key != EXTENDS and value is not None}
+
+
+def _overlaps(value: Any) -> str:
+    name = text_of(value, "overlaps")
+    if name not in task_names():
+        raise Wrong(f"overlaps must be the name of a task, got {name!r}")
+    return name
+
+
+_LIMITS = {"seconds": (0.01, 3600.0), "seconds_per_problem": (0.01, 86400.0)}
+
+
+def _limits(value: Any, grader: str) -> dict[str, float]:
+    given = mapping(value, "limits", known=tuple(_LIMITS))
+    if grader != "code":
+        raise Wrong(f"limits must be left out: they are for programs, not {grader}")
+    return {key: number_of(item, f"limits.{key}", *_LIMITS[key], whole=False) for key, item in given.items()}
 
 
 def _options(value: Any) -> tuple[tuple[str, ...], int]:
@@ -196,7 +218,7 @@ def _task(content: Any, stem: str) -> Task:
     texts = {key: text_of(given[key], key) for key in _TEXTS}
     if texts["name"] != stem:
         raise Wrong(f"name must be that of the file, {stem!r}, got {texts['name']!r}")
-    columns = {name: texts_of(item, f"fields.{name}") for name, item in mapping(given["fields"], "fields").items()}
+    columns = fields_of(given["fields"])
     option_names, n_options = _options(given["options"]) if "options" in given else ((), 0)
     extraction = _grader(given, option_names, n_options)
     problem_texts = texts_of(given["texts"], "texts")
@@ -208,7 +230,7 @@ def _task(content: Any, stem: str) -> Task:
     metrics = metrics_of(given["metrics"], grader, decoding)
     return Task(
         **texts,
-        source=_source(given["source"]),
+        source=source_keys(given["source"]),
         fields=columns,
         texts=problem_texts,
         gold=gold_of(given["gold"], n_options, grader),
@@ -218,10 +240,12 @@ def _task(content: Any, stem: str) -> Task:
         option_names=option_names,
         n_options=n_options,
         extraction=extraction,
+        limits=_limits(given["limits"], grader) if "limits" in given else {},
         id=texts_of(given["id"], "id") if "id" in given else (),
         groups=groups_of(given["groups"]) if "groups" in given else {},
         references=references_of(given["references"], metrics) if "references" in given else (),
         notes=text_of(given["notes"], "notes") if "notes" in given else "",
+        overlaps=_overlaps(given["overlaps"]) if "overlaps" in given else "",
     )
 
 

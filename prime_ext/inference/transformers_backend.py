@@ -62,13 +62,20 @@ class TransformersBackend:
         return {"backend": "transformers", **self.local.description(), "device": self.model.device.type}
 
     def check(self, requests: Sequence[Request]) -> None:
-        self.encoder.check(requests)
         for request in requests:
-            if request.sampling.num_beams == 1 and self.generator is None:
-                raise BackendError(
-                    f"request {request.key}: {type(self.model).__name__} does not keep plain keys and values, so "
-                    "--backend transformers has only beams for it; use --backend vllm"
-                )
+            if (problem := self._problem(request)) is not None:
+                raise BackendError(f"request {request.key}: {problem}")
+
+    def _problem(self, request: Request) -> str | None:
+        """Why a request cannot be answered, in one line; None if it can."""
+        if request.sampling.num_beams > 1 and request.sampling.stop:
+            return "beams have no stop texts; leave out one of the two"
+        if request.sampling.num_beams == 1 and self.generator is None:
+            return (
+                f"{type(self.model).__name__} does not keep plain keys and values, so --backend transformers has only "
+                "beams for it; use --backend vllm"
+            )
+        return self.encoder.problem(request)
 
     def shown(self, request: Request) -> str:
         return self.encoder.shown(request.prompt)
@@ -76,14 +83,16 @@ class TransformersBackend:
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         answerable: list[Request] = []
         for request in requests:
-            if (problem := self.encoder.problem(request)) is not None:
+            if (problem := self._problem(request)) is not None:
                 yield Response(request.key, "", 0, 0, "failed", problem)
             else:
                 answerable.append(request)
         # The longest first: too large a batch shows at once, and the last ones are done quickly.
         answerable.sort(key=self._length, reverse=True)
         try:
-            yield from self._continuous([request for request in answerable if request.sampling.num_beams == 1])
+            if self.generator is not None:
+                plain = [request for request in answerable if request.sampling.num_beams == 1]
+                yield from self._continuous(self.generator, plain)
             yield from self._beams([request for request in answerable if request.sampling.num_beams > 1])
         except torch.OutOfMemoryError:
             raise BackendError(
@@ -117,12 +126,7 @@ class TransformersBackend:
                 max_batch_size=self.batch_size,
             )
 
-    def _continuous(self, requests: Sequence[Request]) -> Iterator[Response]:
-        generator = self.generator
-        if generator is None:
-            reason = "the model keeps no plain keys and values, so it has only beams here"
-            yield from (Response(request.key, "", 0, 0, "failed", reason) for request in requests)
-            return
+    def _continuous(self, generator: BatchedGenerator, requests: Sequence[Request]) -> Iterator[Response]:
         asked: dict[int, tuple[Request, ResponseText]] = {}
         for request in requests:
             sampling, text = request.sampling, self._text(request.sampling)
@@ -170,7 +174,6 @@ class TransformersBackend:
             eos_token_id=sorted(self.eos),
             pad_token_id=self.pad,
             use_cache=True,
-            stop_strings=list(sampling.stop) or None,
             **(sampled if sampling.temperature > 0 else {}),
         )
         rows = [self.encoder.ids(request.prompt) for request in requests]
@@ -178,11 +181,10 @@ class TransformersBackend:
         token_BL = torch.tensor([[self.pad] * (longest - len(row)) + row for row in rows])
         mask_BL = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
         device = self.model.device
-        needed = {"tokenizer": self.encoder.tokenizer} if sampling.stop else {}
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(requests[0].seed % 2**64)
             output_BL = self.model.generate(
-                input_ids=token_BL.to(device), attention_mask=mask_BL.to(device), generation_config=config, **needed
+                input_ids=token_BL.to(device), attention_mask=mask_BL.to(device), generation_config=config
             )
         text = self._text(sampling)
         new = [_to_end(row, self.eos, self.pad) for row in output_BL[:, longest:].tolist()]
@@ -190,7 +192,7 @@ class TransformersBackend:
 
 
 def _to_end(ids: Sequence[int], eos: set[int], pad: int) -> list[int]:
-    """A row without padding: up to its first end token, or to where a stop text ended it."""
+    """A row without padding: up to its first end token."""
     ends = [place for place, token in enumerate(ids) if token in eos]
     if ends:
         return list(ids[: ends[0] + 1])

@@ -81,7 +81,7 @@ class VLLMEngine:
 
     def add(self, number: int, job: Job) -> None:
         params = self._params(**sampling_arguments(job.sampling, job.seed), output_kind=self._final)
-        prompt = {"prompt_token_ids": job.ids}
+        prompt: Any = {"prompt_token_ids": job.ids}
         self._engine.add_request(str(number), prompt, params, lora_request=self._adapter)
 
     def abort(self, numbers: Sequence[int]) -> None:
@@ -91,7 +91,8 @@ class VLLMEngine:
         return bool(self._engine.has_unfinished_requests())
 
     def step(self) -> list[tuple[int, Output]]:
-        finished = [output for output in self._engine.step() if output.finished]
+        outputs: Sequence[Any] = self._engine.step()
+        finished = [output for output in outputs if output.finished]
         return [(int(output.request_id), _read(output.outputs[0])) for output in finished]
 
     def close(self) -> None:

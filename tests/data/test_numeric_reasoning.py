@@ -333,7 +333,7 @@ def test_the_split_of_equate_is_clean_balanced_and_drops_nothing_but_repetitions
 
 def test_rows_that_the_task_leaves_to_another_are_not_read():
     task = load_task("awpnli")
-    (name,) = task.source.local.values()
+    ((name,),) = task.source.local.values()
     some = replace(task, source=replace(task.source, where={"premise": "^Mira"}))
     counts = Counts()
     places = list(usable(some, {"all": FIXTURES / name}, counts, strict=True))

@@ -63,7 +63,7 @@ def stated(task, gold):
 @pytest.mark.parametrize(("name", "rows"), [*MATH.items(), *CODE.items(), *CHOICE.items()])
 def test_every_row_of_the_data_is_a_problem_with_a_prompt(name, rows):
     task = load_task(name)
-    if not (DATA / task.source.local[default_split(task, local=True)]).is_file():
+    if not (DATA / task.source.local[default_split(task, local=True)][0]).is_file():
         pytest.skip(f"no {name}")
     problems = load_problems(task, DATA)
     assert len(problems) == rows == task.source.rows[default_split(task, local=True)]
@@ -77,7 +77,7 @@ def test_every_row_of_the_data_is_a_problem_with_a_prompt(name, rows):
 @pytest.mark.parametrize("name", [*MATH, *CHOICE])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     task = load_task(name)
-    if not (DATA / task.source.local[default_split(task, local=True)]).is_file():
+    if not (DATA / task.source.local[default_split(task, local=True)][0]).is_file():
         pytest.skip(f"no {name}")
     # Of the 7,596 rows of StressTest an eighth.
     problems = list(load_problems(task, DATA).values())[:: 8 if name == "stresstest" else 1]
@@ -107,7 +107,7 @@ def canonical(name, row):
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_canonical_solutions_pass_and_stubs_do_not(name):
     task = load_task(name)
-    rows = [row for _, row in read_source(DATA / task.source.local["test"])]
+    rows = [row for _, row in read_source(DATA / task.source.local["test"][0])]
     some = random.Random(1).sample(rows, 10)
     problems = [task.problem(row) for row in some]
     programs = [canonical(name, row) for row in some]
@@ -344,3 +344,22 @@ def test_missing_data_say_where_they_are(mine, tmp_path):
 
 def test_a_source_without_conditions_holds_every_row():
     assert Source(local={"all": "x.csv"}).holds({})
+
+
+def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):
+    from recipes.quickstart.task import generate_problems, parse_prompt
+
+    task = load_task("last_digit_chain")
+    problems = load_problems(task)
+    wanted = generate_problems("test", 2000, seed=0)
+    assert [(problem.fields["problem"], problem.gold) for problem in problems.values()] == [
+        (problem.prompt, str(problem.answer)) for problem in wanted
+    ]
+    for name, problem in problems.items():
+        assert task.messages(problem) == [{"role": "user", "content": name}]
+        assert problem.groups == {"operations": str(len(parse_prompt(name).operations))}
+    # Local files of other tasks change nothing.
+    assert default_split(task, local=True) == "test" and load_problems(task, tmp_path) == problems
+    assert len(load_problems(task, split="validation")) == 256
+    with pytest.raises(NoData, match="last_digit_chain has no split 'train'; it has test, validation"):
+        load_problems(task, split="train")

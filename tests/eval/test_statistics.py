@@ -305,3 +305,13 @@ def test_programs_do_not_vote_and_what_nobody_judged_has_no_score():
 def test_a_summary_of_unequal_problems_is_refused(graded, ks, message):
     with pytest.raises(ValueError, match=message):
         summarize(graded, ks)
+
+
+def test_a_response_that_failed_is_in_no_mean_and_no_share():
+    failed = Sample(None, None, 0, False, failed=True)
+    found = summarize([Graded("1", [Sample(1.0, "1", 5, True), failed]), Graded("2", [failed, failed])])
+    assert found["scores"]["avg@2"]["value"] == 1 and found["scores"]["avg@2"]["left_out"] == 1
+    assert found["truncated"] == 1 and found["no_answer"] == 0 and found["grader_failures"] == 0
+    assert found["tokens"] == {"mean": 5, "median": 5, "most": 5} and found["samples_per_problem"] == 2
+    nothing = summarize([Graded("1", [failed])])
+    assert nothing["scores"] == {"avg@1": None} and nothing["tokens"]["most"] == 0

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eval.cells import RowError
-from eval.task import Decoding
+from eval.cells import Composed, RowError
+from eval.task import Decoding, Source
 from eval.task_file import TaskError, load_task, main, task_names
 
 NUMERIC = ("awpnli", "newsnli", "qqa", "redditnli", "rte_quant", "stresstest")
@@ -145,6 +145,7 @@ def _changed(path, value, name="awpnli"):
     [
         ("name", "other", "name must be that of the file, 'mine', got 'other'"),
         ("title", None, "the file needs the key 'title'"),
+        ("overlaps", "aime2021", "overlaps must be the name of a task, got 'aime2021'"),
         ("prompt", {"user": "x"}, "the file has no key 'prompt'; did you mean prompts"),
         ("data_source", "nowhere", "data_source: no verifier for data_source='nowhere'"),
         ("data_source", "math500", "options must be left out: math500 is judged as math"),
@@ -154,7 +155,14 @@ def _changed(path, value, name="awpnli"):
         ("options", 1, "options must be a whole number from 2 to 10, got 1"),
         ("options", True, "options must be a whole number"),
         ("source/hub", None, "source.hub, source.files and source.revision belong together"),
-        ("source", {"rows": {"all": 3}}, "source needs hub and files, or local"),
+        ("source", {"rows": {"all": 3}}, "source needs hub and files, url, local, or generated"),
+        (
+            "source",
+            {"generated": "gsm8k", "rows": {"test": 3}},
+            "source.generated must be one of last_digit_chain, got",
+        ),
+        ("source", {"generated": "last_digit_chain"}, "source needs the key 'rows'"),
+        ("source", {"generated": "last_digit_chain", "hub": "x", "rows": {"test": 3}}, "source has no key 'hub'"),
         ("source/local", {"all": "/data/x.csv"}, "source.local.all must be a path below the data folder"),
         ("source/local", {"dev": "x.csv"}, "source.local has no key 'dev'"),
         ("source/rows/all", 0, "source.rows.all must be a whole number"),
@@ -205,6 +213,39 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, path, value,
         ("math500", "metrics", ["macro_f1"], "metrics has 'macro_f1', which is for multiple choice, not math"),
         ("math500", "metrics", ["avg@0"], "metrics has 'avg@0', which is none of accuracy"),
         ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
+        (
+            "gsm8k",
+            "source/local/test",
+            ["a.jsonl", "/b.jsonl"],
+            "source.local.test must be a path below the data folder",
+        ),
+        ("gsm8k", "source/files/test", ["a", "a"], "source.files.test has the same text twice"),
+        ("gsm8k", "source/url", {"test": "https://example.org/a.jsonl"}, "source has hub and url"),
+        (
+            "gsm8k",
+            "source/between",
+            {"day": ["2024-02-01", "2024-01-01"]},
+            "source.between.day must be the first and the",
+        ),
+        ("gsm8k", "source/between", {"day": "2024-02-01"}, "source.between.day must be a list"),
+        (
+            "mbpp",
+            "source/url",
+            {"test": "http://example.org/a.jsonl"},
+            "source.url.test must be the https address of a",
+        ),
+        ("mbpp", "source/url", {"test": "https://example.org/"}, "source.url.test must be the https address of a file"),
+        ("gsm8k", "limits", {"seconds": 6}, "limits must be left out: they are for programs, not math"),
+        ("livecodebench_v2", "limits/seconds", 0, "limits.seconds must be a number from 0.01 to 3600, got 0"),
+        ("livecodebench_v2", "limits/second", 6, "limits has no key 'second'; did you mean seconds"),
+        (
+            "livecodebench_v2",
+            "fields/format",
+            {"first": ["a"]},
+            "fields.format has no key 'first'; did you mean first_of",
+        ),
+        ("livecodebench_v2", "fields/format/first_of", "a", "fields.format.first_of must be a list"),
+        ("livecodebench_v2", "fields/a b", ["a"], "fields.a b: the name of a field has only letters, digits"),
         ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
         ("humaneval", "gold/0/unit", "u", "gold.unit must be left out: it is for mathematics, not code"),
         ("humaneval", "gold/0/values", {"a": 1}, "gold.values must be left out: the gold of code is its tests"),
@@ -216,6 +257,91 @@ def test_every_mistake_in_a_file_of_mathematics_or_code_too(tmp_path, name, path
     with pytest.raises(TaskError) as caught:
         load_task(file)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
+    extended = {"name": "mine", "extends": "aime", "title": "Mine", "id": None, "source": {"rows": {"all": 3}}}
+    task, base = load_task(write(tmp_path, extended)), load_task("aime")
+    assert (task.name, task.title, task.id) == ("mine", "Mine", ())
+    # The keys of the source are taken one by one, all others as a whole.
+    assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
+    assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
+
+
+def test_a_file_may_extend_one_that_extends_another(tmp_path):
+    task = load_task(write(tmp_path, {"name": "mine", "extends": "humaneval_plus", "source": {"rows": None}}))
+    assert task.source.hub == "" and task.source.url == load_task("humaneval_plus").source.url
+    assert task.decoding == load_task("humaneval").decoding and task.source.rows == {}
+
+
+def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.task_file.FOLDER", tmp_path)
+    for name, other in (("mine", "yours"), ("yours", "theirs"), ("theirs", "yours")):
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nextends: {other}\n")
+    with pytest.raises(TaskError, match="mine.yaml: extends goes round in a circle: yours, theirs, yours"):
+        load_task("mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
+        ({"extends": "aime.yaml"}, "extends must be the name of a task, got 'aime.yaml'"),
+        ({"extends": 3}, "extends must be a text"),
+        ({"extends": "aime", "name": "aime"}, "name must be that of the file, 'mine', got 'aime'"),
+        ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
+        ({"extends": "aime", "source": {"hub": None}}, "source.hub, source.files and source.revision belong together"),
+        ({"extends": "aime", "prompt": 3}, "the file has no key 'prompt'; did you mean prompts"),
+    ],
+)
+def test_mistakes_in_a_file_that_extends_another_are_one_line(tmp_path, change, message):
+    with pytest.raises(TaskError) as caught:
+        load_task(write(tmp_path, {"name": "mine", **change}))
+    assert str(caught.value).startswith("mine.yaml: ") and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+COMPOSED = {"first_of": ["Begin with {{starter}} here.", "Read {{meta.kind}}."]}
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"starter": "  def f():\n    "}, "Begin with   def f():\n     here."),
+        ({"starter": "", "meta": {"kind": "lines"}}, "Read lines."),
+        ({"starter": None, "meta": {"kind": "{{starter}}"}}, "Read {{starter}}."),
+        ({"meta": {"kind": 3}}, "Read 3."),
+    ],
+)
+def test_a_field_may_be_a_text_around_cells(tmp_path, row, text):
+    task = load_task(write(tmp_path, {**CODE, "fields": {"prompt": ["prompt"], "form": COMPOSED}}))
+    assert task.problem({"prompt": "p", "test": "t", "entry_point": "f", **row}).fields["form"] == text
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"starter": " "}, "no text in column starter or meta.kind; it has starter"),
+        ({"starter": ["a"]}, "starter must be a text"),
+    ],
+)
+def test_a_field_without_its_cells_says_so(row, message):
+    with pytest.raises(RowError, match=message):
+        Composed(tuple(COMPOSED["first_of"])).read(row)
+
+
+def test_limits_of_programs_reach_the_verifier(tmp_path):
+    assert load_task(write(tmp_path, {**CODE, "limits": {"seconds": 0.5}})).grader_options() == {"seconds": 0.5}
+    live = load_task("livecodebench_v2").grader_options()
+    assert live == {"seconds": 6, "seconds_per_problem": 300}
+
+
+def test_only_rows_between_two_days_belong_to_a_window():
+    window = Source(between={"day": ("2024-08-01", "2024-11-01")})
+    days = ["2024-07-31T23:59:59", "2024-08-01T00:00:00", "2024-11-01T12:00:00", "2024-11-02"]
+    assert [window.holds({"day": day}) for day in days] == [False, True, True, False]
+    with pytest.raises(RowError, match="no column day; it has date"):
+        window.holds({"date": "2024-08-01"})
 
 
 @pytest.mark.parametrize(
@@ -237,7 +363,7 @@ def test_a_file_that_is_no_mapping_is_one_line(tmp_path, text, message):
 def test_an_unknown_task_suggests_near_names():
     with pytest.raises(TaskError, match=r"no task 'rte-quant'; did you mean rte_quant"):
         load_task("rte-quant")
-    with pytest.raises(TaskError, match=r"no task 'zzz'; there are aime, aime2024, amc, awpnli"):
+    with pytest.raises(TaskError, match=r"no task 'zzz'; there are aime, aime2022, aime2023, aime2024"):
         load_task("zzz")
 
 

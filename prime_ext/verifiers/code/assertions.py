@@ -19,7 +19,7 @@ alone; a solution that could choose would choose ``set`` or ``isclose``.
 
 import ast
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class AssertionTests:
         context: trusted code that the solution may build on: the prompt with its helpers.
         preparations: for tests that are steps of one script, the part of each that asserts nothing and that later
             steps may need; empty otherwise.
+        parts: scores that are told apart: each by its name and how many tests, from the first one, it takes.
     """
 
     setup: str
@@ -48,10 +49,18 @@ class AssertionTests:
     entry_points: tuple[str, ...]
     context: str = ""
     preparations: tuple[str, ...] = ()
+    parts: tuple[tuple[str, int], ...] = ()
 
     def alone(self, index: int) -> str:
         """Return the code of one test that is to run without the others."""
         return "\n".join([*self.preparations[:index], self.tests[index]])
+
+    def scores(self, failed: Sequence[int]) -> dict[str, float]:
+        """The score of each part: 1 if none of its tests failed.
+
+        A run that stopped at its first failure has the same scores: each part begins with the first test.
+        """
+        return {name: float(min(failed, default=end) >= end) for name, end in self.parts}
 
 
 def from_code(test_cases: Mapping[str, Any]) -> AssertionTests:
@@ -70,7 +79,7 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionTests:
     # The prompt's helpers are needed by some tests (find_zero checks with poly) and are trusted, unlike the solution's
     # copies of them. The entry point itself is completed with a body and then replaced.
     prompt = _string(test_cases, "prompt") if "prompt" in test_cases else ""
-    context = _completed(prompt)
+    context = completed(prompt)
     return AssertionTests(f"{context}\n{test}", (f"check({entry_point})",), (entry_point,), context)
 
 
@@ -113,7 +122,12 @@ def _contains_assertion(node: ast.AST) -> bool:
     )
 
 
-def _completed(prompt: str) -> str:
+def completed(prompt: str) -> str:
+    """A prompt that is Python, or becomes Python when the function at its end gets a body.
+
+    Raises:
+        UnreadableTests: it is neither.
+    """
     try:
         ast.parse(prompt)
         return prompt

@@ -13,6 +13,9 @@
 # limitations under the License.
 """The program in a response: its last complete Python fence."""
 
+import textwrap
+from collections.abc import Sequence
+
 _LANGUAGES = ("python", "python3", "py", "")
 MAX_PROGRAM_CHARACTERS = 200_000
 
@@ -58,6 +61,16 @@ def extract_program(response: str, require_fence: bool = True) -> str | None:
     if program_found is None or not program_found.strip() or len(program_found) > MAX_PROGRAM_CHARACTERS:
         return None
     return program_found
+
+
+def as_methods(program: str, entry_points: Sequence[str]) -> str:
+    """Functions without a class as methods of ``Solution``, if that class is all that the tests call (LeetCode).
+
+    Some models leave the class out; the evaluation of PRIME puts it back as well.
+    """
+    if tuple(entry_points) != ("Solution",) or "class Solution" in program:
+        return program
+    return "class Solution:\n" + textwrap.indent(program, "    ")
 
 
 def _fence(line: str) -> tuple[int, str]:

@@ -26,6 +26,11 @@ Assertions, as a dict or its JSON text:
 - ``{"prompt", "test", "entry_point"}``: HumanEval, whose test defines ``check(candidate)``;
 - ``{"test_list", "test_imports"}``: MBPP, one assertion per test;
 - ``{"test"}`` alone: LeetCode, a script whose assertions each count as one test.
+
+Rows of benchmarks as they are published, see there:
+
+- ``{"base_input", "plus_input", "canonical_solution", ...}``: HumanEval+ and MBPP+ (:mod:`.evalplus`);
+- ``{"public_test_cases", "private_test_cases", "metadata"}``: LiveCodeBench (:mod:`.livecodebench`).
 """
 
 import json
@@ -33,8 +38,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prime_ext.verifiers.code import assertions
+from prime_ext.verifiers.code import assertions, livecodebench
 from prime_ext.verifiers.code.assertions import AssertionTests
+from prime_ext.verifiers.code.evalplus import from_evalplus
 
 
 class MalformedTests(ValueError):
@@ -99,11 +105,15 @@ def parse_test_cases(test_cases: TestCases) -> Problem:
     if "inputs" in test_cases or "outputs" in test_cases:
         return _with_tests(_pairs(test_cases))
     try:
+        if "public_test_cases" in test_cases:
+            return _with_tests(_pairs(livecodebench.to_pairs(test_cases)))
+        if "base_input" in test_cases:
+            return _with_tests(AssertionProblem(from_evalplus(test_cases)))
         if "test_list" in test_cases:
             return _with_tests(AssertionProblem(assertions.from_list(test_cases)))
         if "test" in test_cases:
             return _with_tests(AssertionProblem(assertions.from_code(test_cases)))
-    except assertions.UnreadableTests as error:
+    except (assertions.UnreadableTests, livecodebench.UnreadableRow) as error:
         raise MalformedTests(str(error)) from error
     raise MalformedTests(f"test cases have keys {sorted(map(str, test_cases))[:10]}, neither inputs nor tests")
 

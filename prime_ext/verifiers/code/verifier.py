@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from prime_ext.verifiers.code import test_suite
-from prime_ext.verifiers.code.extraction import extract_program
+from prime_ext.verifiers.code.extraction import as_methods, extract_program
 from prime_ext.verifiers.code.judge import Tolerance, outputs_agree, values_agree
 from prime_ext.verifiers.code.problems import (
     AssertionProblem,
@@ -123,6 +123,22 @@ class CodeVerifier:
         self.tolerance = tolerance or Tolerance()
         self.require_fence = require_fence
 
+    def with_limits(self, seconds: float | None = None, seconds_per_problem: float | None = None) -> "CodeVerifier":
+        """This verifier, in the same sandbox, with other limits of time; None leaves one as it is.
+
+        Raises:
+            ValueError: a limit is not positive.
+        """
+        if seconds is None and seconds_per_problem is None:
+            return self
+        return CodeVerifier(
+            self.sandbox,
+            limits=self.limits if seconds is None else replace(self.limits, seconds=seconds),
+            seconds_per_problem=self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem,
+            tolerance=self.tolerance,
+            require_fence=self.require_fence,
+        )
+
     def verify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
         """Return the verdict on the program in a response.
 
@@ -134,9 +150,18 @@ class CodeVerifier:
         """
         return self.submit(response, test_cases, reward=reward).result()
 
-    async def averify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
-        """As :meth:`verify`, without blocking the event loop."""
-        return await asyncio.wrap_future(self.submit(response, test_cases, reward=reward))
+    async def averify(
+        self,
+        response: str,
+        test_cases: TestCases,
+        *,
+        reward: RewardName = "all",
+        seconds: float | None = None,
+        seconds_per_problem: float | None = None,
+    ) -> Verdict:
+        """As :meth:`verify`, without blocking the event loop, and with the limits of :meth:`with_limits`."""
+        verifier = self.with_limits(seconds, seconds_per_problem)
+        return await asyncio.wrap_future(verifier.submit(response, test_cases, reward=reward))
 
     def verify_batch(self, pairs: Iterable[tuple[str, TestCases]], *, reward: RewardName = "all") -> list[Verdict]:
         """Return the verdicts on many (response, test cases), in their order."""
@@ -190,6 +215,8 @@ class CodeVerifier:
         started = time.perf_counter()
         try:
             problem = parse_test_cases(test_cases)
+            if isinstance(problem, AssertionProblem):
+                program = as_methods(program, problem.tests.entry_points)
             number = _number_of_tests(problem)
             if isinstance(problem, AssertionProblem):
                 failures, note = yield from self._run_assertions(program, problem, reward)
@@ -201,12 +228,14 @@ class CodeVerifier:
         except GraderFailure as error:
             return grader_failed(error.outcome, program, time.perf_counter() - started, str(error)[:_DETAIL])
         seconds = time.perf_counter() - started
+        failed = [index for index, _ in failures]
+        parts = problem.tests.scores(failed) if isinstance(problem, AssertionProblem) else {}
         if not failures:
-            return correct(program, seconds, f"{number} of {number} tests passed{note}")
+            return replace(correct(program, seconds, f"{number} of {number} tests passed{note}"), parts=parts)
         index, first = failures[0]
         detail = f"test {index + 1} of {number}: {first.words}{note}"[:_DETAIL]
         score = 0.0 if reward == "all" else (number - len(failures)) / number
-        return Verdict(first.outcome, score, program, seconds, detail)
+        return Verdict(first.outcome, score, program, seconds, detail, parts=parts)
 
     def _run_pairs(
         self, program: str, problem: StdinProblem | CallProblem, reward: RewardName

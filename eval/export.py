@@ -1,0 +1,215 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Hand results to tools that read those of lm-evaluation-harness.
+
+    python -m eval.export RUN --format lm-eval --output DIR/results_NAME.json
+
+writes the results and, beside them, ``samples_TASK_NAME.jsonl`` for every task. Names are those of release 0.4.13 of
+lm-evaluation-harness (its ``result_schema.py``). Only what is true of our run is said: there is no date, no git hash
+and no version of a program that did not run.
+
+- ``acc`` is the mean score of a response, ``acc_stderr`` its standard error over problems.
+- ``pass@k``, ``maj@k`` and the F1 scores keep their names; the filter is ``none``.
+- The version of a task is the start of the hash of its data, which is what tells two versions of it apart here.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.choice_metrics import METRICS
+from eval.finished_run import RESULTS, BadRun, FinishedRun, TaskRun, load_run
+from eval.task_file import TaskError, load_task
+from prime_ext.files import atomic_path, write_json
+
+FORMATS = ("lm-eval",)
+FILTER = "none"
+_NOT_KNOWN = "N/A"
+
+
+def lm_eval_results(run: FinishedRun, task_hashes: Mapping[str, str]) -> dict[str, Any]:
+    """The results of a run in the harness' format.
+
+    Args:
+        run: the run.
+        task_hashes: hash over the samples of each task.
+    """
+    model = run.results["model"]
+    seconds = [sum(task.entry["seconds"].values()) for task in run.tasks.values() if "seconds" in task.entry]
+    return {
+        "results": {name: _metrics(task) for name, task in run.tasks.items()},
+        "group_subtasks": {name: [] for name in run.tasks},
+        "configs": {name: _config(task) for name, task in run.tasks.items()},
+        "versions": {name: task.entry["data_sha256"][:12] for name, task in run.tasks.items()},
+        "higher_is_better": {name: {metric: True for metric in _values(task)} for name, task in run.tasks.items()},
+        "n-samples": {name: _counts(task) for name, task in run.tasks.items()},
+        "config": {
+            "model": model.get("backend"),
+            "model_args": {key: value for key, value in model.items() if key != "backend"},
+            "random_seed": run.results["seed"],
+            **{f"model_{key}": model[key] for key in ("revision", "dtype") if key in model},
+        },
+        **({"transformers_version": version} if (version := run.results["versions"].get("transformers")) else {}),
+        "versions_of_packages": run.results["versions"],
+        "model_source": model.get("backend"),
+        "model_name": run.model,
+        "model_name_sanitized": "".join(sign if sign.isalnum() or sign in "-_." else "__" for sign in run.model),
+        "task_hashes": dict(task_hashes),
+        **({"total_evaluation_time_seconds": str(sum(seconds))} if len(seconds) == len(run.tasks) else {}),
+    }
+
+
+def _values(task: TaskRun) -> dict[str, tuple[float, float | str]]:
+    """Metrics of a task with their standard errors."""
+    scores = task.entry["summary"]["scores"]
+    found: dict[str, tuple[float, float | str]] = {}
+    for name, own in scores.items():
+        if own is not None:
+            error = own["standard_error"]
+            metric = "acc" if name == f"avg@{task.n}" else name
+            found[metric] = own["value"], _NOT_KNOWN if error is None else error
+    for name, value in (task.entry["choice"] or {}).items():
+        if name in METRICS and name != "accuracy":
+            found[name] = value, _NOT_KNOWN
+    return found
+
+
+def _metrics(task: TaskRun) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": task.name, "alias": task.name, "sample_len": task.entry["summary"]["problems"]}
+    for metric, (value, error) in _values(task).items():
+        found[f"{metric},{FILTER}"] = value
+        found[f"{metric}_stderr,{FILTER}"] = error
+    return found
+
+
+def _generation(task: TaskRun) -> dict[str, Any]:
+    """The decoding, as the harness calls its parts."""
+    decoding = task.entry["decoding"]
+    names = {"max_new_tokens": "max_gen_toks"}
+    settings = {names.get(key, key): value for key, value in decoding.items() if key not in ("name", "n", "batch_size")}
+    return {**settings, "until": task.entry.get("stop", [])}
+
+
+def _config(task: TaskRun) -> dict[str, Any]:
+    entry = task.entry
+    return {
+        "task": task.name,
+        "test_split": entry["split"],
+        "output_type": "generate_until",
+        "repeats": task.n,
+        "generation_kwargs": _generation(task),
+        "metric_list": [{"metric": metric, "higher_is_better": True} for metric in _values(task)],
+        "metadata": {
+            "title": entry["title"],
+            "grader": entry["grader"],
+            "prompt": entry["prompt"],
+            "prompt_sha256": entry["prompt_sha256"],
+            "data_sha256": entry["data_sha256"],
+            "grader_failures": entry["summary"]["grader_failures"],
+            "failed_responses": entry["failed_responses"],
+        },
+    }
+
+
+def _counts(task: TaskRun) -> dict[str, int]:
+    """Problems of the split, as far as the task file knows their number, and those that were asked."""
+    asked = task.entry["summary"]["problems"]
+    try:
+        known = load_task(task.name).source.rows.get(task.entry["split"])
+    except TaskError:
+        known = None
+    return {"original": asked if known is None else max(known, asked), "effective": asked}
+
+
+def lm_eval_samples(task: TaskRun) -> Iterator[dict[str, Any]]:
+    """One object per problem, with all its responses, as the harness logs them.
+
+    ``filtered_resps`` are the answers that were found; ``acc`` is the mean score of the judged responses, and
+    is missing where none was judged.
+    """
+    for place, (problem, rows) in enumerate(task.problems.items()):
+        lines = [task.texts(row) for row in rows]
+        shown = lines[0]["prompt"]
+        prompt = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+        doc = {"problem": problem, **rows[0].groups}
+        scores = [row.score for row in rows if row.score is not None]
+        yield {
+            "doc_id": place,
+            "doc": doc,
+            "target": lines[0]["gold"],
+            "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": _generation(task)}},
+            "resps": [[line["response"] for line in lines]],
+            "filtered_resps": [line["extracted"] for line in lines],
+            "filter": FILTER,
+            "metrics": ["acc"] if scores else [],
+            "doc_hash": _hash(json.dumps(doc, indent=2, ensure_ascii=False)),
+            "prompt_hash": _hash(prompt),
+            "target_hash": _hash(lines[0]["gold"]),
+            **({"acc": sum(scores) / len(scores)} if scores else {}),
+        }
+
+
+def _hash(text: str) -> str:
+    # Halves of surrogate pairs have no UTF-8.
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def export(run: FinishedRun, output: Path) -> list[Path]:
+    """Write results and samples. Returns the files, the results last."""
+    name = output.stem.removeprefix("results_").replace("_", "-")
+    hashes, written = {}, []
+    for task in run.tasks.values():
+        path = output.with_name(f"samples_{task.name}_{name}.jsonl")
+        total = hashlib.sha256()
+        with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
+            for sample in lm_eval_samples(task):
+                lines.write(json.dumps(sample) + "\n")
+                total.update("".join(sample[key] for key in ("doc_hash", "prompt_hash", "target_hash")).encode())
+        hashes[task.name] = total.hexdigest()
+        written.append(path)
+    write_json(output, lm_eval_results(run, hashes))
+    return [*written, output]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="eval.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="folder that eval.run wrote")
+    parser.add_argument("--format", required=True, choices=FORMATS)
+    parser.add_argument("--output", required=True, type=Path, help="file of the results, a .json")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    arguments = parser.parse_args(words)
+    output = arguments.output
+    try:
+        if output.suffix != ".json" or output.is_dir():
+            raise BadRun(f"--output must be a file that ends in .json, got {output}")
+        if output.resolve() == (arguments.run / RESULTS).resolve():
+            raise BadRun(f"--output must not be the run's own {RESULTS}")
+        if output.exists() and not arguments.overwrite:
+            raise BadRun(f"{output} exists already; --overwrite replaces it")
+        for path in export(load_run(arguments.run), output):
+            print(path)
+    except BadRun as error:
+        print(f"export: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Evaluate a model on the suite of the PRIME paper (arXiv 2502.01456, table 1), with the paper's prompts and decoding.
+#
+#   DATA=FOLDER bash recipes/eval_eurus2.sh MODEL [options of eval.run ...]
+#   DATA=FOLDER DECODING=recommended bash recipes/eval_eurus2.sh PRIME-RL/Eurus-2-7B-PRIME
+#   DATA=FOLDER SYSTEM_PROMPT=default TASKS=math500,amc bash recipes/eval_eurus2.sh Qwen/Qwen2.5-Math-7B-Instruct
+#
+# MODEL is a hub id, a Hugging Face folder, a verl checkpoint or a LoRA adapter. The paper decodes greedily, but for
+# LiveCodeBench (10 responses at temperature 0.2); its authors recommend 16 responses at temperature 0.3 and top-p 0.95
+# since (DECODING=recommended), for a greedy score on the 30 problems of AIME 2024 has a standard error of 8 points.
+# The Eurus-2 models were trained with a system prompt of seven actions (SYSTEM_PROMPT=actions); give others their own.
+# DATA holds the files that eval/tasks/*.yaml name under source.local: Minerva, OlympiadBench and LeetCode are on no hub;
+# what is missing, and where it is published, is said before anything is generated. The released script also runs
+# humaneval and mbpp (TASKS). After an interruption the same command goes on where it was.
+#
+# NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it out.
+set -euo pipefail
+
+if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
+    sed -n '/^# Evaluate a model on the suite of the PRIME/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    echo "Knobs (environment): TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT PYTHON"
+    [[ $# -ge 1 ]] && exit 0 || exit 2
+fi
+MODEL=$1
+shift
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PYTHON=${PYTHON:-$(command -v python3)}
+
+TASKS=${TASKS:-aime2024,amc,math500,minerva_math,olympiadbench,leetcode,livecodebench_v2}
+# paper or recommended.
+DECODING=${DECODING:-paper}
+# vllm, transformers or server.
+BACKEND=${BACKEND:-vllm}
+# GPUs that share one copy of the model.
+TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
+# default (the task's own), none, actions (PRIME's) or a text file.
+SYSTEM_PROMPT=${SYSTEM_PROMPT:-actions}
+# Folder with the benchmarks' files; empty: from the hub.
+DATA=${DATA:-}
+OUTPUT_DIR=${OUTPUT_DIR:-outputs/eval/eurus2/$(basename "$MODEL")-$DECODING}
+if [[ "$DECODING" != "paper" && "$DECODING" != "recommended" ]]; then
+    echo "eval_eurus2.sh: DECODING must be paper or recommended, got $DECODING" >&2
+    exit 2
+fi
+
+OPTIONS=()
+[[ -z "$DATA" ]] || OPTIONS+=(--data "$DATA")
+
+export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+set -x
+"$PYTHON" -m eval.run \
+    --model "$MODEL" \
+    --tasks "$TASKS" \
+    --decoding "$DECODING" \
+    --backend "$BACKEND" \
+    --tensor-parallel "$TENSOR_PARALLEL" \
+    --system-prompt "$SYSTEM_PROMPT" \
+    --output "$OUTPUT_DIR" \
+    "${OPTIONS[@]}" \
+    "$@"
+{ set +x; } 2>/dev/null
+
+# Options such as --show-prompt end without results.
+if [[ -f "$OUTPUT_DIR/results.json" ]]; then
+    "$PYTHON" -m eval.report "$OUTPUT_DIR" --table prime
+    echo "results: $OUTPUT_DIR/results.json"
+    echo "report:  python -m eval.report $OUTPUT_DIR --output $OUTPUT_DIR/report"
+    echo "table:   python -m eval.report $OUTPUT_DIR --table prime"
+fi

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Evaluate a model on the six numeric sets of PSPO (arXiv 2411.11681), with the prompts and decoding of its released code.
+#
+#   bash recipes/eval_pspo.sh MODEL [options of eval.run ...]
+#   DATA=FOLDER bash recipes/eval_pspo.sh outputs/pspo_wrs/ppo/hf
+#   DECODING=recommended BACKEND=vllm bash recipes/eval_pspo.sh MODEL
+#
+# MODEL is a hub id, a Hugging Face folder, a verl checkpoint or a LoRA adapter. The released code samples with 5 beams,
+# one prompt at a time, which only transformers does and which is slow; of its two scripts the other one does not sample
+# (--decoding paper_pipeline). DECODING=recommended are 16 responses at temperature 0.3 and top-p 0.95, what the authors
+# of PRIME advise; vLLM can make those. The scores of the published table are micro-F1, which here is the accuracy.
+# The test rows of the paper are not public: EQUATE and Quantitative-101 are evaluated instead, and published numbers are
+# beside ours for orientation only (docs/numeric_reasoning.md). After an interruption the same command goes on.
+#
+# NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it out.
+set -euo pipefail
+
+if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
+    sed -n '/^# Evaluate a model on the six numeric/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    echo "Knobs (environment): TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT PYTHON"
+    [[ $# -ge 1 ]] && exit 0 || exit 2
+fi
+MODEL=$1
+shift
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PYTHON=${PYTHON:-$(command -v python3)}
+
+TASKS=${TASKS:-awpnli,newsnli,redditnli,rte_quant,stresstest,qqa}
+# paper or recommended.
+DECODING=${DECODING:-paper}
+# transformers, vllm (no beams) or server (no beams).
+BACKEND=${BACKEND:-transformers}
+# GPUs that share one copy of the model.
+TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
+# default (the task's own), none, actions (PRIME's) or a text file.
+SYSTEM_PROMPT=${SYSTEM_PROMPT:-default}
+# Folder with the benchmarks' files; empty: from the hub.
+DATA=${DATA:-}
+OUTPUT_DIR=${OUTPUT_DIR:-outputs/eval/pspo/$(basename "$MODEL")-$DECODING}
+if [[ "$DECODING" != "paper" && "$DECODING" != "recommended" ]]; then
+    echo "eval_pspo.sh: DECODING must be paper or recommended, got $DECODING" >&2
+    exit 2
+fi
+
+OPTIONS=()
+[[ -z "$DATA" ]] || OPTIONS+=(--data "$DATA")
+
+export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+set -x
+"$PYTHON" -m eval.run \
+    --model "$MODEL" \
+    --tasks "$TASKS" \
+    --decoding "$DECODING" \
+    --backend "$BACKEND" \
+    --tensor-parallel "$TENSOR_PARALLEL" \
+    --system-prompt "$SYSTEM_PROMPT" \
+    --output "$OUTPUT_DIR" \
+    "${OPTIONS[@]}" \
+    "$@"
+{ set +x; } 2>/dev/null
+
+# Options such as --show-prompt end without results.
+if [[ -f "$OUTPUT_DIR/results.json" ]]; then
+    "$PYTHON" -m eval.report "$OUTPUT_DIR" --table pspo
+    echo "results: $OUTPUT_DIR/results.json"
+    echo "report:  python -m eval.report $OUTPUT_DIR --output $OUTPUT_DIR/report"
+    echo "table:   python -m eval.report $OUTPUT_DIR --table pspo"
+fi

@@ -1,0 +1,141 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the evaluation costs around the model: the harness beside a backend that answers at once, and the graders.
+
+    python tests/benchmarks/eval_overhead.py [--responses 20000]
+
+- Harness: seconds per response of planning, keeping, judging (text-equal answers, the cheapest) and measuring, with a
+  backend that answers at once; beside it iterating over that backend alone, in the same run.
+- Grading: verdicts per second of responses that are right, through the command's own grading, per grader; programs run
+  in the sandbox, with one worker per core.
+
+The results go into the JSON beside this file.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "eval")]
+
+from machine import describe  # noqa: E402
+from small_tasks import TASKS, stated  # noqa: E402
+
+from eval.prompting import Style  # noqa: E402
+from eval.run import main  # noqa: E402
+from eval.run_grade import grade, make_verifier, open_samples, write_problems  # noqa: E402
+from eval.run_plan import Changes, choose_tasks, plan  # noqa: E402
+from prime_ext.files import write_json, write_json_lines  # noqa: E402
+from prime_ext.inference.backend import Response  # noqa: E402
+
+
+class AtOnce:
+    """Answers with a text of about 1,000 characters that boxes what its prompt asks for."""
+
+    def description(self):
+        return {"backend": "at once", "model": "none"}
+
+    def check(self, requests):
+        """Whatever is asked."""
+
+    def generate(self, requests):
+        for request in requests:
+            number = int(request.prompt[-1]["content"].partition("+")[0])
+            text = "Let us think about it. " * 40 + f"\\boxed{{{2 * number + 1}}}"
+            yield Response(request.key, text, 250, 20, "stop")
+
+    def close(self):
+        """Nothing is held."""
+
+
+ROW = {
+    "sums": lambda i: {"id": f"s{i}", "problem": f"{i}+{i + 1}?", "answer": 2 * i + 1, "level": 1 + i % 5},
+    "parity": lambda i: {"id": f"p{i}", "problem": str(i), "answer": "odd" if i % 2 else "even"},
+    "functions": lambda i: {"id": f"f{i}", "problem": f"add{i}(x)", "test_list": [f"assert add{i}(2) == {2 + i}"]},
+}
+
+
+def planned(folder, name, number):
+    """A task with as many problems."""
+    (folder / f"{name}.yaml").write_text(f"name: {name}\n{TASKS[name]}")
+    write_json_lines(folder / f"{name}.jsonl", map(ROW[name], range(number)))
+    (task,) = choose_tasks([str(folder / f"{name}.yaml")])
+    return plan(
+        task, style=Style(), data=folder, split=None, limit=None, decoding=None, changes=Changes(), stop=(), seed=0
+    )
+
+
+def harness(folder, number):
+    """Seconds per response of a whole run, and of the backend alone."""
+    one = planned(folder, "sums", number)
+    requests = [one.request(*key) for key in one.keys]
+    started = time.process_time()
+    for _ in AtOnce().generate(requests):
+        pass
+    alone = (time.process_time() - started) / number
+    words = ["--tasks", str(folder / "sums.yaml"), "--data", str(folder), "--output", str(folder / "out")]
+    started = time.process_time()
+    assert main(words, lambda options: AtOnce()) == 0
+    whole = (time.process_time() - started) / number
+    timing = json.loads((folder / "out" / "timing.json").read_text())["tasks"]["sums"]["seconds"]
+    return {
+        "responses": number,
+        "seconds_per_response": whole,
+        "of_the_backend_alone": alone,
+        "wall_seconds_keeping": timing["generation"],
+        "wall_seconds_judging": timing["grading"],
+    }
+
+
+def grading(folder, name, number):
+    """Verdicts per second of wall time."""
+    one = planned(folder, name, number)
+    problems = write_problems(one, folder / name)
+    responses = {
+        key: {
+            "problem": key[0],
+            "sample": key[1],
+            "text": stated(name, one.problems[key[0]].gold),
+            "tokens": 1,
+            "prompt_tokens": 1,
+            "finish": "stop",
+        }
+        for key in one.keys
+    }
+    verifier = make_verifier(one.task.grader)
+    samples = open_samples(folder / name, one.keys)
+    seconds = grade(name, verifier, problems, responses, samples)
+    assert all(row["score"] == 1 for row in samples.rows.values())
+    return {"responses": number, "verdicts_per_second": number / seconds}
+
+
+def run(responses):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result = {"machine": describe(), "harness": harness(folder, responses)}
+        sizes = {"sums": responses, "parity": responses, "functions": max(8, responses // 100)}
+        result["grading"] = {task: grading(folder, task, number) for task, number in sizes.items()}
+    return result
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--responses", type=int, default=20_000)
+    found = run(parser.parse_args().responses)
+    write_json(Path(__file__).with_suffix(".json"), found)
+    print(json.dumps(found, indent=2))

@@ -1,0 +1,211 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Three small benchmarks, one per grader, and a backend that answers by a function."""
+
+import hashlib
+import json
+import time
+
+from eval.prompting import Style
+from eval.run import main
+from eval.run_plan import Changes, choose_tasks, plan
+from prime_ext.inference.backend import BackendError, Response
+
+_HEAD = """\
+title: {title}
+description: Small.
+licence: Apache-2.0
+data_source: {source}
+ability: {ability}
+source: {{local: {{test: {name}.jsonl}}}}
+texts: [problem]
+fields: {{problem: [problem]}}
+id: id
+metrics: {metrics}
+"""
+_DECODING = """\
+decoding:
+  paper: {max_new_tokens: 32}
+  several: {n: 4, do_sample: true, temperature: 0.7, max_new_tokens: 32}
+"""
+TASKS = {
+    "sums": _HEAD.format(
+        name="sums", title="Sums", source="math500", ability="math", metrics="[accuracy, avg@4, pass@4, maj@4]"
+    )
+    + """\
+groups: {level: level}
+gold: [{column: answer}]
+prompts:
+  default: {user: "{{problem}}\\nBox it."}
+  strict: {user: "{{problem}}", system: "You are strict."}
+references:
+  - {metric: accuracy, source: nowhere, values: {a model: 50.0, another: 40.0, a third: 30.0}, rows: 7}
+"""
+    + _DECODING,
+    "parity": _HEAD.format(
+        name="parity",
+        title="Parity",
+        source="awpnli",
+        ability="numeric_reasoning",
+        metrics="[accuracy, micro_f1, macro_f1]",
+    )
+    + """\
+options: [even, odd]
+gold: [{column: answer, values: {even: 1, odd: 2}}]
+prompts: {default: {user: "{{problem}}: even or odd?"}}
+"""
+    + _DECODING,
+    "functions": _HEAD.format(
+        name="functions", title="Functions", source="mbpp", ability="code", metrics="[accuracy, pass@4]"
+    )
+    + """\
+gold: [{columns: [test_list]}]
+prompts: {default: {user: "Write {{problem}}."}}
+"""
+    + _DECODING,
+}
+ROWS = {
+    "sums": [{"id": f"s{i}", "problem": f"{i}+{i + 1}?", "answer": 2 * i + 1, "level": 1 + i // 6} for i in range(12)],
+    "parity": [{"id": f"p{i}", "problem": str(i), "answer": "odd" if i % 3 else "even"} for i in range(9)],
+    "functions": [
+        {"id": f"f{i}", "problem": f"add{i}(x)", "test_list": [f"assert add{i}(2) == {2 + i}"]} for i in range(4)
+    ],
+}
+
+
+def write_tasks(folder):
+    """The task files and their data; returns the words that name all three on a command line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in TASKS.items():
+        (folder / f"{name}.yaml").write_text(f"name: {name}\n{text}")
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    return ["--tasks", ",".join(str(folder / f"{name}.yaml") for name in TASKS), "--data", str(folder)]
+
+
+def stated(task, gold):
+    """A response that states this gold answer of a task."""
+    if task == "functions":
+        (test,) = json.loads(gold)["test_list"]
+        name, number = test.removeprefix("assert add").split("(2) == ")
+        return f"So:\n```python\ndef add{name}(x):\n    return x + {int(number) - 2}\n```"
+    return f"Thus, the answer is option {gold}. #### {gold}" if task == "parity" else f"Thus \\boxed{{{gold}}}."
+
+
+def gold_by_prompt(folder, shift=0):
+    """What the model is shown and a response with the gold answer, or with that of the problem ``shift`` further."""
+    found = {}
+    for name in TASKS:
+        (task,) = choose_tasks([str(folder / f"{name}.yaml")])
+        one = plan(
+            task, style=Style(), data=folder, split=None, limit=None, decoding=None, changes=Changes(), stop=(), seed=0
+        )
+        golds = [problem.gold for problem in one.problems.values()]
+        texts = [stated(name, gold) for gold in golds[shift:] + golds[:shift]]
+        found |= dict(zip(map(last_message, one.shown.values()), texts, strict=True))
+    return found
+
+
+def last_message(prompt):
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
+
+
+def some_answer(request):
+    """Right, wrong or none, by the seed."""
+    number = request.seed % 5
+    return "I do not know." if number == 4 else f"#### {number}\n\\boxed{{{number}}}"
+
+
+class ScriptedBackend:
+    """Answers ``answer(request)``, in an order of its own.
+
+    Args:
+        answer: gives a text, or None for a response that fails.
+        seconds: per response.
+        template: whether chats can be shown.
+        context: longest prompt, in characters.
+        die_after: stops with a BackendError after so many responses.
+
+    Attributes:
+        asked: requests by their prompt and seed, in the order in which they came.
+        together: requests of each call.
+    """
+
+    def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, die_after=None, name="scripted"):
+        self.answer, self.seconds, self.template, self.context = answer, seconds, template, context
+        self.die_after, self.name = die_after, name
+        self.asked, self.together, self.closed = [], [], False
+
+    def description(self):
+        return {"backend": "scripted", "model": self.name}
+
+    def check(self, requests):
+        for request in requests:
+            if not self.template and not isinstance(request.prompt, str):
+                raise BackendError(f"{self.name} has no chat template; give --chat-template FILE, or --raw")
+            if len(last_message(request.prompt)) > self.context:
+                raise BackendError(f"request {request.key} leaves no room in the context of {self.context}")
+
+    def shown(self, request):
+        if isinstance(request.prompt, str):
+            return request.prompt
+        return "".join(f"<{turn['role']}>{turn['content']}" for turn in request.prompt) + "<assistant>"
+
+    def generate(self, requests):
+        self.together.append(len(requests))
+        for request in sorted(requests, key=lambda request: hashlib.sha256(request.key.encode()).digest()):
+            if self.die_after is not None and len(self.asked) >= self.die_after:
+                raise BackendError("the device is gone")
+            self.asked.append((request.prompt, request.seed))
+            time.sleep(self.seconds)
+            text = self.answer(request)
+            if text is None:
+                yield Response(request.key, "", 0, 0, "failed", "the server is down")
+            else:
+                finish = "length" if len(text) > 200 else "stop"
+                yield Response(request.key, text, len(text.split()) + 1, 5, finish)
+
+    def close(self):
+        self.closed = True
+
+
+def run(*words, backend=None):
+    """``eval.run`` with a scripted backend."""
+    return main([str(word) for word in words], lambda options: backend or ScriptedBackend())
+
+
+SAME = ("settings.json", "results.json") + tuple(
+    f"{name}/{file}.jsonl" for name in TASKS for file in ("responses", "samples", "problems")
+)
+
+
+def results_of(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def bytes_of(out):
+    return {name: (out / name).read_bytes() for name in SAME}
+
+
+def score_of(out, task, metric):
+    return results_of(out)["tasks"][task]["summary"]["scores"][metric]["value"]
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(run(*sys.argv[1:], backend=ScriptedBackend(seconds=0.05)))

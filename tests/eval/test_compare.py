@@ -1,0 +1,208 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Two runs are compared problem by problem, or refused in one line."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+from eval_runs import make_run
+from test_report import HOSTILE, Page, hostile, markdown_rows
+
+from eval.compare import main
+from eval.compare_tasks import compare, mean_difference
+from eval.finished_run import BadRun, load_run
+from eval.paired import Comparison, compare_runs
+from eval.report_text import signed
+
+
+def samples(run, task):
+    return [json.loads(line) for line in (run / task / "samples.jsonl").read_text().splitlines()]
+
+
+def means(run, task):
+    found = {}
+    for row in samples(run, task):
+        found.setdefault(row["problem"], []).append(row["score"])
+    return {name: statistics.fmean(scores) for name, scores in found.items()}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    tasks = ["aime2024", "amc", "math500"]
+    settings = {"decoding": "recommended", "n": 4, "problems": 15}
+    before = make_run(folder / "before", tasks, skill=0.3, **settings)
+    after = make_run(folder / "after", [*tasks[1:], "leetcode"], skill=0.7, seed=1, **settings)
+    return before, after
+
+
+def test_differences_and_flips_against_brute_force(runs, tmp_path):
+    out = tmp_path / "out"
+    assert main([*map(str, runs), "--output", str(out)]) == 0
+    told = json.loads((out / "compare.json").read_text())
+    assert list(told["tasks"]) == ["amc", "math500"]
+    assert told["only_in_one"] == {"aime2024": "before", "leetcode": "after"}
+    page = Page((out / "compare.html").read_text())
+    markdown = (out / "compare.md").read_text()
+    for task, own in told["tasks"].items():
+        first, second = (means(run, task) for run in runs)
+        differences = [second[name] - first[name] for name in first]
+        found = own["comparison"]
+        assert found["difference"] == pytest.approx(statistics.fmean(differences))
+        assert found["standard_error"] == pytest.approx(statistics.stdev(differences) / 15**0.5)
+        gained = [name for name in first if first[name] <= 0.5 < second[name]]
+        lost = [name for name in first if second[name] <= 0.5 < first[name]]
+        assert [flip["problem"] for flip in found["gained"]] == gained
+        assert [flip["problem"] for flip in found["lost"]] == lost
+        for name in [*gained, *lost]:
+            row = [name, f"{100 * first[name]:.1f}", f"{100 * second[name]:.1f}"]
+            assert row in page.rows and row in markdown_rows(markdown)
+        ends = f"{signed(found['low'])} to {signed(found['high'])}"
+        row = next(row for row in page.rows if row[0] == own["title"])
+        assert row[2] == ends and row[5:] == [str(len(gained)), str(len(lost)), "15"]
+        assert row in [[cell.replace("\\", "") for cell in cells] for cells in markdown_rows(markdown)]
+
+
+def test_the_mean_over_tasks(runs):
+    found = compare(*map(load_run, runs))
+    own = [task.paired for task in found.tasks.values()]
+    assert found.overall.value == pytest.approx(statistics.fmean(one.difference for one in own))
+    assert found.overall.standard_error == pytest.approx(sum(one.standard_error**2 for one in own) ** 0.5 / 2)
+    assert found.overall.low < found.overall.value < found.overall.high
+
+
+def test_the_interval_of_the_mean_over_tasks_holds_the_truth_in_95_of_100():
+    chance = np.random.default_rng(0)
+    sizes, truth, held = (30, 83, 272), 0.06, 0
+    for _ in range(1000):
+        tasks = []
+        for size in sizes:
+            difficulty = chance.beta(1, 1, size)
+            first = chance.binomial(4, difficulty * 0.94) / 4
+            second = chance.binomial(4, difficulty * 0.94 + 0.06) / 4
+            differences = second - first
+            error = differences.std(ddof=1) / size**0.5
+            tasks.append(Comparison(differences.mean(), error, None, None, size, 0, (), ()))
+        own = mean_difference(tasks)
+        held += own.low <= truth <= own.high
+    assert 930 <= held <= 968
+
+
+def test_one_task_has_no_mean_and_one_problem_no_interval(tmp_path):
+    before = make_run(tmp_path / "a", problems=1, skill=9)
+    after = make_run(tmp_path / "b", problems=1, skill=9)
+    found = compare(load_run(before), load_run(after))
+    assert found.overall is None
+    assert main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
+    assert "| – | 100.0 | 100.0 | 0 | 0 | 1 |" in (tmp_path / "out" / "compare.md").read_text()
+
+
+def test_tasks_that_share_problems_have_no_mean(tmp_path):
+    def change(row):
+        row["prompt"] = f"problem {row['problem'][-3:]}"
+
+    before, after = (make_run(tmp_path / name, ["aime", "aime2024"], change=change) for name in ("a", "b"))
+    found = compare(load_run(before), load_run(after))
+    assert found.shared == ("aime", "aime2024") and found.overall is None
+
+
+def test_responses_side_by_side_are_a_right_and_a_wrong_one(runs, tmp_path):
+    from eval.compare_report import sides
+
+    task = compare(*map(load_run, runs)).tasks["math500"]
+    found = sides(task, task.paired.gained)
+    assert found
+    for side in found:
+        assert side.before.row.score <= 0.5 < side.after.row.score
+        assert side.before.row.problem == side.after.row.problem == side.flip.problem
+
+
+def test_problems_without_a_verdict_are_left_out_and_counted(tmp_path):
+    def change(row):
+        if row["problem"].endswith("003"):
+            row.update(score=None, verdict="error", grader_failure=True)
+
+    before = make_run(tmp_path / "a", change=change, failed=[("aime2024/005", 0)])
+    after = make_run(tmp_path / "b", seed=1)
+    task = compare(load_run(before), load_run(after)).tasks["aime2024"]
+    scores = [{name: [mean] for name, mean in means(after, "aime2024").items()} for _ in range(2)]
+    first = {row["problem"]: [row["score"]] for row in samples(before, "aime2024")}
+    scores[0] = {name: first.get(name, []) for name in scores[1]}
+    assert task.paired == compare_runs(*scores)
+    assert task.paired.problems == 10 and task.paired.left_out == 2
+
+
+def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
+    before = make_run(tmp_path / "a", change=hostile, skill=0.2, model=HOSTILE)
+    after = make_run(tmp_path / "b", change=hostile, skill=5, seed=3)
+    assert main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
+    path = tmp_path / "out" / "compare.html"
+    assert path.stat().st_size < 600_000
+    page = Page(path.read_text(encoding="utf-8"))
+    assert not any(tag in ("script", "img") or "onerror" in own for tag, own in page.elements)
+
+
+@pytest.mark.parametrize(
+    ("other", "flag", "message"),
+    [
+        ({"entry": {"data_sha256": "f" * 64}}, None, "the runs have different problems (data_sha256"),
+        ({"entry": {"split": "train"}}, None, "the runs have different split"),
+        ({"problems": 11}, None, "the runs have different problems (data_sha256"),
+        ({"entry": {"prompt_sha256": "f" * 64}}, "--allow-prompts", "prompts differ (default and default"),
+        ({"decoding": "recommended"}, "--allow-decoding", "decoding differs: n 1 and 16, do_sample False and True"),
+        ({"entry": {"stop": ["\n"]}}, "--allow-decoding", "decoding differs: stop [] and ['\\n']"),
+        ({"tasks": ["amc"]}, None, "the runs have no task in common"),
+    ],
+)
+def test_runs_that_differ_are_refused_unless_that_is_allowed(tmp_path, capsys, other, flag, message):
+    before, after = make_run(tmp_path / "a"), make_run(tmp_path / "b", **other)
+    out = tmp_path / "out"
+    words = [str(before), str(after), "--output", str(out)]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("compare: ") and message in error and error.count("\n") == 1
+    assert not out.exists()
+    with pytest.raises(BadRun):
+        compare(
+            load_run(before), load_run(after), decoding=flag == "--allow-prompts", prompts=flag == "--allow-decoding"
+        )
+    if flag:
+        assert flag in error
+        assert main([*words, flag]) == 0
+        assert message in (out / "compare.html").read_text().replace("&#39;", "'")
+
+
+def test_versions_that_differ_are_told(tmp_path):
+    before, after = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    results = json.loads((after / "results.json").read_text())
+    results["versions"]["math-verify"] = "0.8.0"
+    (after / "results.json").write_text(json.dumps(results))
+    assert main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
+    assert "Versions differ: math-verify 0.9.0 and 0.8.0." in (tmp_path / "out" / "compare.md").read_text()
+
+
+def test_the_same_run_twice_differs_nowhere(tmp_path, capsys):
+    run = make_run(tmp_path / "a")
+    assert main([str(run), str(run)]) == 0
+    assert "| +0.0 ± 0.0 |" in capsys.readouterr().out
+
+
+def test_a_damaged_run_is_one_line(tmp_path, capsys):
+    run = make_run(tmp_path / "a")
+    (run / "results.json").write_text("{")
+    assert main([str(run), str(run), "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "broken or half-written" in error and error.count("\n") == 1 and not (tmp_path / "out").exists()

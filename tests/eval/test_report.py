@@ -1,0 +1,381 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Reports say what ``results.json`` says, whatever a model wrote, and broken runs are one line."""
+
+import html.parser
+import json
+import random
+import re
+import statistics
+
+import pytest
+from eval_runs import make_run
+
+from eval.finished_run import load_run
+from eval.report import main, write_reports
+from eval.report_model import choose_examples, curves, kind_of
+from eval.report_text import interval, markdown_fence, percent, score, shorten, visible
+from eval.statistics import pass_at_k
+from eval.task_file import load_task
+
+HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m\u202egnp\ud800``` | [x](y)"
+
+
+def hostile(row):
+    """One task full of what a page must survive; each response is of its own kind."""
+    number = int(row["problem"][-3:])
+    row["response"] = HOSTILE + row["response"]
+    row["prompt"] = [{"role": "user", "content": HOSTILE}]
+    row["groups"] = {"contest": HOSTILE[:60]}
+    if number == 1:
+        row["response"] = "<b>" * (5 * 2**20 // 3)
+    if number == 2:
+        row.update(score=None, verdict="error", grader_failure=True, detail=HOSTILE, extracted=HOSTILE)
+    row["gold"] = HOSTILE * 100
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser finds on a page: elements with their attributes, texts, and whether all that opens is closed."""
+
+    VOID = {"meta", "br", "img", "input", "link", "hr"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.rows, self.ids, self.links = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        own = dict(attributes)
+        self.ids += [own["id"]] if "id" in own else []
+        self.links += [own["href"]] if tag == "a" else []
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def math_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("math") / "run"
+    return make_run(
+        folder, ["aime2024", "math500"], decoding="recommended", ks=(4, 16), failed=[("math500/003", 5)], skill=0.4
+    )
+
+
+@pytest.fixture(scope="module")
+def reports(math_run):
+    markdown, page = (path.read_text() for path in write_reports(math_run))
+    return json.loads((math_run / "results.json").read_text()), markdown, Page(page)
+
+
+def markdown_rows(text):
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]
+
+
+def test_every_score_of_the_results_is_in_both_reports(reports):
+    results, markdown, page = reports
+    for cells in (markdown_rows(markdown), page.rows):
+        for own in results["tasks"].values():
+            summary = own["summary"]
+            for name, estimate in summary["scores"].items():
+                numbers = [f"{100 * estimate['value']:.1f} ± {100 * estimate['standard_error']:.1f}"]
+                numbers += [f"{100 * estimate['low']:.1f} to {100 * estimate['high']:.1f}"]
+                counts = [str(estimate["problems"]), str(estimate["left_out"])]
+                assert [name, *numbers, *counts] in cells
+            for parts in summary["groups"].values():
+                for value, estimate in parts.items():
+                    assert [value, score(estimate), interval(estimate), str(estimate["problems"])] in cells
+            assert ["failed responses", str(own["failed_responses"])] in cells
+            assert ["response tokens per second", "123.4"] in cells
+            assert ["responses without an answer", f"{100 * summary['no_answer']:.1f} %"] in cells
+            assert ["median length", f"{summary['tokens']['median']:,}"] in cells
+
+
+def test_the_summary_names_published_numbers_rates_and_failures(reports):
+    results, markdown, page = reports
+    own = results["tasks"]["math500"]
+    summary = own["summary"]
+    mean = summary["scores"]["avg@16"]
+    row = next(row for row in page.rows if row[0] == "MATH-500")
+    assert row in [[cell.replace("\\", "") for cell in cells] for cells in markdown_rows(markdown)]
+    assert row[1:3] == [score(mean), interval(mean)]
+    # The best published single response, as there are no published avg@16.
+    assert row[3] == "79.8 (Qwen2.5-Math-7B-Instruct, accuracy)"
+    assert row[4:] == [
+        "12 x 16",
+        f"{summary['tokens']['mean']:,.1f}",
+        percent(summary["truncated"]),
+        percent(summary["no_answer"]),
+        str(summary["grader_failures"]),
+        "1",
+    ]
+
+
+def test_published_tables_say_what_differs(reports):
+    _, markdown, _ = reports
+    assert "published greedy" in markdown and "16 responses per problem, published 1" in markdown
+    assert "12 problems, published 500" in markdown
+
+
+def test_settings_versions_and_hashes_are_there(reports):
+    results, markdown, page = reports
+    cells = dict(row for row in page.rows if len(row) == 2)
+    assert cells["model.revision"] == "abc123" and cells["versions.math-verify"] == "0.9.0" and cells["seed"] == "0"
+    assert results["tasks"]["aime2024"]["prompt_sha256"] in markdown
+    assert results["tasks"]["math500"]["data_sha256"] in {row[-1] for row in page.rows}
+
+
+def test_a_page_has_no_script_loads_nothing_and_its_links_lead_somewhere(reports):
+    _, _, page = reports
+    policy = next(own["content"] for tag, own in page.elements if own.get("http-equiv") == "Content-Security-Policy")
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert not any(tag in ("script", "img", "link", "iframe", "object") for tag, _ in page.elements)
+    assert sum(tag == "svg" for tag, _ in page.elements) >= 5
+
+
+def test_reports_do_not_depend_on_when_they_are_made(math_run):
+    first = [path.read_bytes() for path in write_reports(math_run)]
+    assert [path.read_bytes() for path in write_reports(math_run)] == first
+
+
+def test_problems_and_lengths_are_those_of_the_samples(math_run, reports):
+    _, _, page = reports
+    rows = [json.loads(line) for line in (math_run / "aime2024" / "samples.jsonl").read_text().splitlines()]
+    for problem in {row["problem"] for row in rows}:
+        own = [row for row in rows if row["problem"] == problem]
+        mean = statistics.fmean(row["score"] for row in own)
+        cells = [f"{100 * mean:.1f}", "16", f"{statistics.fmean(row['tokens'] for row in own):,.1f}"]
+        assert [f"{problem} ({own[0]['groups']['contest']})", *cells] in [row[:4] for row in page.rows]
+    right = [row["tokens"] for row in rows if row["score"] == 1]
+    assert ["right", str(len(right)), f"{statistics.fmean(right):,.1f}"] in [row[:3] for row in page.rows]
+
+
+def test_curves_are_the_runs_points_and_unbiased_pass_at_powers_of_two(math_run):
+    task = load_run(math_run).tasks["math500"]
+    found = curves(task)
+    assert [k for k, _ in found["pass@k"]] == [1, 2, 4, 8, 16]
+    assert dict(found["pass@k"])[16] == task.entry["summary"]["scores"]["pass@16"]
+    scores = [[row.score for row in rows] for rows in task.problems.values()]
+    padded = [own + [None] * (16 - len(own)) for own in scores]
+    assert dict(found["pass@k"])[2]["value"] == pass_at_k(padded, 2).value
+    assert [k for k, _ in found["maj@k"]] == [1, 4, 16]
+
+
+def test_examples_are_of_every_kind_and_of_different_problems(tmp_path):
+    def change(row):
+        if row["sample"] == 0:
+            row.update(score=None, verdict="timeout", grader_failure=True)
+
+    task = load_run(make_run(tmp_path / "run", decoding="recommended", change=change)).tasks["aime2024"]
+    examples = choose_examples(task)
+    assert set(examples) == {"right", "wrong", "truncated", "ungraded"}
+    for kind, own in examples.items():
+        assert len({example.row.problem for example in own}) == len(own) == 3
+        assert all(kind_of(example.row) == kind for example in own)
+        assert all(example.response == task.texts(example.row)["response"] for example in own)
+
+
+def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
+    run = make_run(tmp_path / "run", change=hostile, model="<script>alert(3)</script>\x00")
+    markdown, path = write_reports(run)
+    assert path.stat().st_size < 400_000 and markdown.stat().st_size < 100_000
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert not any(tag in ("script", "img") or "onerror" in own for tag, own in page.elements)
+    assert "characters left out" in text and "⟨U+202E⟩" in text and "⟨U+D800⟩" in text and "␀␛" in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text)
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", markdown.read_text(encoding="utf-8"))
+    assert "<script" not in outside and "<img" not in outside
+
+
+def test_a_fence_is_longer_than_any_in_the_text():
+    lines = markdown_fence("a\n`````\nb")
+    assert lines[0] == "``````text" and lines[2] == "``````"
+
+
+def test_what_is_cut_and_what_is_kept():
+    text = "".join(random.Random(0).choices("abc ", k=10_000))
+    cut = shorten(text, 900)
+    assert cut.startswith(text[:600]) and cut.endswith(text[-300:]) and "9,100 characters left out" in cut
+    assert shorten(text, 10_000) == text
+    assert visible("a\tb\nc") == "a\tb\nc" and visible("\x7f\u200b\udfff") == "⟨U+007F⟩⟨U+200B⟩⟨U+DFFF⟩"
+
+
+def test_a_run_in_which_nothing_could_be_judged(tmp_path):
+    def change(row):
+        row.update(score=None, verdict="error", grader_failure=True)
+
+    markdown, _ = write_reports(make_run(tmp_path / "run", change=change, problems=3))
+    assert "| avg@1 | – | – | 0 | 3 |" in markdown.read_text()
+
+
+def test_tasks_of_choice_have_their_f1_and_tasks_of_code_no_votes(tmp_path):
+    choice = make_run(tmp_path / "choice", ["redditnli"], decoding="greedy", problems=9)
+    macro_f1 = json.loads((choice / "results.json").read_text())["tasks"]["redditnli"]["choice"]["macro_f1"]
+    assert f"| macro f1, % | {percent(macro_f1)} |" in write_reports(choice)[0].read_text()
+    code = make_run(tmp_path / "code", ["leetcode"], decoding="recommended", n=2, ks=(2,), problems=5)
+    text = write_reports(code)[0].read_text()
+    assert "### pass@k" in text and "maj@" not in text and "### By difficulty" in text
+
+
+def test_the_papers_table_has_the_published_columns_and_an_average_with_its_error(tmp_path, capsys):
+    tasks = ["aime2024", "amc", "math500", "minerva_math", "olympiadbench"]
+    whole = make_run(tmp_path / "whole", tasks, problems=30)
+    part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
+    out = tmp_path / "out"
+    assert main([str(whole), str(part), "--table", "prime", "--output", str(out)]) == 0
+    rows = markdown_rows((out / "table_prime.md").read_text())
+    head, average = rows[0], rows[-1]
+    assert head[1:3] == ["whole", "part"] and head[-1] == "Eurus-2-7B-PRIME"
+    scores = [own["summary"]["scores"]["avg@1"] for own in load_run(whole).results["tasks"].values()]
+    error = sum(own["standard_error"] ** 2 for own in scores) ** 0.5 / 5
+    assert average[1] == f"{100 * statistics.fmean(own['value'] for own in scores):.1f} ± {100 * error:.1f}"
+    # The published average of the five, as the README of PRIME gives it; the run with two tasks has none.
+    assert average[2] == "–" and average[-1] == "48.9"
+    published = load_task("aime2024").references[0].values
+    assert rows[2][3:] == [f"{value:.1f}" for value in published.values()]
+    notes = (out / "table_prime.md").read_text()
+    assert "part: 16 responses per problem, published 1." in notes
+    assert "whole: AMC 2022-2023: 30 problems, published 83;" in notes
+    assert Page((out / "table_prime.html").read_text()).rows[1] == [cell.replace("\\", "") for cell in rows[2]]
+
+
+def test_the_table_of_pspo(tmp_path, capsys):
+    tasks = ["awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa"]
+    run = make_run(tmp_path / "run", tasks, decoding="greedy")
+    assert main([str(run), "--table", "pspo"]) == 0
+    out = capsys.readouterr().out
+    micro = load_run(run).results["tasks"]["qqa"]["choice"]["micro_f1"]
+    row = next(row for row in markdown_rows(out) if row[0] == "QQA")
+    assert row[1].startswith(f"{100 * micro:.1f} ± ") and row[-1] == "54.7"
+    assert "greedy, published 5 beams sampled at temperature 1" in out.replace("\\", "")
+
+
+def test_several_runs_have_their_own_reports_and_one_table(tmp_path, capsys):
+    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate(("first", "second"))]
+    out = tmp_path / "out"
+    assert main([*map(str, runs), "--output", str(out)]) == 0
+    assert {str(path.relative_to(out)) for path in out.rglob("*.*")} == {
+        *(f"{name}/report.{kind}" for name in ("first", "second") for kind in ("md", "html")),
+        "runs.md",
+        "runs.html",
+    }
+    means = [load_run(run).tasks["aime2024"].entry["summary"]["scores"]["avg@1"] for run in runs]
+    assert ["AIME 2024", *map(score, means)] in markdown_rows((out / "runs.md").read_text())
+    assert not (runs[0] / "report.md").exists()
+
+
+def _cut(folder):
+    path = folder / "results.json"
+    path.write_text(path.read_text()[:-40])
+
+
+def _samples(change):
+    def apply(folder):
+        path = folder / "aime2024" / "samples.jsonl"
+        path.write_text(change(path.read_text().splitlines(keepends=True)))
+
+    return apply
+
+
+def _results(change):
+    def apply(folder):
+        path = folder / "results.json"
+        results = json.loads(path.read_text())
+        change(results)
+        path.write_text(json.dumps(results))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "results.json").unlink(), "the run is not finished; start it again and it goes on"),
+        (_cut, "results.json is broken or half-written"),
+        (lambda folder: (folder / "timing.json").write_text("{"), "timing.json is broken or half-written"),
+        (_results(lambda own: own.update(format=2)), "has format 2, this version reads 1"),
+        (_results(lambda own: own["tasks"].clear()), "has no finished task"),
+        (_results(lambda own: own["tasks"]["aime2024"].pop("decoding")), "tasks.aime2024 has no 'decoding'"),
+        (_results(lambda own: own.update(seed="one")), "seed has the wrong type, str"),
+        (
+            _results(lambda own: own["tasks"]["aime2024"]["summary"]["scores"]["avg@1"].pop("low")),
+            "summary.scores.avg@1 has no 'low'",
+        ),
+        (lambda folder: (folder / "aime2024" / "samples.jsonl").unlink(), "samples.jsonl does not exist"),
+        (_samples(lambda lines: "".join(lines)[:-30]), "samples.jsonl line 12 is broken or half-written"),
+        (_samples(lambda lines: "".join(lines[:-1])), "has 11 lines for 11 responses, results.json says 12"),
+        (_samples(lambda lines: "".join([*lines[:-1], lines[0]])), "has 12 lines for 11 responses"),
+        (_samples(lambda lines: "".join(lines).replace("1.0", "0.0")), "has a mean score of 0.0, results.json says"),
+        (
+            _samples(lambda lines: "".join(lines).replace('"score": 1.0', '"score": 7')),
+            "score must be in [0, 1], got 7",
+        ),
+        (_samples(lambda lines: "".join(lines).replace('"score": 1.0', '"score": NaN')), "NaN is no JSON number"),
+        (_samples(lambda lines: "[]\n" + "".join(lines)), "line 1 is a list, not an object"),
+    ],
+)
+def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, damage, message):
+    run = make_run(tmp_path / "run")
+    (run / "report.md").write_text("mine")
+    damage(run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert main([str(run)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("report: ") and error.count("\n") == 1
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_other_mistakes_are_one_line(tmp_path, capsys):
+    run, other = make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run")
+    (tmp_path / "file").write_text("")
+    for words, message in (
+        ([str(tmp_path / "none")], "has no results.json: give the --output of eval.run"),
+        ([str(run), str(other)], "two runs have a folder of the name 'run'"),
+        ([str(run), "--output", str(tmp_path / "file")], "is a file; give a folder"),
+    ):
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_an_unfinished_task_is_named(tmp_path):
+    run = make_run(tmp_path / "run")
+    (run / "amc").mkdir()
+    (run / "amc" / "responses.jsonl").write_text("")
+    markdown, page = (path.read_text() for path in write_reports(run))
+    assert "Not finished, and not in this report: amc." in markdown and "not in this report: amc." in page
+
+
+def test_a_run_that_was_only_graded_again_has_no_speed_and_says_with_what(tmp_path):
+    run = make_run(tmp_path / "run", speed=None)
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps({**results, "regraded_with": {"math-verify": "0.9.1"}}))
+    text = write_reports(run)[0].read_text()
+    assert "response tokens per second" not in text and "| regraded\\_with.math-verify | 0.9.1 |" in text

@@ -1,0 +1,210 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Runs that were interrupted, anywhere, and folders that hold something else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_tasks import (
+    ROWS,
+    ScriptedBackend,
+    bytes_of,
+    last_message,
+    lines_of,
+    results_of,
+    run,
+    some_answer,
+    write_tasks,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_run_killed_in_the_middle_goes_on_and_leaves_the_same_bytes(tasks, whole, tmp_path):
+    out = tmp_path / "out"
+    words = [*tasks, "--decoding", "several", "--output", str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])}
+    command = [sys.executable, str(Path(__file__).with_name("small_tasks.py")), *words]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    path = out / "sums" / "responses.jsonl"
+    deadline = time.monotonic() + 120
+    while not path.exists() or path.read_bytes().count(b"\n") < 7:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {(row["problem"], row["sample"]): row for row in lines_of(path)}
+    assert 7 <= len(done) < 48 and not (out / "results.json").exists()
+    backend = ScriptedBackend()
+    assert run(*words, backend=backend) == 0
+    assert len(backend.asked) == sum(4 * len(rows) for rows in ROWS.values()) - len(done)
+    assert {row["seed"] for row in done.values()}.isdisjoint(seed for _, seed in backend.asked)
+    assert bytes_of(out) == bytes_of(whole)
+
+
+@pytest.mark.parametrize("cut", [1, 40])
+def test_a_line_that_was_cut_off_is_dropped_wherever_the_kill_came(tasks, whole, tmp_path, cut):
+    out = tmp_path / "out"
+    words = [*tasks, "--decoding", "several", "--output", out]
+    assert run(*words) == 0
+    for name in ("responses", "samples"):
+        path = out / "sums" / f"{name}.jsonl"
+        lines = (whole / "sums" / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[5:9]) + lines[2][:-cut])
+    backend = ScriptedBackend()
+    assert run(*words, backend=backend) == 0
+    assert len([prompt for prompt, _ in backend.asked if "Box it" in last_message(prompt)]) == 44
+    assert (out / "sums" / "samples.jsonl").read_bytes() == (whole / "sums" / "samples.jsonl").read_bytes()
+
+
+def test_a_finished_run_asks_nothing_and_changes_nothing(tasks, whole):
+    before, backend = bytes_of(whole), ScriptedBackend()
+    assert run(*tasks, "--decoding", "several", "--output", whole, backend=backend) == 0
+    assert backend.asked == [] and bytes_of(whole) == before
+
+
+def test_a_backend_that_dies_leaves_what_was_finished(tasks, whole, tmp_path, capsys):
+    words = [*tasks, "--decoding", "several", "--output", tmp_path / "out"]
+    assert run(*words, backend=ScriptedBackend(die_after=60)) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "eval.run: the device is gone"
+    backend = ScriptedBackend()
+    assert run(*words, backend=backend) == 0
+    assert len(backend.asked) == 100 - 60
+    assert bytes_of(tmp_path / "out") == bytes_of(whole)
+
+
+def test_failed_responses_are_kept_apart_and_tried_again(tasks, whole, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [*tasks, "--decoding", "several", "--output", out]
+    down = ScriptedBackend(lambda request: None if request.seed % 3 == 0 else some_answer(request))
+    assert run(*words, backend=down) == 1
+    failed = lines_of(out / "sums" / "failed.jsonl")
+    task = results_of(out)["tasks"]["sums"]
+    assert task["failed_responses"] == len(failed) > 0 and failed[0]["detail"] == "the server is down"
+    assert task["summary"]["grader_failures"] == 0
+    assert (
+        len(lines_of(out / "sums" / "responses.jsonl")) == 48 - len(failed) == len(lines_of(out / "sums/samples.jsonl"))
+    )
+    assert f"sums: {len(failed)} responses FAILED and are in no mean" in capsys.readouterr().out
+    backend = ScriptedBackend()
+    assert run(*words, backend=backend) == 0
+    assert len(backend.asked) == sum(seed % 3 == 0 for _, seed in down.asked)
+    assert bytes_of(out) == bytes_of(whole) and not (out / "sums" / "failed.jsonl").exists()
+
+
+def test_a_server_that_is_down_from_the_start_is_no_score(tasks, tmp_path, capsys):
+    assert run(*tasks, "--output", tmp_path / "out", backend=ScriptedBackend(lambda request: None)) == 1
+    task = results_of(tmp_path / "out")["tasks"]["parity"]
+    assert task["summary"]["scores"] == {"avg@1": None} and task["choice"] is None
+    assert "parity     accuracy  -" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "backend", "message"),
+    [
+        (["--seed", "1"], {}, "holds a run with seed 0, now it is 1; choose another --output"),
+        (["--limit", "2"], {}, "holds a run with settings.limit null, now it is 2"),
+        (["--temperature", "0.5"], {}, "holds a run with settings.changed.temperature null, now it is 0.5"),
+        (["--system-prompt", "none"], {}, 'with settings.system_prompt "default", now it is "none"'),
+        ([], {"name": "other"}, 'with model.model "scripted", now it is "other"'),
+    ],
+)
+def test_another_run_is_refused_in_the_folder(tasks, whole, capsys, words, backend, message):
+    before, asked = bytes_of(whole), ScriptedBackend(**backend)
+    assert run(*tasks, "--decoding", "several", "--output", whole, *words, backend=asked) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.startswith("eval.run: ") and said.count("\n") == 1
+    assert bytes_of(whole) == before and asked.asked == []
+
+
+def test_other_data_or_another_prompt_are_another_run(folder, tmp_path, capsys):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    words = [*write_tasks(mine), "--output", out]
+    assert run(*words) == 0
+    rows = [{**row, "answer": 7} for row in ROWS["sums"]]
+    (mine / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(*words) == 2
+    assert "holds a run with tasks.sums.data_sha256" in capsys.readouterr().err
+    write_tasks(mine)
+    (mine / "sums.yaml").write_text((mine / "sums.yaml").read_text().replace("Box it", "Put it in a box"))
+    assert run(*words) == 2
+    assert "holds a run with tasks.sums.prompt_sha256" in capsys.readouterr().err
+
+
+LINE = {
+    "problem": "s0",
+    "sample": 0,
+    "seed": 5,
+    "text": "",
+    "tokens": 1,
+    "prompt_tokens": 1,
+    "finish": "stop",
+    "detail": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"problem": "s0", "sam', "line 1 is broken (Unterminated string"),
+        (b"[]", "line 1 is broken (not an object of problem, sample, seed, text"),
+        (json.dumps({**LINE, "tokens": "1"}).encode(), "line 1 is broken (not an object of"),
+        (json.dumps({**LINE, "problem": "x"}).encode(), "line 1 belongs to no response of this run (x, 0)"),
+        (json.dumps(LINE).encode(), "this run did not make the response to s0 (0)"),
+        (json.dumps(LINE).encode() + b"\n" + json.dumps(LINE).encode(), "line 2 is there a second time (s0, 0)"),
+    ],
+)
+def test_a_broken_line_that_was_not_cut_off_stops_the_run(tasks, tmp_path, capsys, line, message):
+    out = tmp_path / "out"
+    words = [*tasks, "--output", out]
+    assert run(*words, backend=ScriptedBackend(die_after=3)) == 2
+    path = out / "sums" / "responses.jsonl"
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    before = path.read_bytes()
+    capsys.readouterr()
+    backend = ScriptedBackend()
+    assert run(*words, backend=backend) == 2
+    said = capsys.readouterr().err
+    assert message in said and str(path) in said and said.count("\n") == 1
+    assert path.read_bytes() == before and backend.asked == []
+
+
+@pytest.mark.parametrize("name", ["settings.json", "results.json"])
+def test_a_broken_result_file_stops_the_run(tasks, tmp_path, capsys, name):
+    words = [*tasks, "--limit", "1", "--output", tmp_path]
+    assert run(*words) == 0
+    (tmp_path / name).write_text('{"format": ')
+    capsys.readouterr()
+    assert run(*words) == 2
+    said = capsys.readouterr().err
+    assert f"{name} is broken" in said and said.count("\n") == 1
+    assert (tmp_path / name).read_text() == '{"format": '
+
+
+def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
+    inner = []
+
+    def answer(request):
+        if not inner:
+            inner.append(run(*tasks, "--output", tmp_path))
+        return "x"
+
+    assert run(*tasks, "--output", tmp_path, backend=ScriptedBackend(answer)) == 0
+    assert inner == [2] and "another process is at work in" in capsys.readouterr().err

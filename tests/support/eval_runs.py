@@ -1,0 +1,166 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Makes folders such as ``python -m eval.run`` leaves, with numbers from ``eval.summary``."""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from eval.choice_metrics import METRICS
+from eval.majority import same_text
+from eval.summary import Graded, Sample, summarize
+from eval.task_file import load_task
+from prime_ext.files import write_json, write_json_lines
+
+Row = dict[str, Any]
+
+
+def make_run(
+    folder: Path,
+    tasks: Sequence[str] = ("aime2024",),
+    *,
+    model: str = "some/model",
+    seed: int = 0,
+    skill: float = 0.5,
+    problems: int = 12,
+    decoding: str = "paper",
+    n: int | None = None,
+    ks: Sequence[int] = (),
+    change: Callable[[Row], None] = lambda row: None,
+    failed: Sequence[tuple[str, int]] = (),
+    entry: Mapping[str, Any] | None = None,
+    speed: float | None = 123.4,
+) -> Path:
+    """A finished run.
+
+    Args:
+        folder: where it goes.
+        tasks: names of task files.
+        model: its name.
+        seed: of the made-up responses.
+        skill: how often responses are right, in the mean.
+        problems: of each task.
+        decoding: name in the task file.
+        n: responses per problem; None for the decoding's.
+        ks: the k of pass@k and maj@k.
+        change: is given every line of ``samples.jsonl`` and may change it before numbers are made from it.
+        failed: problems and numbers of responses that failed.
+        entry: overrides of what ``results.json`` says of every task.
+        speed: response tokens per second; None for a run that generated nothing.
+    """
+    results: Row = {
+        "format": 1,
+        "model": {"backend": "transformers", "model": model, "revision": "abc123", "dtype": "float32"},
+        "versions": {"python": "3.11.7", "transformers": "5.5.3", "math-verify": "0.9.0"},
+        "seed": seed,
+        "settings": {"tasks": list(tasks), "limit": None, "decoding": decoding, "stop": []},
+        "tasks": {},
+    }
+    for name in tasks:
+        results["tasks"][name] = _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed)
+        results["tasks"][name] |= entry or {}
+    write_json(folder / "settings.json", results["settings"])
+    write_json(folder / "results.json", results)
+    seconds = {"generation": 61.5, "grading": 2.25}
+    timing = {name: {"seconds": seconds, "response_tokens_per_second": speed} for name in tasks}
+    write_json(folder / "timing.json", {"tasks": timing})
+    return folder
+
+
+def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) -> Row:
+    task = load_task(name)
+    chosen = asdict(task.decoding[decoding]) | ({} if n is None else {"n": n})
+    chance = random.Random(f"{seed} {name}")
+    levels = random.Random(name)
+    rows, graded = [], []
+    for number in range(problems):
+        problem = f"{name}/{number:03d}"
+        groups = {key: str(levels.randrange(1, 5)) for key in task.groups}
+        difficulty = levels.betavariate(1.2, 1.2)
+        gold = "1" if task.grader == "choice" else str(levels.randrange(100))
+        own = []
+        for sample in range(chosen["n"]):
+            row = _row(chance, problem, sample, groups, gold, skill / (skill + difficulty), chosen["max_new_tokens"])
+            change(row)
+            if (problem, sample) in failed:
+                own.append(Sample(None, None, 0, False, failed=True))
+                continue
+            rows.append(row)
+            own.append(Sample(row["score"], row["extracted"], row["tokens"], row["truncated"]))
+        graded.append(Graded(problem, own, groups))
+    write_json_lines(folder / name / "samples.jsonl", rows)
+    write_json_lines(folder / name / "responses.jsonl", [_response(row) for row in rows])
+    choice = None
+    if task.grader == "choice":
+        answers = [None if row["extracted"] is None else int(row["extracted"]) for row in rows]
+        choice = {key: metric(answers, [int(row["gold"]) for row in rows]) for key, metric in METRICS.items()}
+    return {
+        "title": task.title,
+        "grader": task.grader,
+        "split": "test",
+        "prompt": "default",
+        "prompt_sha256": _digest([name, "prompts"]),
+        "data_sha256": _digest([name, "data", problems]),
+        "decoding": {"name": decoding, **chosen},
+        "stop": [],
+        "metrics": list(task.metrics),
+        "summary": summarize(graded, ks, None if task.grader == "code" else same_text),
+        "choice": choice,
+        "failed_responses": len([key for key in failed if key[0].startswith(f"{name}/")]),
+        "references": [asdict(reference) for reference in task.references],
+        "notes": task.notes,
+    }
+
+
+def _row(chance, problem, sample, groups, gold, ease, longest) -> Row:
+    right = chance.random() < ease
+    truncated = not right and chance.random() < 0.2
+    answer = gold if right else None if truncated else str(int(gold) + 1)
+    tokens = longest if truncated else int(chance.lognormvariate(6 if right else 6.4, 0.5)) % longest + 1
+    end = "" if truncated else f" So the answer is \\boxed{{{answer}}}."
+    return {
+        "problem": problem,
+        "sample": sample,
+        "groups": groups,
+        "prompt": [{"role": "user", "content": f"Solve problem {problem}.\nGive the answer in a box."}],
+        "response": "\n".join(f"Step {k}: we add {chance.randrange(100)}." for k in range(tokens // 12)) + end,
+        "gold": gold,
+        "verdict": "correct" if right else "no_answer" if truncated else "wrong",
+        "score": float(right),
+        "extracted": answer,
+        "grader_failure": False,
+        "detail": "",
+        "tokens": tokens,
+        "prompt_tokens": 42,
+        "truncated": truncated,
+    }
+
+
+def _response(row: Row) -> Row:
+    kept = {key: row[key] for key in ("problem", "sample", "tokens", "prompt_tokens")}
+    return {
+        **kept,
+        "seed": 1,
+        "text": row["response"],
+        "finish": "length" if row["truncated"] else "stop",
+        "detail": "",
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -1,0 +1,212 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""HumanEval+ and MBPP+: agreement with the reference solution, by EvalPlus' rules, in the sandbox."""
+
+import json
+
+import pytest
+
+from prime_ext.verifiers.code import CodeVerifier, MalformedTests, evalplus_oracle, parse_test_cases
+from prime_ext.verifiers.code.evalplus_oracle import agree, shape_of, shaped
+
+ROW = {
+    "task_id": "HumanEval/9000",
+    "prompt": 'def twice(values):\n    """Every value twice."""\n',
+    "entry_point": "twice",
+    "canonical_solution": "    return [2 * value for value in values]\n",
+    "base_input": [[[1, 2]]],
+    "plus_input": [[[]], [[0.1]]],
+    "atol": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "atol", "right"),
+    [
+        (1, 1.0, 0, True),
+        ([1, 2], (1, 2), 0, False),
+        # Floats have a tolerance of a millionth even where the problem has none, and of their type and length only.
+        (0.3, 0.1 + 0.2, 0, True),
+        (0.3001, 0.1 + 0.2, 0, False),
+        (3, 3.0000001, 0, False),
+        ([0.1, 0.2], [0.1, 0.2 + 1e-8], 0, True),
+        ([0.1], [0.1, 0.2], 0, False),
+        ((0.1, 0.2), [0.1, 0.2 + 1e-8], 0, False),
+        # A list that holds anything but floats is exact.
+        ([0.3, "a"], [0.1 + 0.2, "a"], 0, False),
+        (10.005, 10.0, 1e-2, True),
+        ([[10.005]], [[10.0]], 1e-2, True),
+        ({"a": 10.005}, {"a": 10.0}, 1e-2, False),
+        ("a", "b", 1e-2, False),
+        (1 + 1e-9j, 1 + 0j, 1e-6, True),
+        (float("nan"), float("nan"), 0, False),
+        (None, 1.0, 0, False),
+    ],
+)
+def test_outputs_agree_by_the_rules_of_evalplus(output, expected, atol, right):
+    assert agree(False, "f", [], output, expected, atol) is right
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "arguments", "output", "expected", "right"),
+    [
+        ("similar_elements", [], [2, 1, 1], (1, 2), True),
+        ("similar_elements", [], [2], (1, 2), False),
+        ("check_str", [], "a match", "another", True),
+        ("check_str", [], None, "a match", False),
+        ("check_str", [], False, None, True),
+        ("are_equivalent", [1, 2], True, False, True),
+        ("sum_div", [3], 0, 1, True),
+        ("sum_div", [3], 2, 1, False),
+        ("digit_distance_nums", [1, 29], 10, 0, True),
+        ("surface_Area", [3, 4], 35, 33, True),
+        ("surface_Area", [3, 4], 34, 33, False),
+    ],
+)
+def test_problems_of_mbpp_with_rules_of_their_own(entry_point, arguments, output, expected, right):
+    assert agree(True, entry_point, arguments, output, expected, 0) == right
+    # Elsewhere the same names mean nothing.
+    assert not agree(False, entry_point, arguments, output, expected, 0)
+
+
+def test_a_root_is_right_where_the_polynomial_is_zero():
+    assert agree(False, "find_zero", [[1, 2]], -0.50001, None, 1e-4)
+    assert not agree(False, "find_zero", [[1, 2]], -0.6, -0.5, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "wanted"),
+    [
+        (1, [[1], 2], [[1], 2]),
+        (2, [[1], [2]], [(1,), (2,)]),
+        (63, [[[1, 2], [3]]], [[(1, 2), (3,)]]),
+        (106, [[1], [2, 3]], [[1], (2, 3)]),
+        (115, [[[1, 1], [], 3]], [[{1}, {}, {}]]),
+        (124, ["1.5", "2+1j"], [1.5, 2 + 1j]),
+        (252, ["3j"], [3j]),
+        (259, [[[1], [2]]], [((1,), (2,))]),
+        (278, [[1, [2, 3]]], [(1, (2, 3))]),
+        (307, [[1, []], 2, 50], [(1, []), 2, 50]),
+        (580, [[1, [2, [3]]]], [(1, (2, (3,)))]),
+        (722, [{"a": [1, 2]}, 3, 4], [{"a": (1, 2)}, 3, 4]),
+    ],
+)
+def test_arguments_have_the_types_that_json_cannot_hold(number, arguments, wanted):
+    found = shaped(arguments, shape_of(f"Mbpp/{number}"))
+    assert found == wanted and repr(found) == repr(wanted)
+    assert shape_of(f"HumanEval/{number}") == ""
+
+
+def test_no_problem_has_two_shapes():
+    numbers = [number for group in evalplus_oracle.SHAPES.values() for number in group]
+    assert len(numbers) == len(set(numbers)) == 62
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task_id": 3}, "task_id must be a text"),
+        ({"entry_point": "f g"}, "entry_point 'f g' is no name"),
+        ({"base_input": [1]}, "base_input must be a list of lists of arguments"),
+        ({"plus_input": {}}, "plus_input must be a list of lists of arguments"),
+        ({"atol": -1}, "atol must be a number of at least 0, got -1"),
+        ({"atol": None}, "atol must be a number of at least 0, got None"),
+        ({"base_input": [], "plus_input": []}, "there is no test"),
+        ({"prompt": "def f(:"}, "the prompt is no Python"),
+    ],
+)
+def test_rows_that_are_not_of_evalplus_are_refused(change, message):
+    with pytest.raises(MalformedTests, match=message):
+        parse_test_cases({**ROW, **change})
+
+
+def test_the_base_tests_may_stand_alone():
+    row = {key: value for key, value in ROW.items() if key != "plus_input"}
+    assert parse_test_cases(json.dumps(row)).tests.parts == (("base", 1),)
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    return CodeVerifier(require_fence=False)
+
+
+def solved(verifier, program, **change):
+    return verifier.verify_program(program, {**ROW, **change})
+
+
+def test_a_program_may_complete_the_prompt_and_may_change_its_arguments(verifier):
+    program = "def twice(values):\n    for i in range(len(values)):\n        values[i] += values[i]\n    return values"
+    verdict = solved(verifier, program)
+    assert verdict.correct and verdict.parts == {"base": 1.0, "plus": 1.0}
+    assert verdict.detail == "3 of 3 tests passed"
+
+
+def test_the_reference_solution_is_out_of_reach(verifier):
+    """Neither its source nor its outputs are in the program's process."""
+    program = (
+        "import gc\n"
+        "def twice(values):\n"
+        "    found = [o for o in gc.get_objects() if isinstance(o, dict) and '_evalplus_check' in o]\n"
+        "    return 'found' if found or '_evalplus' in globals() else [value + value for value in values]"
+    )
+    assert solved(verifier, program).correct
+
+
+def test_a_reference_solution_that_fails_is_the_graders_fault(verifier):
+    verdict = solved(verifier, "def twice(values): return []", canonical_solution="    return 1 / 0\n")
+    assert verdict.grader_failure and "ZeroDivisionError" in verdict.detail and not verdict.parts
+
+
+def test_a_function_may_bear_a_name_of_the_oracle(verifier):
+    row = {
+        **ROW,
+        "prompt": '"""Add one."""\n',
+        "canonical_solution": "def agree(x):\n    return x + 1\n",
+        "entry_point": "agree",
+        "base_input": [[1]],
+        "plus_input": [[2]],
+    }
+    assert verifier.verify_program("def agree(x): return x + 1", row).correct
+    assert not verifier.verify_program("def agree(*x): return True", row).correct
+
+
+def test_an_endless_program_fails_both_parts_or_the_part_in_which_it_does_not_end(verifier):
+    short = verifier.with_limits(seconds=1.0)
+    endless = "def twice(values):\n    while not values: pass\n    return [2 * value for value in values]"
+    verdict = solved(short, endless)
+    assert verdict.outcome == "timeout" and verdict.parts == {"base": 1.0, "plus": 0.0}
+    assert verifier.with_limits() is verifier
+    with pytest.raises(ValueError, match="seconds_per_problem=0 must be a number > 0"):
+        verifier.with_limits(seconds_per_problem=0)
+
+
+def test_fractions_and_parts_are_told_apart(verifier):
+    verdict = verifier.verify_program("def twice(values): return values and [2 * values[0], 4]", ROW, reward="fraction")
+    assert verdict.score == pytest.approx(2 / 3) and verdict.parts == {"base": 1.0, "plus": 0.0}
+
+
+LEETCODE = {"test": "assert Solution().double(2) == 4\nassert Solution().double(0) == 0"}
+
+
+@pytest.mark.parametrize(
+    ("program", "right"),
+    [
+        ("class Solution:\n    def double(self, x):\n        return 2 * x", True),
+        ("def double(self, x):\n    return 2 * x", True),
+        ("def double(self, x):\n    return 3 * x", False),
+    ],
+)
+def test_a_method_without_its_class_is_put_into_it(verifier, program, right):
+    """As the evaluation of PRIME does with LeetCode's."""
+    assert verifier.verify_program(program, LEETCODE).correct is right

@@ -1,0 +1,120 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""LiveCodeBench's rows: public and private tests, and pickles that are read without being run."""
+
+import base64
+import json
+import pickle
+import zlib
+
+import pytest
+
+from prime_ext.verifiers.code import MalformedTests, livecodebench, parse_test_cases
+from prime_ext.verifiers.code.livecodebench import UnreadableRow, pickled_text
+from prime_ext.verifiers.code.problems import CallProblem, StdinProblem
+
+STDIN = {"input": "1 2\n", "output": "3\n", "testtype": "stdin"}
+CALL = {"input": "[1, 2]\n3", "output": "6", "testtype": "functional"}
+
+
+def packed(value, protocol=4):
+    return base64.b64encode(zlib.compress(pickle.dumps(value, protocol=protocol))).decode()
+
+
+def row(public, private, name=""):
+    return {
+        "public_test_cases": json.dumps(public),
+        "private_test_cases": private if isinstance(private, str) else packed(json.dumps(private)),
+        "metadata": json.dumps({"func_name": name} if name else {}),
+    }
+
+
+def test_public_tests_come_before_private_ones():
+    problem = parse_test_cases(json.dumps(row([STDIN], [{**STDIN, "input": "5 6\n"}])))
+    assert isinstance(problem, StdinProblem) and [test.stdin for test in problem.tests] == ["1 2\n", "5 6\n"]
+
+
+def test_a_function_is_called_with_a_value_per_line():
+    problem = parse_test_cases(row([CALL], [CALL], "total"))
+    assert isinstance(problem, CallProblem) and problem.function == "total"
+    assert problem.tests[1].arguments == ([1, 2], 3) and problem.tests[1].expected == (6,)
+
+
+def test_private_tests_may_be_plain_json():
+    assert parse_test_cases(row([STDIN], json.dumps([STDIN, STDIN]))) == parse_test_cases(row([STDIN], [STDIN, STDIN]))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("text", ["", "a", "ä\n" * 300, "x" * 70_000])
+def test_a_pickled_text_is_read_whatever_the_protocol(protocol, text):
+    assert pickled_text(pickle.dumps(text, protocol=protocol)) == text
+
+
+class Opens:
+    """What it leaves behind would show that it ran."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_that_would_run_something_is_refused_and_does_not(tmp_path, protocol):
+    hostile = pickle.dumps(Opens(str(tmp_path / "ran")), protocol=protocol)
+    with pytest.raises(UnreadableRow, match="not just a text|more than a text"):
+        pickled_text(hostile)
+    with pytest.raises(MalformedTests, match="the pickle of private_test_cases holds"):
+        parse_test_cases(row([STDIN], base64.b64encode(zlib.compress(hostile)).decode()))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [["[]"], {"a": "b"}, b"[]", 3, None, ("a", "b"), ["a"] * 100])
+def test_a_pickle_of_anything_but_a_text_is_refused(value):
+    with pytest.raises(UnreadableRow, match="the pickle of private_test_cases holds"):
+        pickled_text(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"no pickle", pickle.dumps("a")[:-1], pickle.dumps("abc")[:-4]])
+def test_what_is_no_whole_pickle_is_refused(data):
+    with pytest.raises(UnreadableRow):
+        pickled_text(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"public_test_cases": "["}, "public_test_cases is no JSON"),
+        ({"public_test_cases": "{}"}, "public_test_cases must be a list of tests, got dict"),
+        ({"public_test_cases": '[{"input": "1"}]'}, "public_test_cases: test 1 has no input and output that are texts"),
+        ({"private_test_cases": None}, "private_test_cases must be a text, got NoneType"),
+        ({"private_test_cases": "%%%"}, "private_test_cases is neither JSON nor packed"),
+        ({"private_test_cases": base64.b64encode(b"abc").decode()}, "private_test_cases is neither JSON nor packed"),
+        ({"private_test_cases": packed("no JSON")}, "private_test_cases is no JSON"),
+        ({"metadata": "{"}, "metadata is no JSON"),
+        ({"metadata": '{"func_name": "f"}'}, "a test is 'stdin', but metadata has calls of f"),
+        ({"public_test_cases": json.dumps([CALL])}, "a test is 'functional', but metadata has no func_name"),
+        ({"public_test_cases": "[]", "private_test_cases": "[]"}, "there is no test"),
+    ],
+)
+def test_rows_that_are_not_of_livecodebench_are_refused(change, message):
+    with pytest.raises(MalformedTests, match=message):
+        parse_test_cases({**row([STDIN], [STDIN]), **change})
+
+
+def test_tests_that_unpack_to_too_much_are_refused(monkeypatch):
+    monkeypatch.setattr(livecodebench, "MAX_BYTES", 1000)
+    with pytest.raises(MalformedTests, match="private_test_cases has more than 1000 bytes"):
+        parse_test_cases(row([STDIN], [{**STDIN, "input": "1 " * 1000}]))
