@@ -20,8 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prime_ext.inference.open import add_backend_arguments, backend_from_arguments
-
 from data_preprocessing.answer_store import AnswerStore
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered
 from data_preprocessing.math_rules import Removal
@@ -29,6 +27,7 @@ from data_preprocessing.rl_input import Row
 from data_preprocessing.row_stage import Outcome, Plan, RowStage, Work, run_stage
 from data_preprocessing.source_rows import SourceError
 from prime_ext.inference.backend import Backend, BackendError, Sampling
+from prime_ext.inference.open import add_backend_arguments, backend_from_arguments
 from prime_ext.verifiers.sources import UnknownSource
 
 RowDialogue = Callable[[Row], Dialogue[Outcome]]
