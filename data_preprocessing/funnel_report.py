@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The report of RL data as Markdown: what each rule removed, a funnel, what was counted, examples."""
+"""The report of a stage or of RL data as Markdown: what each rule removed, a funnel, what was counted, examples."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

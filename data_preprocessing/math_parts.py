@@ -35,7 +35,8 @@ Stage = Callable[[MathProblem], Removal | None]
 
 @dataclass(frozen=True)
 class Conversion:
-    """Makes a part: ``<part>.parquet``, and ``<part>.removed.jsonl`` with a line for every row that is not in it.
+    """Makes a part: ``<part>.parquet``, ``<part>.removed.jsonl`` with a line for every row that is not in it, and
+    ``<part>.choice.jsonl`` with those that were removed as multiple choice, as RL rows.
 
     Attributes:
         rules: rules of the filter, for the training split; others stay as published but for :data:`ALWAYS`.
@@ -51,19 +52,23 @@ class Conversion:
         tally = Tally()
         with (
             atomic_path(part.with_suffix(".removed.jsonl")) as removed_path,
+            atomic_path(part.with_suffix(".choice.jsonl")) as choice_path,
             atomic_path(part.with_suffix(".parquet")) as rows_path,
             removed_path.open("w", encoding="utf-8") as removed,
+            choice_path.open("w", encoding="utf-8") as choice,
             RowWriter(rows_path, MATH_SCHEMA) as writer,
         ):
             for row, record in self.converted(chunk, tally):
-                if row is not None:
+                if record is None:
                     writer.write(row)
-                if record is not None:
-                    removed.write(json.dumps(record) + "\n")
+                    continue
+                removed.write(json.dumps(record) + "\n")
+                if row is not None:
+                    choice.write(json.dumps(row) + "\n")
         return {"split": chunk.split, "rows": writer.rows, **tally.described()}
 
     def converted(self, chunk: Chunk, tally: Tally) -> Iterator[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
-        """For every row of the chunk its RL row or the record of its removal, and nothing in the other place.
+        """For every row of the chunk its RL row, the record of its removal, or for multiple choice both.
 
         Raises:
             SourceError: a bad row, with ``strict``.
@@ -88,7 +93,8 @@ class Conversion:
             tally.read[chunk.split, name] += 1
             place = {"file": chunk.file, "row": number, "evidence": whole(removal.evidence[:MAX_SHOWN])}
             tally.remove(chunk.split, name, removal.rule, {**place, **sample})
-            yield None, {"split": chunk.split, "data_source": name, "rule": removal.rule, **place}
+            set_aside = source.rl_row(problem, self.system) if removal.rule == "choice" else None
+            yield set_aside, {"split": chunk.split, "data_source": name, "rule": removal.rule, **place}
 
 
 def shown(raw: Raw) -> Mapping[str, str]:

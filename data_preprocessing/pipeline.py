@@ -105,7 +105,7 @@ def run(
     if not left:
         raise SourceError(_nothing(report))
     splits = [split for split in OUTPUTS if split in left]
-    paths = write_outputs(_tables(result, settings.system), splits, result.removed, report, folder)
+    paths = write_outputs(_tables(result, settings.system), splits, {"removed": result.removed}, report, folder)
     shutil.rmtree(parts)
     return report, paths
 

@@ -19,8 +19,9 @@
 
 Without --data-dir and --input the rows come from the Hugging Face hub. Writes ``train.parquet``, ``validation.parquet``
 and ``test.parquet``, as far as they have rows, ``removed.jsonl`` (every row that is not in them, and why),
-``report.json`` and ``report.md``: all of them or none. Interrupted, the same command goes on where it was; the result
-depends neither on that nor on --workers. Afterwards the files are validated as by ``data_preprocessing.validate``.
+``choice.jsonl`` (multiple choice, for ``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of
+them or none. Interrupted, the same command goes on where it was; the result depends neither on that nor on --workers.
+Afterwards the files are validated as by ``data_preprocessing.validate``.
 
 Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See docs/data.md.
 """
@@ -50,7 +51,7 @@ from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import BAD, Tally
 
 # Parts of another version are not gone on with.
-FORMAT = 1
+FORMAT = 2
 
 
 def system_prompt(value: str) -> str:
@@ -114,8 +115,11 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
         **tally.described(),
     }
     splits = [split for split in OUTPUTS if any(found["split"] == split and found["rows"] for found in summaries)]
-    removed = [parts.path(number, ".removed.jsonl") for number in range(len(summaries))]
-    paths = write_outputs(_tables(parts, summaries), splits, removed, report, options.output_dir)
+    lines = {
+        name: [parts.path(number, f".{name}.jsonl") for number in range(len(summaries))]
+        for name in ("removed", "choice")
+    }
+    paths = write_outputs(_tables(parts, summaries), splits, lines, report, options.output_dir)
     parts.remove()
     return report, paths
 

@@ -30,7 +30,7 @@ from prime_ext.files import atomic_path, write_json, write_text
 def write_outputs(
     tables: Iterable[tuple[str, pa.Table]],
     splits: Sequence[str],
-    removed: Iterable[Path],
+    lines: Mapping[str, Iterable[Path]],
     report: Mapping[str, Any],
     folder: Path,
 ) -> list[Path]:
@@ -39,7 +39,7 @@ def write_outputs(
     Args:
         tables: split and rows of each part, in order.
         splits: those that the tables have.
-        removed: JSON Lines of what was removed, in order.
+        lines: JSON Lines in order, by the name of the file that they make: ``removed``, for what was removed.
         report: see :func:`~data_preprocessing.funnel_report.markdown`.
         folder: where the files go.
 
@@ -51,15 +51,16 @@ def write_outputs(
     """
     refuse_leftovers(folder, splits)
     with ExitStack() as stack:
-        removed_path = stack.enter_context(atomic_path(folder / "removed.jsonl"))
+        merged = {name: stack.enter_context(atomic_path(folder / f"{name}.jsonl")) for name in lines}
         paths = {split: stack.enter_context(atomic_path(folder / f"{split}.parquet")) for split in splits}
         write_json(stack.enter_context(atomic_path(folder / "report.json")), report)
         write_text(stack.enter_context(atomic_path(folder / "report.md")), markdown(report))
-        lines = stack.enter_context(removed_path.open("wb"))
         writers = {split: stack.enter_context(pq.ParquetWriter(path, MATH_SCHEMA)) for split, path in paths.items()}
         for split, table in tables:
             writers[split].write_table(table)
-        for path in removed:
-            with path.open("rb") as part:
-                shutil.copyfileobj(part, lines)
+        for name, parts in lines.items():
+            with merged[name].open("wb") as whole:
+                for path in parts:
+                    with path.open("rb") as part:
+                        shutil.copyfileobj(part, whole)
     return [folder / f"{split}.parquet" for split in splits]

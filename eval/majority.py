@@ -23,7 +23,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from eval.statistics import Estimate, check_k, over_problems
@@ -39,11 +39,13 @@ class Ballot:
         votes: responses of each class.
         scores: score of each class.
         silent: responses without an answer.
+        answers: the first answer of each class.
     """
 
     votes: tuple[int, ...]
     scores: tuple[float, ...]
     silent: int
+    answers: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def responses(self) -> int:
@@ -79,7 +81,8 @@ def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], s
             known[answer] = members
         members.append(score)
     votes = tuple(len(members) for _, members in classes)
-    return Ballot(votes, tuple(sum(members) / len(members) for _, members in classes), silent)
+    scored = tuple(sum(members) / len(members) for _, members in classes)
+    return Ballot(votes, scored, silent, tuple(first for first, _ in classes))
 
 
 def majority_score(ballot: Ballot, k: int) -> float:

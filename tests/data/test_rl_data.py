@@ -112,6 +112,13 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
     ]
 
 
+def test_multiple_choice_is_put_aside_as_rl_rows(converted):
+    (row,) = [json.loads(line) for line in (converted / "choice.jsonl").read_text().splitlines()]
+    assert row["extra_info"] == {"split": "train", "index": 2}
+    assert row["prompt"][0] == {"role": "system", "content": SYSTEM_PROMPT}
+    assert "(A)" in row["prompt"][1]["content"] and row["prompt"][1]["content"].endswith(MATH_SUFFIX)
+
+
 def test_without_rules_only_rows_without_an_answer_go(tmp_path):
     assert run(tmp_path, "--rules", sources=["gsm8k", "math"]) == 0
     assert removed(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
@@ -139,14 +146,14 @@ def test_the_report_says_what_each_rule_removed(converted):
     assert "(-1)" in text and "█" in text
     assert "In the figure, \\$AB = 4\\$" in text
     assert not {path.name for path in converted.iterdir()} - {
-        "train.parquet", "test.parquet", "removed.jsonl", "report.json", "report.md"
+        "train.parquet", "test.parquet", "choice.jsonl", "removed.jsonl", "report.json", "report.md"
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [("--workers", 2), ("--chunk-rows", 2)])
 def test_the_result_depends_neither_on_processes_nor_on_parts(converted, tmp_path, arguments):
     assert run(tmp_path, *arguments) == 0
-    names = ["removed.jsonl", "report.json", "report.md"]
+    names = ["choice.jsonl", "removed.jsonl", "report.json", "report.md"]
     names += ["train.parquet", "test.parquet"] if "--workers" in arguments else []
     assert all((tmp_path / name).read_bytes() == (converted / name).read_bytes() for name in names)
     assert rows_of(tmp_path) == rows_of(converted)

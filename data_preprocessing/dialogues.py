@@ -1,0 +1,239 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What model stages ask, row by row: a dialogue is a generator that yields what it wants to know and gets the answers.
+
+    def rewriting(problem):
+        for attempt in range(4):
+            (answer,) = yield [Ask(prompt(problem), attempt=attempt)]
+            question = parsed(answer.text)
+            if question is not None:
+                return question
+        return Removal("malformed", answer.text)
+
+The answer goes to the dialogue that asked, whatever others do meanwhile, so that a retry cannot meet the wrong row. A
+dialogue decides by nothing but its answers: run again on the same ones it does the same, which is all that resuming
+needs.
+"""
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+from data_preprocessing.answer_store import AnswerStore, answer_key
+from data_preprocessing.source_rows import SourceError
+from prime_ext.inference.backend import Backend, BackendError, Request, Response, Sampling
+from prime_ext.inference.progress import generate_with_progress
+from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.sources import TaskVerifier, choice_options, make_task_verifier, source_of
+
+Messages = Sequence[Mapping[str, str]]
+JUDGED_AT_A_TIME = 64
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question to the model.
+
+    Attributes:
+        prompt: a chat.
+        sample: which of several answers to the same prompt.
+        attempt: how many answers to this were thrown away before; each has a seed of its own.
+    """
+
+    prompt: Messages
+    sample: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A question to the verifier of a data source: is the response right?"""
+
+    data_source: str
+    response: str
+    gold: str
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    code_reward: str = "all"
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """The end of a dialogue whose question got no answer.
+
+    Attributes:
+        detail: why, in one line.
+        refused: the backend would not take the question; to ask again is of no use.
+    """
+
+    detail: str
+    refused: bool
+
+
+Result = TypeVar("Result")
+Effect: TypeAlias = Ask | Judge
+Dialogue: TypeAlias = Generator[Sequence[Effect], list[Any], Result]
+
+
+def seed_of(base: int, ask: Ask) -> int:
+    """31 bits that differ between prompts, samples and attempts."""
+    asked = json.dumps([base, [dict(message) for message in ask.prompt], ask.sample, ask.attempt], sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(asked.encode(), digest_size=4).digest(), "big") >> 1
+
+
+class Judges:
+    """The verifiers of the sources, made when the first row needs them."""
+
+    def __init__(self) -> None:
+        self._verifiers: dict[str, TaskVerifier] = {}
+
+    def verdicts(self, judged: Sequence[Judge]) -> list[Verdict]:
+        """In their order.
+
+        Raises:
+            UnknownSource: there is no verifier for a data source.
+        """
+        return asyncio.run(self._all(judged))
+
+    async def _all(self, judged: Sequence[Judge]) -> list[Verdict]:
+        gate = asyncio.Semaphore(JUDGED_AT_A_TIME)
+
+        async def one(judge: Judge) -> Verdict:
+            async with gate:
+                return await self._verdict(judge)
+
+        return list(await asyncio.gather(*map(one, judged)))
+
+    async def _verdict(self, judge: Judge) -> Verdict:
+        source = source_of(judge.data_source)
+        options = dict(source.options)
+        if source.task == "choice":
+            options.update(choice_options(judge.extra_info))
+        elif source.task == "code":
+            options["reward"] = judge.code_reward
+        if source.task not in self._verifiers:
+            self._verifiers[source.task] = make_task_verifier(source.task)
+        return await self._verifiers[source.task].averify(judge.response, judge.gold, **options)
+
+
+class Interviewer:
+    """Carries dialogues on: asks what the store does not know, and judges.
+
+    Args:
+        backend: the model.
+        store: of answers.
+        sampling: of all questions.
+        seed: base of the seeds of all questions.
+    """
+
+    def __init__(self, backend: Backend, store: AnswerStore, sampling: Sampling, seed: int) -> None:
+        self.asked = 0
+        self.found = 0
+        self._backend = backend
+        self._store = store
+        self._sampling = sampling
+        self._seed = seed
+        self._description = backend.description()
+        self._judges = Judges()
+
+    def results(self, dialogues: Sequence[Dialogue[Result]]) -> list[Result | Unanswered]:
+        """Carry dialogues on to their ends, all of them a turn at a time.
+
+        Raises:
+            SourceError: the backend takes none of the first questions.
+        """
+        results: dict[int, Result | Unanswered] = {}
+        waiting: dict[int, Sequence[Effect]] = {}
+        answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(dialogues)))
+        while answers:
+            for number, given in answers.items():
+                try:
+                    # A generator is started with None.
+                    waiting[number] = dialogues[number].send(given)  # type: ignore[arg-type]
+                except StopIteration as stop:
+                    results[number] = stop.value
+            answers = {}
+            for number, given in zip(waiting, self._answered(list(waiting.values())), strict=True):
+                failed = next((one for one in given if isinstance(one, Unanswered)), None)
+                if failed is None:
+                    answers[number] = given
+                else:
+                    dialogues[number].close()
+                    results[number] = failed
+            waiting = {}
+        return [results[number] for number in range(len(dialogues))]
+
+    def _answered(self, effects: Sequence[Sequence[Effect]]) -> list[list[Any]]:
+        """What comes of the questions of each dialogue."""
+        flat = [effect for one in effects for effect in one]
+        said = iter(self._responses([effect for effect in flat if isinstance(effect, Ask)]))
+        judged = iter(self._judges.verdicts([effect for effect in flat if isinstance(effect, Judge)]))
+        return [[next(said if isinstance(effect, Ask) else judged) for effect in one] for one in effects]
+
+    def _responses(self, asks: Sequence[Ask]) -> list[Response | Unanswered]:
+        requests = {}
+        keys = []
+        for ask in asks:
+            prompt = tuple(dict(message) for message in ask.prompt)
+            request = Request("", prompt, self._sampling, seed_of(self._seed, ask))
+            keys.append(answer_key(self._description, request, ask.attempt))
+            requests[keys[-1]] = replace(request, key=keys[-1])
+        known: dict[str, Response | Unanswered] = dict(self._store.find(requests))
+        self.found += len(known)
+        missing = [request for key, request in requests.items() if key not in known]
+        known.update(self._generated(missing))
+        return [known[key] for key in keys]
+
+    def _generated(self, requests: Sequence[Request]) -> dict[str, Response | Unanswered]:
+        """Answers to what the backend takes; the others say why not."""
+        refused = self._refused(requests)
+        found: dict[str, Response | Unanswered] = {key: Unanswered(why, True) for key, why in refused.items()}
+        taken = [request for request in requests if request.key not in found]
+        if not taken:
+            return found
+        self.asked += len(taken)
+        watched = sys.stderr.isatty()
+        answers = generate_with_progress(self._backend, taken, "answers") if watched else self._backend.generate(taken)
+        for response in answers:
+            if response.finish == "failed":
+                found[response.key] = Unanswered(response.detail or "no reason given", False)
+            else:
+                found[response.key] = self._store.put(response)
+        self._store.commit()
+        for request in taken:
+            found.setdefault(request.key, Unanswered("the backend gave no answer", False))
+        return found
+
+    def _refused(self, requests: Sequence[Request]) -> dict[str, str]:
+        """Why the backend does not take some of the questions, by key."""
+        if not requests:
+            return {}
+        try:
+            self._backend.check(requests)
+            return {}
+        except BackendError as error:
+            first = error
+        refused: dict[str, str] = defaultdict(str)
+        for request in requests:
+            try:
+                self._backend.check([request])
+            except BackendError as error:
+                refused[request.key] = str(error)
+        if len(refused) == len(requests) and not self.asked and not self.found:
+            raise SourceError(f"the model takes none of {len(requests)} questions: {first}") from first
+        return refused

@@ -1,0 +1,166 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Reasoning chains for the numeric sets, written by a teacher, as chats for verl's SFT trainer.
+
+    python -m data_preprocessing.numeric_expansion --input data/numeric/train.parquet --output-dir data/numeric_sft \\
+        --chains 4 BACKEND
+
+Input are rows of ``data_preprocessing.numeric_reasoning``. The teacher sees one worked example and the prompt of the
+row; a chain stays if it has the form that the prompt asks for and names the gold option. Otherwise the teacher is asked
+again, up to --tries times per chain, each with a seed of its own. ``recipes/pspo_wrs_sft.sh`` trains on the output.
+Interrupted or killed, the same command goes on and asks nothing twice.
+
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from data_preprocessing import numeric_chain, teacher
+from data_preprocessing.dialogues import Dialogue, Judge
+from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
+from data_preprocessing.numeric_chain import read_chain, written
+from data_preprocessing.rl_input import Row, rl_rows, rl_schema_of
+from data_preprocessing.row_stage import Outcome, RowStage
+from data_preprocessing.source_rows import BadRow
+from data_preprocessing.stage import Removal
+from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
+from prime_ext.inference.backend import Sampling
+from prime_ext.verifiers.sources import UnknownSource, source_of
+
+# The temperature of the published expansion.
+SAMPLING = Sampling(temperature=0.8, max_new_tokens=512)
+CHAINS, TRIES, MIN_STEPS = 1, 4, 2
+RULES = {"truncated": teacher.RULES["truncated"], **numeric_chain.RULES, **teacher.RULES}
+SYSTEM = "You reason about quantities with the care of an expert, in short numbered steps."
+EXAMPLE = (
+    "Compare the quantities of the two statements.\n"
+    "Write short steps, each on a line of its own, marked [1], [2], [3] and so on.\n"
+    "End with the line: Thus, the answer is option N. #### N\n"
+    "Here N is the number of the option you choose.\n"
+    "### statement1: A baker sold 3 trays of 12 rolls each and kept 5 rolls.\n"
+    "### statement2: The baker had 40 rolls.\n"
+    "### option1: entailment\n"
+    "### option2: contradiction\n"
+    "### Response: Let's think step by step.",
+    written(
+        [
+            "3 trays of 12 rolls are 3 * 12 = 36 rolls.",
+            "With the 5 rolls that were kept these are 36 + 5 = 41 rolls.",
+            "Statement 2 says 40 rolls, which is not 41, so it is wrong.",
+        ],
+        2,
+    ),
+)
+
+
+def teacher_prompt(row: Row) -> list[dict[str, str]]:
+    """One worked example, then what the row shows."""
+    shown = [message for message in row["prompt"] if message["role"] != "system"]
+    return [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": EXAMPLE[0]},
+        {"role": "assistant", "content": EXAMPLE[1]},
+        *shown,
+    ]
+
+
+def expanding(row: Row, chains: int, tries: int, min_steps: int) -> Dialogue[Outcome]:
+    """The dialogue about a row."""
+    gold = row["reward_model"]["ground_truth"]
+    wanted = Wanted(
+        prompt=teacher_prompt(row),
+        responses=chains,
+        tries=tries,
+        read=partial(read_chain, min_steps=min_steps),
+        judge=lambda text: Judge(row["data_source"], text, gold, row["extra_info"]),
+    )
+    found = yield from taught(wanted)
+    if isinstance(found, Removal):
+        return found
+    return [
+        conversation(
+            [*row["prompt"], {"role": "assistant", "content": chain.text}],
+            row["data_source"],
+            row["ability"],
+            row["extra_info"],
+            chain,
+            gold,
+        )
+        for chain in found
+    ]
+
+
+def choice_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
+    """The rows of a file; what is no multiple choice comes as a :class:`BadRow`.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    for number, row in rl_rows(path):
+        if not isinstance(row, BadRow):
+            try:
+                task = source_of(row["data_source"]).task
+            except UnknownSource:
+                task = "unknown"
+            if task != "choice":
+                row = BadRow(f"{row['data_source']} is none of the numeric sets but {task}")
+        yield number, row
+
+
+def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
+    """Ask, check and write. Returns the report and the parquet files.
+
+    Raises:
+        SourceError: see its message.
+        BackendError: the model cannot be opened.
+    """
+    positive(options, "chains", "tries", "min_steps")
+
+    def schema(known: pa.Schema) -> pa.Schema:
+        return SCHEMA
+
+    stage = RowStage("Numeric reasoning chains", RULES, schema=schema, read=choice_rows, read_schema=rl_schema_of)
+    return run_model_stage(
+        options,
+        stage,
+        lambda model: partial(expanding, chains=options.chains, tries=options.tries, min_steps=options.min_steps),
+        settings={"chains": options.chains, "tries": options.tries, "min_steps": options.min_steps},
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    top = stage_parser("numeric_expansion", __doc__)
+    top.add_argument(
+        "--chains", type=int, default=CHAINS, help=f"different ones per problem at most (default: {CHAINS})"
+    )
+    top.add_argument("--tries", type=int, default=TRIES, help=f"answers per chain at most (default: {TRIES})")
+    top.add_argument("--min-steps", type=int, default=MIN_STEPS, help=f"of a chain (default: {MIN_STEPS})")
+    add_model_arguments(top, SAMPLING)
+    return top
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(words)
+    return finished("numeric_expansion", lambda: run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

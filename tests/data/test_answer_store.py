@@ -1,0 +1,167 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The store of finished answers, and dialogues that are carried on with it."""
+
+import multiprocessing
+from dataclasses import replace
+
+import pytest
+
+from data_preprocessing.answer_store import AnswerStore, answer_key
+from data_preprocessing.dialogues import Ask, Interviewer, Unanswered, seed_of
+from data_preprocessing.source_rows import SourceError
+from prime_ext.inference.backend import Request, Response, Sampling
+
+REQUEST = Request("", ({"role": "user", "content": "1+1?"},), Sampling(temperature=0.5), seed=3)
+MODEL = {"backend": "server", "model": "m"}
+
+
+def test_what_is_kept_is_found_again_by_another_process_and_nothing_else(tmp_path):
+    first = Response("a", "2", 1, 4, "stop")
+    with AnswerStore(tmp_path / "answers.sqlite") as store:
+        assert store.put(first) == first
+        assert store.put(Response("b", "half \ud800", 1, 4, "length")).text == "half ?"
+        assert store.find(["a", "c"]) == {"a": first}
+    with AnswerStore(tmp_path / "answers.sqlite") as store:
+        assert len(store) == 2
+        assert store.find(["b", "a"])["b"] == Response("b", "half ?", 1, 4, "length")
+        # The first answer stays.
+        store.put(Response("a", "3", 1, 4, "stop"))
+        assert store.find(["a"]) == {"a": first}
+        assert store.find(map(str, range(2000))) == {}
+
+
+def test_answers_that_failed_are_not_kept(tmp_path):
+    with AnswerStore(tmp_path / "answers.sqlite") as store, pytest.raises(ValueError, match="only finished"):
+        store.put(Response("a", "", 0, 0, "failed", "no server"))
+
+
+def test_an_answer_belongs_to_all_that_it_depends_on():
+    key = answer_key(MODEL, REQUEST, 0)
+    others = [
+        answer_key({**MODEL, "model": "n"}, REQUEST, 0),
+        answer_key(MODEL, REQUEST, 1),
+        answer_key(MODEL, replace(REQUEST, seed=4), 0),
+        answer_key(MODEL, replace(REQUEST, sampling=Sampling(temperature=0.6)), 0),
+        answer_key(MODEL, replace(REQUEST, prompt=({"role": "user", "content": "1+2?"},)), 0),
+        answer_key(MODEL, replace(REQUEST, prompt="1+1?"), 0),
+    ]
+    assert len({key, *others}) == 7
+    assert answer_key(dict(reversed(MODEL.items())), replace(REQUEST, key="name"), 0) == key
+
+
+def put_many(path, start):
+    with AnswerStore(path) as store:
+        for number in range(start, start + 200):
+            store.put(Response(str(number), "x", 1, 1, "stop"))
+            store.commit()
+
+
+def test_several_processes_use_one_file_at_the_same_time(tmp_path):
+    path = tmp_path / "answers.sqlite"
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=put_many, args=(path, 100 * number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    with AnswerStore(path) as store:
+        assert len(store) == 400
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 40, None])
+def test_other_files_are_refused_in_one_line(tmp_path, content):
+    import sqlite3
+
+    path = tmp_path / "answers.sqlite"
+    if content is None:
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE mine (x)")
+    else:
+        path.write_bytes(content)
+    with pytest.raises(SourceError, match="answers.sqlite (is no file of answers|has version)"):
+        AnswerStore(path)
+
+
+# ---- dialogues ----
+
+
+class Echo:
+    """A backend that repeats the question with its seed, in the wrong order."""
+
+    def __init__(self, failing=()):
+        self.failing, self.asked = failing, []
+
+    def description(self):
+        return MODEL
+
+    def check(self, requests):
+        pass
+
+    def generate(self, requests):
+        for request in reversed(requests):
+            question = request.prompt[-1]["content"]
+            self.asked.append(question)
+            if question in self.failing:
+                yield Response(request.key, "", 0, 0, "failed", "gone")
+            else:
+                yield Response(request.key, f"{question} {request.seed}", 2, 1, "stop")
+
+
+def patient(name, turns):
+    """Asks until it has had its turns; every answer must be its own."""
+    heard = []
+    for attempt in range(turns):
+        ask = Ask([{"role": "user", "content": name}], attempt=attempt)
+        (answer,) = yield [ask]
+        assert answer.text == f"{name} {seed_of(5, ask)}"
+        heard.append(answer.text)
+    return heard
+
+
+def test_answers_go_to_the_dialogue_that_asked_whatever_the_others_do(tmp_path):
+    with AnswerStore(tmp_path / "answers.sqlite") as store:
+        interviewer = Interviewer(Echo(), store, Sampling(), seed=5)
+        turns = [3, 0, 1, 5, 2]
+        found = interviewer.results([patient(str(number), times) for number, times in enumerate(turns)])
+        assert [len(heard) for heard in found] == turns
+        assert (interviewer.asked, interviewer.found) == (sum(turns), 0)
+        again = Interviewer(Echo(), store, Sampling(), seed=5)
+        assert again.results([patient(str(number), times) for number, times in enumerate(turns)]) == found
+        assert (again.asked, again.found) == (0, sum(turns))
+
+
+def test_the_same_question_of_two_rows_is_asked_once(tmp_path):
+    with AnswerStore(tmp_path / "answers.sqlite") as store:
+        backend = Echo()
+        found = Interviewer(backend, store, Sampling(), seed=5).results([patient("a", 1), patient("a", 1)])
+        assert found[0] == found[1] and backend.asked == ["a"]
+
+
+def test_a_dialogue_without_an_answer_ends_and_the_others_go_on(tmp_path):
+    with AnswerStore(tmp_path / "answers.sqlite") as store:
+        found = Interviewer(Echo(failing={"b"}), store, Sampling(), seed=5).results([patient("a", 2), patient("b", 2)])
+        assert len(found[0]) == 2 and found[1] == Unanswered("gone", refused=False)
+        # A later run asks for that alone.
+        backend = Echo()
+        again = Interviewer(backend, store, Sampling(), seed=5).results([patient("a", 2), patient("b", 2)])
+        assert again[0] == found[0] and len(again[1]) == 2 and backend.asked == ["b", "b"]
+
+
+def test_seeds_differ_between_prompts_samples_and_attempts():
+    prompt, other = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
+    asks = [Ask(prompt), Ask(other), Ask(prompt, sample=1), Ask(prompt, attempt=1)]
+    seeds = {seed_of(base, ask) for ask in asks for base in (0, 1)}
+    assert len(seeds) == 8 and all(0 <= seed < 2**31 for seed in seeds)

@@ -1,0 +1,212 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Multiple choice: reading the options, the gold answer behind the letter, the model's answer, what is faithful."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from told import conversed, rl_row
+
+from data_preprocessing.action_prompt import MATH_SUFFIX
+from data_preprocessing.choice_options import Choice, option_named, read_options
+from data_preprocessing.choice_rewrite import INSTRUCTION, numbers, parsed, rewriting, unfaithful
+from data_preprocessing.stage import Removal
+from prime_ext.inference.backend import Response
+
+SQUARE = "A square has area 49. Its perimeter is\n\n(A) 7 (B) 14 (C) 28"
+
+
+def yes(question, reason="Clear."):
+    return f"REWRITABLE: yes\nREASON: {reason}\nQUESTION:\n{question}\nEND"
+
+
+GOOD = yes("A square has area 49. What is its perimeter?")
+NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
+
+
+# ---- options ----
+
+
+@pytest.mark.parametrize(
+    ("problem", "stem", "options"),
+    [
+        (SQUARE, "A square has area 49. Its perimeter is", ["7", "14", "28"]),
+        (
+            r"What is $2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$",
+            "What is $2+3$?",
+            ["4", "5", "6"],
+        ),
+        (
+            r"Find $x$. $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$",
+            "Find $x$.",
+            [r"\frac12", "3", "-1"],
+        ),
+        ("How many?\nA. $12$; B. $13$; C. $14$; D. $15$.", "How many?", ["12", "13", "14", "15"]),
+        ("How many?\nA: 12 km, B: 13 km, C: 14 km", "How many?", ["12 km", "13 km", "14 km"]),
+        ("Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$", "Both?", ["$3$ and $4$", "$5$ and $6$", "7"]),
+        ("By (A) and (B) above, find it. (A) 1 (B) 2 (C) 3", "By (A) and (B) above, find it.", ["1", "2", "3"]),
+        (r"Which? \[A.\ \ \frac12 \qquad B.\ \ 2 \qquad C.\ \indent 3 \]", "Which?", [r"\frac12", "2", "3"]),
+        (r"Area? $\textbf{(A) 3} \qquad \textbf{(B) 4} \qquad \textbf{(C) 5}$", "Area?", ["3", "4", "5"]),
+    ],
+)
+def test_the_options_and_what_is_asked_are_told_apart(problem, stem, options):
+    assert read_options(problem) == Choice(stem, dict(zip("ABCDE", options, strict=False)))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "What is 2+3?",
+        "Yes or no? (A) yes (B) no",
+        "Which? (A) 1 (B) (C) 3",
+        "Which? (A) 1 (B) 2 (C) 3\n\nJustify the answer.",
+        "Which? (A) 1 (B) 2 (C) [asy] draw(); [/asy]",
+        r"Which? (A) $\frac{1$ (B) 2 (C) 3",
+    ],
+)
+def test_where_the_options_are_not_certain_there_are_none(problem):
+    assert read_options(problem) is None
+
+
+@pytest.mark.parametrize(
+    "gold", ["B", "(B)", r"\text{B}", r"\textbf{(B)}", r"\mathrm{(B)}\ 14", "B) 14", "B.", "$B$", "B: 14"]
+)
+def test_a_gold_answer_names_its_option_however_it_is_written(gold):
+    assert option_named(gold, read_options(SQUARE)) == "B"
+
+
+@pytest.mark.parametrize("gold", ["14", "D", "BC", "B+C", "Bob", ""])
+def test_other_gold_answers_name_none(gold):
+    assert option_named(gold, read_options(SQUARE)) is None
+
+
+# ---- the answer of the model ----
+
+
+@given(
+    reason=st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=1).filter(str.strip),
+    question=st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1).filter(str.strip),
+)
+def test_whatever_is_written_in_the_form_is_read_back(reason, question):
+    assert parsed(yes(question, reason.strip())) == (question.strip(), "")
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_without_an_error(text):
+    found = parsed(text)
+    assert found is None or (found[0] is None) == bool(found[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "What is its perimeter?",
+        "Sure!\n" + GOOD,
+        GOOD + "\nI hope that helps.",
+        GOOD.removesuffix("\nEND"),
+        GOOD.replace("REASON: Clear.\n", ""),
+        GOOD.replace("yes", "maybe"),
+        yes("  "),
+        NO.replace("END", "QUESTION:\nx\nEND"),
+        "```\n" + GOOD + "\n```",
+    ],
+)
+def test_anything_else_is_malformed(text):
+    assert parsed(text) is None
+
+
+def test_a_refusal_has_its_reason():
+    assert parsed(NO) == (None, "It depends on the options.")
+    assert parsed(GOOD.replace("\n", "\r\n")) == parsed(GOOD)
+
+
+def test_numbers_are_compared_without_separators_of_thousands():
+    assert numbers("1,000 and 2{,}500.5 and 3,14") == {"1000", "2500.5", "3", "14"}
+
+
+@pytest.mark.parametrize(
+    ("question", "fault"),
+    [
+        ("A square has area 49. What is its perimeter?", None),
+        ("What is the perimeter of a square?", "lost 49"),
+        ("A square has area 49. Is its perimeter 28?", "added 28"),
+        ("A square has area 49. Which option is its perimeter?", "speaks of option"),
+    ],
+)
+def test_an_open_question_keeps_the_numbers_and_forgets_the_options(question, fault):
+    assert unfaithful(read_options(SQUARE), "28", question) == fault
+
+
+def test_an_open_question_does_not_give_the_answer_away():
+    choice = Choice("Divide 2 by 3.", {"A": r"\frac{2}{3}", "B": "2", "C": "3"})
+    assert unfaithful(choice, r"\frac{2}{3}", r"Is 2 by 3 $\frac{2}{3}$?") == r"gives the answer \frac{2}{3} away"
+
+
+# ---- the dialogue ----
+
+
+def said(*answers):
+    return lambda ask: answers[ask.attempt]
+
+
+def test_the_gold_answer_becomes_the_text_of_its_option():
+    row = rl_row(SQUARE, gold="C", suffix=MATH_SUFFIX)
+    (new,), asked = conversed(rewriting(row, tries=3), said(GOOD))
+    assert new["reward_model"] == {"style": "rule", "ground_truth": "28"}
+    assert new["prompt"][0] == {"role": "system", "content": "S"}
+    assert new["prompt"][1]["content"] == "A square has area 49. What is its perimeter?" + MATH_SUFFIX
+    assert new["extra_info"] == row["extra_info"]
+    assert asked[0].prompt[-1]["content"] == INSTRUCTION + SQUARE
+
+
+def test_a_gold_answer_that_is_a_value_must_be_that_of_an_option():
+    (new,), _ = conversed(rewriting(rl_row(SQUARE, gold="28.0"), 1), said(GOOD))
+    assert new["reward_model"]["ground_truth"] == "28.0"
+    removal, asked = conversed(rewriting(rl_row(SQUARE, gold="30"), 1), said(GOOD))
+    assert removal.rule == "gold_not_an_option" and not asked
+
+
+def test_an_answer_that_cannot_be_used_is_asked_for_again_with_another_attempt():
+    cut = Response("", GOOD, 9, 9, "length")
+    row = rl_row(SQUARE, gold="C")
+    found, asked = conversed(rewriting(row, 5), said("Sure!", cut, yes("What is the perimeter?"), GOOD))
+    assert isinstance(found, list)
+    assert [ask.attempt for ask in asked] == [0, 1, 2, 3]
+    assert len({str(ask.prompt) for ask in asked}) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "answers", "rule", "questions"),
+    [
+        (rl_row("Which? (A) 1 (B) (C) 3", gold="A"), (), "options_unread", 0),
+        (rl_row("Which of the following is prime? (A) 1 (B) 4 (C) 7", gold="C"), (), "refers_to_options", 0),
+        (rl_row("How many statements hold? (A) 1 (B) 2 (C) 3", gold="C"), (), "refers_to_options", 0),
+        (rl_row("The root of 5 is closest to (A) 1 (B) 2 (C) 3", gold="B"), (), "refers_to_options", 0),
+        (rl_row(SQUARE, gold="C"), (NO,), "needs_options", 1),
+        (rl_row(SQUARE, gold="C"), ("?", "?"), "malformed", 2),
+        (rl_row(SQUARE, gold="C"), (yes("A square has area 50. Perimeter?"), "?"), "unfaithful", 2),
+        (
+            rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B"),
+            (yes("Its colour?"),),
+            "rewritten_no_digit",
+            1,
+        ),
+        (rl_row(SQUARE, gold="C"), (yes("Prove that a square of area 49 has a perimeter."),), "rewritten_proof", 1),
+    ],
+)
+def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):
+    removal, asked = conversed(rewriting(row, 2), said(*answers))
+    assert isinstance(removal, Removal) and removal.rule == rule
+    assert len(asked) == questions

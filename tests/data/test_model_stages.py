@@ -1,0 +1,165 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""What model stages do with rows, against a server that speaks OpenAI's protocol."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from scripted_server import Answer, ScriptedServer
+from told import ROWS, number_in, right_or_wrong, rl_row, rows_of, server_words, write_problems
+
+from data_preprocessing import difficulty, rewrite_choice, rl_data, selection, validate_votes
+from data_preprocessing.action_prompt import MATH_SUFFIX
+from data_preprocessing.validate import main as validate
+from prime_ext.files import read_json, write_json_lines
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture
+def problems(tmp_path):
+    return write_problems(tmp_path / "in" / "train.parquet")
+
+
+# ---- difficulty ----
+
+
+def test_the_pass_rate_is_the_share_of_right_answers(problems, tmp_path):
+    with ScriptedServer(right_or_wrong) as server:
+        assert difficulty.main(server_words(problems, tmp_path / "out", server, "--samples", 4)) == 0
+    seeds = {}
+    for payload in server.requests:
+        seeds.setdefault(number_in(payload["messages"][-1]["content"]), []).append(payload["seed"])
+    for number, row in enumerate(rows_of(tmp_path / "out")):
+        right = sum(seed % 2 == 0 for seed in seeds[number])
+        expected = {"model": "scripted", "samples": 4, "graded": 4, "pass_rate": right / 4}
+        assert row["extra_info"] == {"split": "train", "index": number, "difficulty": expected}
+        assert len(set(seeds[number])) == 4
+    # The prompts are those of the rows.
+    shown = {json.dumps(payload["messages"]) for payload in server.requests}
+    assert shown == {json.dumps(row["prompt"]) for row in rows_of(problems.parent)}
+    assert validate([str(tmp_path / "out" / "train.parquet")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("pass_rate", "rule"),
+    [(0.0, "too_hard"), (0.19, "too_hard"), (0.2, None), (4 / 5, None), (0.81, "too_easy"), (1, "too_easy")],
+)
+def test_the_ends_of_the_band_belong_to_it(pass_rate, rule):
+    assert difficulty.outside(pass_rate, (0.2, 0.8)) == rule
+    assert difficulty.outside(pass_rate, None) is None
+
+
+def test_the_band_removes_rows_and_the_report_says_so(problems, tmp_path):
+    def easy_and_hard(prompt, payload):
+        number = number_in(prompt)
+        times[number] += 1
+        right = number < 3 or (number >= 5 and times[number] == 1)
+        return Answer(f"\\boxed{{{number}}}" if right else "I give up.")
+
+    times, out = Counter(), tmp_path / "out"
+    with ScriptedServer(easy_and_hard) as server:
+        difficulty.main(server_words(problems, out, server, "--samples", 2, "--band", 0.2, 0.8))
+    report = read_json(out / "report.json")
+    assert report["sources"][0]["removed"] == {"too_easy": 3, "too_hard": 2}
+    assert report["outputs"] == {"train.parquet": ROWS - 5}
+    assert [row["extra_info"]["index"] for row in rows_of(out)] == list(range(5, ROWS))
+    assert report["settings"]["band"] == [0.2, 0.8] and report["settings"]["model"]["model"] == "scripted"
+    lines = [json.loads(line) for line in (out / "removed.jsonl").read_text().splitlines()]
+    rules = ["too_easy"] * 3 + ["too_hard"] * 2
+    assert [(line["row"], line["rule"]) for line in lines] == list(enumerate(rules, start=1))
+    assert "# Difficulty" in (out / "report.md").read_text()
+
+
+# ---- choice ----
+
+
+def test_multiple_choice_goes_from_the_raw_set_to_open_questions(tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    words = ["--sources", "math", "--data-dir", FIXTURES, "--output-dir", data, "--workers", "1"]
+    assert rl_data.main([str(word) for word in words]) == 0
+    (aside,) = [json.loads(line) for line in (data / "choice.jsonl").read_text().splitlines()]
+    assert "(A)" in aside["prompt"][-1]["content"]
+    rows = [
+        rl_row(
+            f"A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {n // 2} cm (C) 1 cm",
+            "B",
+            index=n,
+            suffix=MATH_SUFFIX,
+        )
+        for n in range(10, 40, 2)
+    ]
+    write_json_lines(tmp_path / "choice.jsonl", rows)
+
+    def says(prompt, payload):
+        n = prompt.split("A rod of ")[1].split(" ")[0]
+        seeds = tries.setdefault(n, [])
+        if payload["seed"] not in seeds:
+            seeds.append(payload["seed"])
+        if int(n) % 4 == 0 and seeds.index(payload["seed"]) < 2:
+            return Answer("Sure, here it is!")
+        if n == "38":
+            return Answer("REWRITABLE: no\nREASON: No.\nEND")
+        question = f"A rod of {n} cm is cut in half. How long is a half in cm?"
+        return Answer(f"REWRITABLE: yes\nREASON: Yes.\nQUESTION:\n{question}\nEND")
+
+    tries = {}
+    merged = ("--merge", data / "train.parquet", "--tries", 3)
+    with ScriptedServer(says, faults=[429, "cut", None, 503]) as server:
+        assert rewrite_choice.main(server_words(tmp_path / "choice.jsonl", out, server, *merged)) == 0
+    # A seed for every attempt, at the problem that needs another one.
+    assert {n: len(seeds) for n, seeds in tries.items()} == {str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)}
+    first, then = rows_of(data), rows_of(out)
+    assert then[: len(first)] == first
+    for row in then[len(first) :]:
+        n = row["extra_info"]["index"]
+        assert row["prompt"][-1]["content"].startswith(f"A rod of {n} cm is cut in half. How long")
+        assert row["reward_model"]["ground_truth"] == f"{n // 2} cm"
+    assert [row["extra_info"]["index"] for row in then[len(first) :]] == list(range(10, 38, 2))
+    assert read_json(out / "report.json")["sources"][0]["removed"] == {"needs_options": 1}
+
+
+# ---- votes and selection ----
+
+
+def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path):
+    def judge(prompt, payload):
+        number = number_in(prompt)
+        if number == 0:
+            return Answer("A condition is missing. \\boxed{No solution}")
+        if number == 1:
+            return Answer(f"\\boxed{{{payload['seed']}}}")
+        if number == 2:
+            return Answer("\\boxed{99}")
+        return Answer(f"\\boxed{{{number}.0}}")
+
+    voted, out = tmp_path / "voted", tmp_path / "selected"
+    with ScriptedServer(judge, faults=[(429, "0"), "not_json", "cut"]) as server:
+        assert validate_votes.main(server_words(problems, voted, server, "--solutions", 3)) == 0
+    votes = rows_of(voted)[3]["extra_info"]["votes"]
+    assert votes == [
+        {
+            "model": "scripted", "solutions": 3, "solvable": 3, "unsolvable": 0, "agreeing": 3, "matching": 3,
+            "answer": "3.0", "answer_matches": True,
+        }
+    ]  # fmt: skip
+    assert selection.main(["--input", str(voted / "train.parquet"), "--output-dir", str(out)]) == 0
+    assert [row["extra_info"]["index"] for row in rows_of(out)] == list(range(3, ROWS))
+    removed = {"unsolvable": 1, "disagreement": 1, "mismatch": 1}
+    assert read_json(out / "report.json")["sources"][0]["removed"] == removed
+    assert validate([str(out / "train.parquet")]) == 0
+    # Without votes nothing is left.
+    assert selection.main(["--input", str(problems), "--output-dir", str(tmp_path / "none")]) == 1

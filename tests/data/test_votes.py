@@ -1,0 +1,149 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Votes on problems: what counts as an answer, which answers are the same; and the rule of the final selection."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from told import conversed, rl_row
+
+from data_preprocessing.action_prompt import MATH_SUFFIX
+from data_preprocessing.selection import selected
+from data_preprocessing.selection_rule import RULES, SelectionRule, reason_against
+from data_preprocessing.source_rows import SourceError
+from data_preprocessing.votes import INSTRUCTION, Votes, says_unsolvable, voting
+from prime_ext.inference.backend import Response
+
+
+def voted(gold, *answers, model="judge", row=None):
+    row = row or rl_row("What is it?", gold=gold, suffix=MATH_SUFFIX)
+    (new,), asked = conversed(voting(row, model, len(answers)), lambda ask: answers[ask.sample])
+    return new, asked
+
+
+def votes_of(gold, *answers):
+    return Votes(**voted(gold, *answers)[0]["extra_info"]["votes"][-1])
+
+
+def test_answers_are_grouped_by_the_math_verifier_and_compared_with_the_reference():
+    found = votes_of("1/2", r"\boxed{0.5}", r"\boxed{\frac12}", r"\boxed{\frac{2}{4}}", r"\boxed{2}", "I do not know.")
+    assert found == Votes("judge", 5, 4, 0, 3, 3, "0.5", True)
+
+
+def test_the_most_frequent_answer_need_not_be_the_reference():
+    found = votes_of("3", r"\boxed{2}", r"\boxed{3}", r"\boxed{2}")
+    assert (found.agreeing, found.matching, found.answer, found.answer_matches) == (2, 1, "2", False)
+
+
+def test_a_solution_that_says_that_there_is_none_is_no_answer():
+    found = votes_of("3", r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut")
+    assert (found.solvable, found.unsolvable, found.agreeing) == (1, 2, 1)
+    assert votes_of("3", r"\boxed{No solution}").answer is None
+
+
+@pytest.mark.parametrize(
+    "answer", ["No solution", r"\text{No Solution}", "there is no solution", "nosolution", "unsolvable"]
+)
+def test_no_solution_is_recognised_however_it_is_written(answer):
+    assert says_unsolvable(answer)
+    assert not says_unsolvable("0") and not says_unsolvable("no solution for x = 2, else 3")
+
+
+def test_a_solution_that_was_cut_off_is_no_answer():
+    cut = Response("", r"\boxed{3}, but wait", 9, 9, "length")
+    found = votes_of("3", cut, r"\boxed{3}")
+    assert (found.solvable, found.unsolvable) == (1, 0)
+
+
+def test_the_judge_is_shown_the_bare_problem_and_asked_once_per_solution():
+    _, asked = voted("3", r"\boxed{3}", r"\boxed{3}")
+    assert [ask.sample for ask in asked] == [0, 1]
+    assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
+
+
+def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_replaced():
+    first, _ = voted("3", r"\boxed{3}", model="a")
+    second, _ = voted("3", r"\boxed{4}", model="b", row=first)
+    again, _ = voted("3", r"\boxed{5}", model="a", row=second)
+    assert [(votes["model"], votes["answer"]) for votes in again["extra_info"]["votes"]] == [("b", "4"), ("a", "5")]
+
+
+def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
+    row = {**rl_row("Write a program.", gold="{}", source="apps"), "ability": "code"}
+    (new,), asked = conversed(voting(row, "judge", 3), str)
+    assert not asked and new["extra_info"]["votes"] is None
+    assert selected(new, SelectionRule()) == [new]
+
+
+# ---- selection ----
+
+
+def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
+    return Votes(model, of, solvable, of - solvable, agreeing, matching, "7" if agreeing else None, matches)
+
+
+@pytest.mark.parametrize(
+    ("given_votes", "settings", "reason"),
+    [
+        ([], {}, "no_votes"),
+        ([votes()], {}, None),
+        # Consistently solvable: three of five.
+        ([votes(solvable=3, agreeing=3)], {}, None),
+        ([votes(solvable=2, agreeing=2)], {}, "unsolvable"),
+        ([votes(solvable=2, agreeing=2)], {"min_solvable": 0.4, "min_agreement": 0.4}, None),
+        # Agreeing.
+        ([votes(agreeing=2, matching=2)], {}, "disagreement"),
+        ([votes(agreeing=4, matching=4)], {"min_agreement": 1.0}, "disagreement"),
+        (
+            [votes(solvable=0, agreeing=0, matching=0, matches=False)],
+            {"min_solvable": 0, "min_agreement": 0},
+            "disagreement",
+        ),
+        # Solvable by agreement: what the others say does not matter.
+        ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0}, "unsolvable"),
+        ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0, "solvable_by": "agreement"}, None),
+        ([votes(solvable=2, agreeing=2)], {"solvable_by": "agreement"}, "disagreement"),
+        # Equal to the reference.
+        ([votes(matching=0, matches=False)], {}, "mismatch"),
+        ([votes(agreeing=4, matching=4)], {"min_match": 0.9}, "mismatch"),
+        # Several models.
+        ([votes(), votes(matching=0, matches=False, model="n")], {}, "mismatch"),
+        ([votes(), votes(matching=0, matches=False, model="n")], {"models": "any"}, None),
+        ([votes(solvable=1), votes(agreeing=1, model="n")], {}, "unsolvable"),
+        ([votes(solvable=1), votes(agreeing=1, model="n")], {"models": "any"}, "disagreement"),
+    ],
+)
+def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(given_votes, settings, reason):
+    found = reason_against(given_votes, SelectionRule(**settings))
+    assert (found and found[0]) == reason
+
+
+counts = st.integers(1, 9).flatmap(
+    lambda of: st.tuples(st.just(of), *(st.integers(0, of) for _ in range(3)), st.booleans())
+)
+
+
+@given(counts, st.tuples(*(st.floats(0, 1) for _ in range(3))), st.floats(0, 1))
+def test_a_stricter_rule_never_keeps_more(numbers, shares, more):
+    of, solvable, agreeing, matching, matches = numbers
+    one = votes(solvable, agreeing, matching, matches, of)
+    loose = SelectionRule("model", *shares)
+    strict = SelectionRule("model", *(min(1.0, share + more) for share in shares))
+    assert reason_against([one], loose) is None or reason_against([one], strict) is not None
+
+
+def test_every_reason_is_explained_and_settings_are_checked():
+    assert set(RULES) == {"no_votes", "unsolvable", "disagreement", "mismatch"}
+    with pytest.raises(SourceError, match="--min-agreement must be from 0 to 1, got 1.5"):
+        SelectionRule(min_agreement=1.5)

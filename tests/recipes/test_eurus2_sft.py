@@ -1,0 +1,78 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The recipe of Eurus-2-7B-SFT: what it starts is composed and compared with the paper, without starting it."""
+
+import os
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+SCRIPT = Path(__file__).resolve().parents[2] / "recipes" / "eurus2_7b_sft.sh"
+# arXiv 2502.01456, section on imitation: conversations by source.
+CONVERSATIONS = (12_715, 15_086, 55_845, 29_831, 27_663, 24_480, 28_980, 35_163)
+
+
+def config_of(tmp_path, *words, **knobs):
+    """The configuration that the script starts verl's trainer with, and the words before it."""
+    calls, stub = tmp_path / "call", tmp_path / "python"
+    stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" > {calls}\n')
+    stub.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(stub), "OUTPUT_DIR": str(tmp_path / "out"), **knobs}
+    subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=True, capture_output=True)
+    call = calls.read_text().split("\0")[:-1]
+    place = call.index("verl.trainer.sft_trainer")
+    # The files alone: importing verl takes longer than all the rest.
+    folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        return compose("sft_trainer_engine", overrides=call[place + 1 :]), call[:place]
+
+
+def test_the_settings_are_those_of_the_paper(tmp_path):
+    config, launch = config_of(tmp_path, "sft.parquet")
+    assert launch[:2] == ["-m", "torch.distributed.run"] and launch[-3:] == ["--nproc-per-node", "8", "-m"]
+    assert config.model.path == "Qwen/Qwen2.5-Math-7B" and not config.model.lora_rank
+    assert (config.optim.lr, config.optim.optimizer) == (1e-5, "AdamW")
+    assert (config.optim.lr_scheduler_type, config.optim.lr_warmup_steps_ratio) == ("cosine", 0.1)
+    assert (config.data.train_batch_size, config.trainer.total_epochs) == (96, 3)
+    assert (config.trainer.seed, config.engine.seed) == (42, 42)
+    assert config.data.max_length == 6144
+    assert (config.data.train_files, config.data.messages_key) == ("sft.parquet", "messages")
+    # A whole conversation fits into a micro-batch, and the batch is shared out evenly.
+    assert config.data.max_token_len_per_gpu >= config.data.max_length
+    assert config.data.train_batch_size % config.trainer.n_gpus_per_node == 0
+
+
+def test_the_number_of_updates_that_the_script_names_is_that_of_the_papers_data():
+    rows = sum(CONVERSATIONS)
+    assert rows == 229_763
+    text = SCRIPT.read_text()
+    assert f"{rows:,}" in text and f"{3 * (rows // 96):,} updates" in text
+
+
+def test_knobs_and_overrides_reach_the_trainer(tmp_path):
+    knobs = {"MODEL": "base", "N_GPUS": "16", "MAX_LENGTH": "4096", "EPOCHS": "1", "SEED": "7"}
+    config, _ = config_of(tmp_path, "[a,b]", "optim.lr=2e-5", **knobs)
+    assert (config.model.path, config.trainer.n_gpus_per_node, config.data.max_length) == ("base", 16, 4096)
+    assert (config.trainer.total_epochs, config.trainer.seed, config.optim.lr) == (1, 7, 2e-5)
+    assert list(config.data.train_files) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), ([], 2)])
+def test_the_recipe_explains_itself(words, code):
+    done = subprocess.run(["bash", str(SCRIPT), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "recipes/eurus2_7b_sft.sh" in done.stdout and "NEVER RUN ON A GPU" in done.stdout

@@ -1,0 +1,90 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Model stages in tests: dialogues carried on by hand with a function for the model, and what servers are asked."""
+
+import pyarrow.parquet as pq
+from scripted_server import Answer
+
+from data_preprocessing.action_prompt import MATH_SUFFIX
+from data_preprocessing.dialogues import Ask, Judges
+from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter
+from prime_ext.inference.backend import Response
+
+JUDGES = Judges()
+ROWS = 12
+
+
+def conversed(dialogue, says):
+    """Carry a dialogue on to its end.
+
+    Args:
+        says: from an :class:`Ask` the text of the answer, or a :class:`Response`.
+
+    Returns:
+        Its result, and what it asked.
+    """
+    asked, given = [], None
+    while True:
+        try:
+            effects = dialogue.send(given)
+        except StopIteration as stop:
+            return stop.value, asked
+        judged = iter(JUDGES.verdicts([effect for effect in effects if not isinstance(effect, Ask)]))
+        given = []
+        for effect in effects:
+            if not isinstance(effect, Ask):
+                given.append(next(judged))
+                continue
+            asked.append(effect)
+            said = says(effect)
+            given.append(said if isinstance(said, Response) else Response("", said, 1, 1, "stop"))
+
+
+def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extra):
+    """A math row as ``rl_data`` writes it."""
+    return {
+        "data_source": source,
+        "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": problem + suffix}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": gold},
+        "extra_info": {"split": "train", "index": index, **extra},
+    }
+
+
+def write_problems(path):
+    """Rows whose gold answer is their number."""
+    path.parent.mkdir()
+    with RowWriter(path, MATH_SCHEMA) as writer:
+        for number in range(ROWS):
+            writer.write(rl_row(f"Problem {number}?", gold=str(number), index=number, suffix=MATH_SUFFIX))
+    return path
+
+
+def number_in(prompt):
+    return int(prompt.split("Problem ")[1].split("?")[0])
+
+
+def right_or_wrong(prompt, payload):
+    """To :func:`write_problems`, right for even seeds."""
+    return Answer(f"So it is \\boxed{{{number_in(prompt) + payload['seed'] % 2}}}.")
+
+
+def rows_of(folder, name="train"):
+    return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def server_words(source, out, server, *more):
+    """The command line of a stage that asks a server."""
+    backend = ["--backend", "server", "--base-url", server.base_url, "--attempts", "3", "--timeout", "60"]
+    return [str(word) for word in ["--input", source, "--output-dir", out, *backend, *more]]
