@@ -58,25 +58,30 @@ fi
 
 OPTIONS=()
 [[ -z "$DATA" ]] || OPTIONS+=(--data "$DATA")
+# Means nothing to the other backends.
+[[ "$BACKEND" != vllm ]] || OPTIONS+=(--tensor-parallel "$TENSOR_PARALLEL")
 
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+status=0
 set -x
 "$PYTHON" -m eval.run \
     --model "$MODEL" \
     --tasks "$TASKS" \
     --decoding "$DECODING" \
     --backend "$BACKEND" \
-    --tensor-parallel "$TENSOR_PARALLEL" \
     --system-prompt "$SYSTEM_PROMPT" \
     --output "$OUTPUT_DIR" \
     "${OPTIONS[@]}" \
-    "$@"
+    "$@" || status=$?
 { set +x; } 2>/dev/null
+# 1: some responses failed; what there is has been reported.
+((status <= 1)) || exit "$status"
 
 # Options such as --show-prompt end without results.
 if [[ -f "$OUTPUT_DIR/results.json" ]]; then
     "$PYTHON" -m eval.report "$OUTPUT_DIR" --table prime
     echo "results: $OUTPUT_DIR/results.json"
-    echo "report:  python -m eval.report $OUTPUT_DIR --output $OUTPUT_DIR/report"
+    echo "report:  $OUTPUT_DIR/report.html and report.md"
     echo "table:   python -m eval.report $OUTPUT_DIR --table prime"
 fi
+exit "$status"

@@ -15,9 +15,11 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from tiny_llama import save_llama
 
 from eval.task_file import load_task
 
@@ -99,13 +101,14 @@ def test_knobs_and_further_options_reach_the_command(run):
     }
     _, (evaluation, _) = run("eval_eurus2.sh", "m", "--limit", "3", "--decoding", "greedy", OUTPUT_DIR="out", **knobs)
     given = options(evaluation)
-    assert given["--data"] == "my data" and given["--backend"] == "server" and given["--tensor-parallel"] == "4"
+    assert given["--data"] == "my data" and given["--backend"] == "server" and "--tensor-parallel" not in given
     assert given["--system-prompt"] == "none" and given["--tasks"] == "amc" and given["--output"] == "out"
     assert evaluation[-4:] == ["--limit", "3", "--decoding", "greedy"]
 
 
 def test_the_models_of_each_paper_get_their_own_prompt_and_backend(run):
-    _, (eurus, _) = run("eval_eurus2.sh", "m")
+    _, (eurus, _) = run("eval_eurus2.sh", "m", TENSOR_PARALLEL="4")
+    assert options(eurus)["--tensor-parallel"] == "4"
     _, (pspo, _) = run("eval_pspo.sh", "m")
     assert (options(eurus)["--system-prompt"], options(eurus)["--backend"]) == ("actions", "vllm")
     # Only transformers samples beams.
@@ -126,3 +129,16 @@ def test_a_recipe_explains_itself_and_refuses_what_it_does_not_know(run, script)
     assert "NEVER RUN ON A GPU" in run(script, code=2)[0].stdout
     done, calls = run(script, "m", code=2, DECODING="beams")
     assert done.stderr == f"{script}: DECODING must be paper or recommended, got beams\n" and not calls
+
+
+def test_a_recipe_evaluates_a_tiny_model(tmp_path):
+    data = Path(os.environ.get("PRIME_EXT_DATA", RECIPES.parents[1] / "shared" / "data"))
+    if not (data / "equate").is_dir():
+        pytest.skip("needs the EQUATE files (PRIME_EXT_DATA)")
+    model = save_llama(tmp_path / "model", max_positions=4096)
+    knobs = {"TASKS": "awpnli", "DATA": str(data), "OUTPUT_DIR": str(tmp_path / "out"), "PYTHON": sys.executable}
+    command = ["bash", str(RECIPES / "eval_pspo.sh"), str(model), "--limit", "2", "--max-new-tokens", "12"]
+    done = subprocess.run(command, env={**os.environ, **knobs}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "AwpNLI" in done.stdout and "PSPO-WRS" in done.stdout
+    assert (tmp_path / "out" / "report.html").is_file() and (tmp_path / "out" / "results.json").is_file()
