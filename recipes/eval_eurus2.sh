@@ -38,50 +38,13 @@ MODEL=$1
 shift
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
+# shellcheck source=recipes/eval_suite.sh
+source "$PROJECT_ROOT/recipes/eval_suite.sh"
 
 TASKS=${TASKS:-aime2024,amc,math500,minerva_math,olympiadbench,leetcode,livecodebench_v2}
-# paper or recommended.
-DECODING=${DECODING:-paper}
 # vllm, transformers or server.
 BACKEND=${BACKEND:-vllm}
-# GPUs that share one copy of the model.
-TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
 # default (the task's own), none, actions (PRIME's) or a text file.
 SYSTEM_PROMPT=${SYSTEM_PROMPT:-actions}
-# Folder with the benchmarks' files; empty: from the hub.
-DATA=${DATA:-}
-OUTPUT_DIR=${OUTPUT_DIR:-outputs/eval/eurus2/$(basename "$MODEL")-$DECODING}
-if [[ "$DECODING" != "paper" && "$DECODING" != "recommended" ]]; then
-    echo "eval_eurus2.sh: DECODING must be paper or recommended, got $DECODING" >&2
-    exit 2
-fi
 
-OPTIONS=()
-[[ -z "$DATA" ]] || OPTIONS+=(--data "$DATA")
-# Means nothing to the other backends.
-[[ "$BACKEND" != vllm ]] || OPTIONS+=(--tensor-parallel "$TENSOR_PARALLEL")
-
-export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
-status=0
-set -x
-"$PYTHON" -m eval.run \
-    --model "$MODEL" \
-    --tasks "$TASKS" \
-    --decoding "$DECODING" \
-    --backend "$BACKEND" \
-    --system-prompt "$SYSTEM_PROMPT" \
-    --output "$OUTPUT_DIR" \
-    "${OPTIONS[@]}" \
-    "$@" || status=$?
-{ set +x; } 2>/dev/null
-# 1: some responses failed; what there is has been reported.
-((status <= 1)) || exit "$status"
-
-# Options such as --show-prompt end without results.
-if [[ -f "$OUTPUT_DIR/results.json" ]]; then
-    "$PYTHON" -m eval.report "$OUTPUT_DIR" --table prime
-    echo "results: $OUTPUT_DIR/results.json"
-    echo "report:  $OUTPUT_DIR/report.html and report.md"
-    echo "table:   python -m eval.report $OUTPUT_DIR --table prime"
-fi
-exit "$status"
+evaluate_suite eurus2 prime "$MODEL" "$@"

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# What the evaluation recipes share. Sourced with PROJECT_ROOT, PYTHON and their knobs set.
+
+# evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table, say where everything is; exits.
+# NAME is the recipe's; TABLE that of eval.report. Knobs: TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT
+evaluate_suite() {
+    local name=$1 table=$2 model=$3 options=() status=0
+    shift 3
+    # paper or recommended.
+    DECODING=${DECODING:-paper}
+    if [[ "$DECODING" != paper && "$DECODING" != recommended ]]; then
+        echo "eval_$name.sh: DECODING must be paper or recommended, got $DECODING" >&2
+        exit 2
+    fi
+    OUTPUT_DIR=${OUTPUT_DIR:-outputs/eval/$name/$(basename "$model")-$DECODING}
+    # Folder with the benchmarks' files; empty: from the hub.
+    [[ -z "${DATA:-}" ]] || options+=(--data "$DATA")
+    # GPUs that share one copy of the model; means nothing to the other backends.
+    [[ "$BACKEND" != vllm ]] || options+=(--tensor-parallel "${TENSOR_PARALLEL:-1}")
+
+    export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+    set -x
+    "$PYTHON" -m eval.run \
+        --model "$model" \
+        --tasks "$TASKS" \
+        --decoding "$DECODING" \
+        --backend "$BACKEND" \
+        --system-prompt "$SYSTEM_PROMPT" \
+        --output "$OUTPUT_DIR" \
+        "${options[@]}" \
+        "$@" || status=$?
+    { set +x; } 2>/dev/null
+    # 1: some responses failed; what there is has been reported.
+    ((status <= 1)) || exit "$status"
+
+    # Options such as --show-prompt end without results.
+    if [[ -f "$OUTPUT_DIR/results.json" ]]; then
+        "$PYTHON" -m eval.report "$OUTPUT_DIR" --table "$table"
+        echo "results: $OUTPUT_DIR/results.json"
+        echo "report:  $OUTPUT_DIR/report.html and report.md"
+        echo "table:   python -m eval.report $OUTPUT_DIR --table $table"
+    fi
+    exit "$status"
+}
