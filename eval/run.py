@@ -26,7 +26,6 @@ nothing can be done. See docs/evaluation.md.
 """
 
 import argparse
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -174,17 +173,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_run_arguments(top)
     add_backend_arguments(top)
-    top.set_defaults(backend=None)
     return top
-
-
-def usual_backend() -> str:
-    """vLLM where it is installed and there is a device for it, else transformers."""
-    if importlib.util.find_spec("vllm") is None:
-        return "transformers"
-    import torch
-
-    return "vllm" if torch.cuda.is_available() else "transformers"
 
 
 def main(
@@ -203,7 +192,6 @@ def main(
     backend = None
     try:
         planned = plan_tasks(options)
-        options.backend = options.backend or usual_backend()
         backend = open_backend(options)
         if options.show_prompt is not None:
             show_prompts(planned, backend, options.show_prompt)

@@ -14,6 +14,7 @@
 """How a backend is opened: the flags that every command offers, and which backend reads which."""
 
 import argparse
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -108,8 +109,8 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend",
         choices=KINDS,
-        default="vllm",
-        help="vLLM, transformers, or a server that runs (default: vllm)",
+        help="vLLM, transformers, or a server that runs (default: vllm where it is installed and there is a GPU, else "
+        "transformers)",
     )
     group.add_argument(
         "--model",
@@ -125,6 +126,15 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def usual_kind() -> str:
+    """vLLM where it is installed and there is a GPU for it, else transformers."""
+    if importlib.util.find_spec("vllm") is None:
+        return "transformers"
+    import torch
+
+    return "vllm" if torch.cuda.is_available() else "transformers"
+
+
 def options_from_arguments(arguments: argparse.Namespace) -> BackendOptions:
     """The options of a parsed command line.
 
@@ -132,4 +142,4 @@ def options_from_arguments(arguments: argparse.Namespace) -> BackendOptions:
         BackendError: they do not fit together.
     """
     values: Mapping[str, Any] = {each.name: getattr(arguments, each.name) for each in _optional_fields()}
-    return BackendOptions(kind=arguments.backend, model=arguments.model, **values)
+    return BackendOptions(kind=arguments.backend or usual_kind(), model=arguments.model, **values)
