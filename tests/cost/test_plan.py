@@ -214,7 +214,7 @@ def test_a_critic_has_values_in_place_of_logits(planned, models):
     )
 
 
-def test_pspo_has_no_prm_and_says_what_is_missing(composed, models):
+def test_pspo_has_no_prm_and_says_what_is_missing(composed, models, planned):
     config = composed["pspo_trainer"].copy()
     with open_dict(config):
         config.actor_rollout_ref.model.path = str(models["untied"])
@@ -343,7 +343,7 @@ def test_models_that_are_not_here_take_their_sizes_from_elsewhere(models, capsys
     capsys.readouterr()
     assert doctor.main(["--plan", "--device-memory", "80", *stand_ins, path.replace("untied", folder)]) == 0
     out = capsys.readouterr().out
-    assert "H200" in out and "checkpoint" in out and "not here: actor_rollout_ref.model.path" in out
+    assert "H200" in out and "checkpoint" in out and "not here: data.train_files" in out
 
 
 def test_a_configuration_that_would_not_start_is_no_plan(models, capsys):
