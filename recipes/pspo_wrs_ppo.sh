@@ -22,7 +22,7 @@
 # adaptive, target 6), LoRA of rank 16 (LORA=0 trains all weights). No gold answer counts (pspo.outcome_coefficient=0).
 # Geometric mean times Weibull; chain@pspo=cn_ppo, pspo_released or plain for the others.
 # Different from the released code: the critic is a network of its own, which is how verl does it; the base model is not
-# quantised; LoRA has no dropout; steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
+# quantised; LoRA has no dropout, and the critic trains all its weights; steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on. SCORER=URL asks a server
 # (vllm serve STEP_RM --runner pooling) instead of loading the step reward model on each node.
 # DRY_RUN=1 prints memory, time and disk space instead of training; SHRINK=1 makes two steps with tiny untrained models on
@@ -60,11 +60,9 @@ SCORER_GPUS=${SCORER_GPUS:-0}
 
 OPTIONS=()
 if ((LORA)); then
-    for part in actor_rollout_ref critic; do
-        OPTIONS+=("$part.model.lora_rank=$LORA" "$part.model.lora_alpha=${LORA_ALPHA:-32}")
-        OPTIONS+=("$part.model.target_modules=all-linear")
-    done
-    OPTIONS+=(actor_rollout_ref.rollout.load_format=safetensors)
+    # The policy only: verl 0.9.1 makes a critic's adapter as one of a causal model, which peft refuses.
+    OPTIONS+=(actor_rollout_ref.model.lora_rank="$LORA" actor_rollout_ref.model.lora_alpha="${LORA_ALPHA:-32}")
+    OPTIONS+=(actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.rollout.load_format=safetensors)
 fi
 if [[ -n "${SCORER:-}" ]]; then
     OPTIONS+=(step_scorer.kind=server step_scorer.address="$SCORER")

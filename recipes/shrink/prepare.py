@@ -76,7 +76,7 @@ def write_step_rm(folder: Path) -> None:
     with atomic_path(folder) as temporary:
         LlamaForSequenceClassification(config).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        write_text(temporary / FILE, Description(PairFormat(max_length=MAX_LENGTH), 1.0, LABELS).to_json())
+        write_text(temporary / FILE, Description(PairFormat(separator=";", max_length=MAX_LENGTH), 1.0, LABELS).to_json())
 
 
 def prepare(family: str, folder: Path) -> None:
@@ -106,6 +106,8 @@ def overrides(family: str, folder: Path) -> list[str]:
         "actor_rollout_ref.actor.fsdp_config.param_offload=false",
         "actor_rollout_ref.actor.fsdp_config.optimizer_offload=false",
         "actor_rollout_ref.rollout.name=transformers",
+        # Its weights are sent whole; means nothing without an adapter.
+        "actor_rollout_ref.model.lora.merge=true",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         "critic.fsdp.param_offload=false",
         "critic.fsdp.optimizer_offload=false",

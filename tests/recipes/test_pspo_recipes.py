@@ -102,10 +102,9 @@ def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
     words = ("policy", step_rm, "train.parquet", "val.parquet")
     for rank, knobs in ((16, {}), (0, {"LORA": "0"})):
         config = checked(started("pspo_wrs_ppo.sh", *words, **knobs)[0])
-        for part in (config.actor_rollout_ref, config.critic):
-            assert part.model.lora_rank == rank
-            if rank:
-                assert part.model.lora_alpha == 32
+        policy, critic = config.actor_rollout_ref.model, config.critic.model
+        assert policy.lora_rank == rank and critic.lora_rank == 0
+        assert not rank or policy.lora_alpha == 32
 
 
 @pytest.mark.parametrize(
