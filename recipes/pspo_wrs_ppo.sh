@@ -19,10 +19,11 @@
 #
 # The settings of the released code: PPO with a critic, gamma 1, lambda .95, four passes over each batch, rate 1.41e-5,
 # 8 responses per GPU and step, one response per prompt, temperature 1, 512 new tokens, KL penalty in the reward (.2,
-# adaptive, target 6), LoRA of rank 16 (LORA=0 trains all weights). No gold answer counts (pspo.outcome_coefficient=0).
+# adaptive, target 6). No gold answer counts (pspo.outcome_coefficient=0).
 # Geometric mean times Weibull; chain@pspo=cn_ppo, pspo_released or plain for the others.
 # Different from the released code: the critic is a network of its own, which is how verl does it; the base model is not
-# quantised; LoRA has no dropout, and the critic trains all its weights; steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
+# quantised; all weights are trained, not an adapter of rank 16: verl 0.9.1 cannot train one beside a critic (LORA=16 is
+# for estimators without); steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on. SCORER=URL asks a server
 # (vllm serve STEP_RM --runner pooling) instead of loading the step reward model on each node.
 # DRY_RUN=1 prints memory, time and disk space instead of training; SHRINK=1 makes two steps with tiny untrained models on
@@ -53,14 +54,15 @@ OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/ppo}
 ! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 N_GPUS=${N_GPUS:-4}
 TRAIN_BATCH=${TRAIN_BATCH:-$((8 * N_GPUS))}
-LORA=${LORA:-16}
+LORA=${LORA:-0}
 LR=${LR:-1.41e-5}
 # Share of a GPU that Ray sets aside on each node for a step reward model there; 0: it works on the CPU.
 SCORER_GPUS=${SCORER_GPUS:-0}
 
 OPTIONS=()
 if ((LORA)); then
-    # The policy only: verl 0.9.1 makes a critic's adapter as one of a causal model, which peft refuses.
+    # The policy only: verl 0.9.1 makes a critic's adapter as one of a causal model, which peft refuses; and beside a critic
+    # without one it looks for the adapter there. So an adapter goes with estimators that have no critic.
     OPTIONS+=(actor_rollout_ref.model.lora_rank="$LORA" actor_rollout_ref.model.lora_alpha="${LORA_ALPHA:-32}")
     OPTIONS+=(actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.rollout.load_format=safetensors)
 fi

@@ -100,7 +100,7 @@ def test_the_ppo_recipe_has_the_settings_of_the_released_code(started, step_rm):
 
 def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
     words = ("policy", step_rm, "train.parquet", "val.parquet")
-    for rank, knobs in ((16, {}), (0, {"LORA": "0"})):
+    for rank, knobs in ((0, {}), (16, {"LORA": "16"})):
         config = checked(started("pspo_wrs_ppo.sh", *words, **knobs)[0])
         policy, critic = config.actor_rollout_ref.model, config.critic.model
         assert policy.lora_rank == rank and critic.lora_rank == 0
