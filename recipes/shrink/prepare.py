@@ -76,7 +76,9 @@ def write_step_rm(folder: Path) -> None:
     with atomic_path(folder) as temporary:
         LlamaForSequenceClassification(config).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        write_text(temporary / FILE, Description(PairFormat(separator=";", max_length=MAX_LENGTH), 1.0, LABELS).to_json())
+        write_text(
+            temporary / FILE, Description(PairFormat(separator=";", max_length=MAX_LENGTH), 1.0, LABELS).to_json()
+        )
 
 
 def prepare(family: str, folder: Path) -> None:
