@@ -52,7 +52,13 @@ def command(
 ) -> list[str]:
     """The command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
-    of_the_prm = ["prm.mini_batch_size=2", "prm.optim.lr=1e-3", "prm.optim.lr_warmup_steps=2"]
+    # An untrained PRM would be shut out by the gate; variants that name it come later and count.
+    of_the_prm = [
+        "prime.process.reliability_gate=false",
+        "prm.mini_batch_size=2",
+        "prm.optim.lr=1e-3",
+        "prm.optim.lr_warmup_steps=2",
+    ]
     return [
         sys.executable, "-u", "-m", module, *stock, f"--config-name={config}",
         f"data.train_files={inputs}/train.parquet",
