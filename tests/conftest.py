@@ -29,6 +29,10 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Other work on a small machine makes single examples slow; that is no failure.
 settings.register_profile(
-    "prime_ext", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "prime_ext",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    derandomize=True,
 )
 settings.load_profile("prime_ext")
