@@ -51,9 +51,8 @@ def test_an_offline_recipe_makes_two_steps_on_the_cpu(tmp_path, script, words, l
     for step in (1, 2):
         assert math.isfinite(metrics[step]["train/loss"]) and math.isfinite(metrics[step]["train/grad_norm"])
     assert any(name.startswith("val/") for name in metrics[2])
-    # A PRM that starts at its reference is at log 2 with every loss of this kind.
-    if loss != "step_ce":
-        assert metrics[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-3)
+    # A PRM that starts at its reference is at log 2 with every one of these losses.
+    assert metrics[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-3)
     assert complete_steps(folder / "checkpoints") == [1, 2]
     assert read_json(folder / "hf" / "prime_ext_prm.json")["loss"] == loss
     with safe_open(folder / "hf" / "model.safetensors", "pt") as weights:
