@@ -31,13 +31,15 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
 
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '/^# Eurus-2-7B-PRIME/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): VARIANT MODEL_PATH PRM_PATH PRM_REFERENCE TRAIN_FILES VAL_FILES OUTPUT_DIR N_GPUS NNODES"
     echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER DRY_RUN SHRINK PYTHON"
     exit 0
 fi
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 
