@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.cost import BACKENDS, CPU_BACKENDS
 from prime_ext.preflight_async import prompts_per_update, rollout_ranks
+from prime_ext.ray_cluster import address_of
 
 # What verl 0.9.1 reserves: CPUs per worker process (ResourcePoolManager) and for TransferQueue's controller.
 CPUS_PER_RANK = 3
@@ -137,6 +138,9 @@ def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str
     for key, strategy in strategies.items():
         if strategy != "fsdp2":
             yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
+    if address_of(config) is not None:
+        # What a running cluster has is no part of the configuration.
+        return
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     rollouts = rollout_ranks(config)
