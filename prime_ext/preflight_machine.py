@@ -13,6 +13,7 @@
 # limitations under the License.
 """Checks of sizes, kernels and machine that every trainer of prime_ext shares. One line per problem."""
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 
+MEGATRON = "megatron"
+# Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
+MEGATRON_PARALLEL = ("tensor_model", "pipeline_model", "context")
+
 
 @dataclass(frozen=True)
 class Optimiser:
@@ -37,7 +42,7 @@ class Optimiser:
         key: that of its mini-batch size.
         mini_batch: prompts per optimiser step.
         micro_batch: rollouts per forward pass and rank; None where tokens bound it.
-        sequence_parallel: ranks that share a sequence.
+        sequence_parallel: ranks that share a sequence, or the weights.
     """
 
     key: str
@@ -51,6 +56,8 @@ def actor_optimiser(config: DictConfig) -> Optimiser:
     actor = config.actor_rollout_ref.actor
     micro = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
     parallel = actor.get("ulysses_sequence_parallel_size", 1)
+    if actor.strategy == MEGATRON:
+        parallel = math.prod(actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL)
     return Optimiser("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, micro, parallel)
 
 

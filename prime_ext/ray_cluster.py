@@ -79,9 +79,8 @@ def environment_words(config: "DictConfig", environment: Mapping[str, str]) -> l
         if name in found:
             found[name] = str(Path(found[name]).expanduser().absolute())
     if "PYTHONPATH" in found:
-        found["PYTHONPATH"] = os.pathsep.join(
-            str(Path(part).resolve()) for part in found["PYTHONPATH"].split(os.pathsep)
-        )
+        folders = found["PYTHONPATH"].split(os.pathsep)
+        found["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
     return [f"++{_VARIABLES}.{name}={_quoted(value)}" for name, value in found.items()]
 
 

@@ -26,7 +26,7 @@
 # run waits until NNODES nodes are there, sets RAY_ADDRESS and becomes the recipe. The cluster stays until stop, which ends
 # the node that head or worker started here, and no other Ray. DRY_RUN=1 prints the commands.
 #
-# Run with two nodes on one machine without GPUs (docs/multi_node.md); NEVER RUN ON SEVERAL MACHINES.
+# NEVER RUN ON SEVERAL MACHINES; docs/multi_node.md says what has been tried.
 set -euo pipefail
 
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then

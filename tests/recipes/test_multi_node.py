@@ -22,6 +22,8 @@ from pathlib import Path
 
 import pytest
 
+from prime_ext.compose_config import compose_config
+from prime_ext.preflight import check_config
 from recipes.multi_node.wait_for_nodes import wait
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,6 +243,48 @@ def test_waiting_ends_when_the_nodes_are_there_or_the_time_is_over():
     answers = iter([[node], [node, dead], [node, node]])
     assert len(wait(lambda: next(answers), 2, seconds=60)) == 2
     assert wait(lambda: [node, dead], 2, seconds=0) == ["10.0.0.1"]
+
+
+# ---- any recipe on any number of nodes, and Megatron ----
+
+
+def started(machine, script, *words, **knobs):
+    """The words with which a recipe hands over to Python."""
+    machine.write("python", '#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> "$CALLS"\n')
+    data = machine.write("data.parquet", "")
+    files = {"TRAIN_FILES": str(data), "VAL_FILES": str(data), "OUTPUT_DIR": str(machine.folder / "out")}
+    command = ["bash", str(ROOT / "recipes" / script), *map(str, words)]
+    environment = {**machine.environment, **files, **knobs}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return done, machine.calls_file.read_text().split("\0")[:-1] if machine.calls_file.exists() else []
+
+
+def test_nnodes_reaches_recipes_that_do_not_know_it(machine):
+    _, words = started(machine, "pspo_wrs_ppo.sh", "policy", "step_rm", "a.parquet", "b.parquet", NNODES="3")
+    assert "trainer.nnodes=3" in words
+    _, words = started(machine, "pspo_wrs_ppo.sh", "policy", "step_rm", "a.parquet", "b.parquet", "trainer.nnodes=4")
+    assert "trainer.nnodes=4" in words and "trainer.nnodes=3" not in words[words.index("trainer.nnodes=4") :]
+
+
+def test_the_policy_can_be_on_megatron_and_the_prm_is_not(machine):
+    done, words = started(machine, "multi_node/run_eurus2-7b_megatron.sh", TP="2", PP="2")
+    assert done.returncode == 0, done.stderr
+    overrides = [word for word in words if "=" in word and not word.startswith("--")]
+    config = compose_config("prime_trainer", overrides)
+    assert check_config(config) == []
+    assert (config.actor_rollout_ref.actor.strategy, config.prm.engine.strategy) == ("megatron", "fsdp2")
+    assert config.actor_rollout_ref.actor.megatron.param_offload and config.prm.engine.param_offload
+    (line,) = check_config(compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"]))
+    assert line.startswith("prm.engine.strategy=megatron: the PRM runs on fsdp and fsdp2 only")
+    # 8 ranks in groups of 4 that share the weights: 2 data-parallel ones, which 3 rollouts do not divide over.
+    odd = ["actor_rollout_ref.rollout.n=3", "actor_rollout_ref.actor.ppo_mini_batch_size=1", "prm.mini_batch_size=8"]
+    (line,) = check_config(compose_config("prime_trainer", [*overrides, *odd]))
+    assert "do not divide over 2 data-parallel ranks" in line
+
+
+def test_megatron_has_no_shrunk_run(machine):
+    done, _ = started(machine, "multi_node/run_eurus2-7b_megatron.sh", SHRINK="1")
+    assert done.returncode == 2 and "SHRINK=1 runs on the CPU, and Megatron does not" in done.stderr
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in LAUNCHERS.glob("*.sh")))
