@@ -101,6 +101,7 @@ fi
 case "${ENGINE:-fsdp}" in
     fsdp) offload=(actor_rollout_ref.actor.fsdp_config.{param,optimizer}_offload=true) ;;
     megatron) offload=(model_engine=megatron actor_rollout_ref.actor.megatron.{param,optimizer}_offload=true) ;;
+    *) echo "run_eurus2-7b_fsdp.sh: ENGINE=$ENGINE must be fsdp or megatron" >&2; exit 2 ;;
 esac
 dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
