@@ -26,6 +26,7 @@ from prime_ext.cost.estimate import Hours, checkpoint_bytes, estimate_hours, kep
 from prime_ext.cost.flops import Passes, prm_passes, training_passes
 from prime_ext.cost.memory import Engine, EngineMemory, engine_memory
 from prime_ext.cost.model_shape import ModelShape
+from prime_ext.preflight_async import rollout_ranks
 
 GIB = 2**30
 # Interpreter, libraries, and on a GPU the context of CUDA and NCCL; not measured on GPUs.
@@ -221,6 +222,8 @@ def _one(
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
     missing = {"not in the plan": "the step reward model"} if "pspo" in config and "prime" not in config else {}
+    if rollout_ranks(config):
+        missing = {"not in the plan": f"the {rollout_ranks(config)} devices that generate at the same time"}
     return missing | {
         "device": config.trainer.device,
         "devices": devices(config),

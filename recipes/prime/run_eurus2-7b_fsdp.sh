@@ -99,6 +99,12 @@ if ! rehearsal; then
         }
     done
 fi
+# recipes/multi_node/run_eurus2-7b_megatron.sh sets ENGINE.
+case "${ENGINE:-fsdp}" in
+    fsdp) offload=(actor_rollout_ref.actor.fsdp_config.{param,optimizer}_offload=true) ;;
+    megatron) offload=(model_engine=megatron actor_rollout_ref.actor.megatron.{param,optimizer}_offload=true) ;;
+    *) echo "run_eurus2-7b_fsdp.sh: ENGINE=$ENGINE must be fsdp or megatron" >&2; exit 2 ;;
+esac
 dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
@@ -117,8 +123,7 @@ launch prime_trainer \
     actor_rollout_ref.actor.ppo_max_token_len_per_gpu="$TOKENS_PER_GPU" \
     actor_rollout_ref.actor.optim.lr=5e-7 \
     actor_rollout_ref.actor.optim.weight_decay=0.01 \
-    actor_rollout_ref.actor.fsdp_config.param_offload=true \
-    actor_rollout_ref.actor.fsdp_config.optimizer_offload=true \
+    "${offload[@]}" \
     actor_rollout_ref.rollout.name=vllm \
     actor_rollout_ref.rollout.n="$N_ROLLOUTS" \
     actor_rollout_ref.rollout.tensor_model_parallel_size="$ROLLOUT_TP" \
