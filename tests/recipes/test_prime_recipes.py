@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
+from recipe_calls import calls_of, differences, name_of, overrides_of, variants_of, wanted_of
 
 from prime_ext.compose_config import compose_config
 from prime_ext.preflight import check_config
@@ -37,33 +37,21 @@ def run(script, *words, **knobs):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
-def name_of(recipe):
-    return " ".join([recipe["script"], *(f"{key}={value}" for key, value in recipe.get("knobs", {}).items())])
-
-
 @pytest.mark.parametrize("recipe", PAPER["recipes"], ids=name_of)
 def test_a_recipe_is_what_the_paper_says(recipe, tmp_path):
-    # An interpreter that only writes down what it is called with.
-    stub, call = tmp_path / "python", tmp_path / "call"
-    stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" > {call}\n')
-    stub.chmod(0o755)
     data = tmp_path / "data.parquet"
     data.touch()
-    knobs = {"TRAIN_FILES": str(data), "VAL_FILES": str(data), "OUTPUT_DIR": str(tmp_path / "out")}
-    done = run(recipe["script"], "data.seed=7", **{**knobs, **recipe.get("knobs", {}), "PYTHON": str(stub)})
-    assert done.returncode == 0, done.stderr
-    module, name, *overrides = call.read_text().split("\0")[1:-1]
-    assert (module, name) == ("prime_ext.train", "--config-name=prime_trainer") and "data.seed=7" in overrides
+    knobs = {"TRAIN_FILES": str(data), "VAL_FILES": str(data), **recipe.get("knobs", {})}
+    (call,) = calls_of(tmp_path, f"prime/{recipe['script']}", "data.seed=7", **knobs)
+    overrides, name = overrides_of(call, "prime_ext.train")
+    assert name == "prime_trainer" and "data.seed=7" in overrides
     config = compose_config("prime_trainer", overrides)
     assert check_config(config) == []
-    wanted = {key: value for part in recipe["parts"] for key, value in PAPER[part].items()} | recipe["values"]
-    found = {key: OmegaConf.select(config, key) for key in wanted}
-    assert {key: value for key, value in found.items() if value != wanted[key]} == {}
+    assert differences(config, wanted_of(PAPER, recipe)) == {}
 
 
 def test_every_variant_of_the_script_is_in_the_table():
-    branches = (RECIPES / "run_eurus2-7b_fsdp.sh").read_text().split('case "$VARIANT" in')[1].split("esac")[0]
-    assert {line.split(")")[0].strip() for line in branches.splitlines() if ") options=" in line} == VARIANTS
+    assert variants_of("prime/run_eurus2-7b_fsdp.sh") == VARIANTS
 
 
 def test_every_script_is_in_the_table():
