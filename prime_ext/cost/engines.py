@@ -58,16 +58,37 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
 
 
 def _engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, batches: Any) -> Engine:
-    strategy = batches.get("strategy") or engine.get("strategy")
-    if engine.get("strategy", strategy) not in ("fsdp", "fsdp2"):
-        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {engine.strategy} of {name}")
-    cpu = config.trainer.device == "cpu"
+    parallel = engine.get("ulysses_sequence_parallel_size", 1) or 1
+    strategy = engine.get("strategy") or batches.get("strategy")
+    tokens, cpu = _micro_batch_tokens(config, batches, parallel), config.trainer.device == "cpu"
+    return fsdp_engine(name, key, model, engine, strategy, tokens, _shards(config, engine), cpu)
+
+
+def fsdp_engine(
+    name: str, key: str, model: Any, engine: Any, strategy: str, tokens: int, shards: int, cpu: bool
+) -> Engine:
+    """A model on verl's FSDP engine.
+
+    Args:
+        name: in the plan.
+        key: of the section ``model``, or of the path alone.
+        model: that section.
+        engine: the section of FSDP.
+        strategy: of the engine.
+        tokens: of a micro-batch, on one device.
+        shards: devices that share the weights.
+        cpu: whether there is no accelerator.
+
+    Raises:
+        PlanError: the model cannot be read, or the strategy is none of FSDP's.
+    """
+    if strategy not in ("fsdp", "fsdp2"):
+        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {name}")
     shape = read_shape(key if key.endswith("path") else f"{key}.path", str(model.path), bool(model.trust_remote_code))
     rank = _lora_rank(model)
     adapter = adapter_weights(key, shape, rank, model.target_modules, bool(model.trust_remote_code)) if rank else 0
     # verl's mixed precision is bf16 unless told otherwise.
     precision = (engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
-    parallel = engine.get("ulysses_sequence_parallel_size", 1) or 1
     return Engine(
         name=name,
         shape=shape,
@@ -75,8 +96,8 @@ def _engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, ba
         adapter=adapter,
         weight_bytes=DTYPE_BYTES[engine.model_dtype or "fp32"],
         compute_bytes=DTYPE_BYTES[precision],
-        shards=_shards(config, engine),
-        tokens=_micro_batch_tokens(config, batches, parallel),
+        shards=shards,
+        tokens=tokens,
         recompute=bool(model.enable_gradient_checkpointing),
         backend=(model.get("fused_kernel_options") or {}).get("impl_backend") if model.use_fused_kernels else None,
         # On the CPU the weights are in host memory anyway, and prime_ext leaves them there.

@@ -76,9 +76,9 @@ def run(
     return 1 if plan.warnings else 0
 
 
-def stand_in(config: DictConfig, model_configs: Path) -> None:
+def stand_in(config: DictConfig, model_configs: Path, keys: Sequence[str] = MODEL_KEYS) -> None:
     """Give models that are not here the folder of their name in ``model_configs``, if there is one."""
-    for key in MODEL_KEYS:
+    for key in keys:
         path = OmegaConf.select(config, key)
         if not path or (Path(path).expanduser() / "config.json").is_file():
             continue

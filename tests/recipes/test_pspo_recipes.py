@@ -21,6 +21,7 @@ import yaml
 from recipe_calls import RECIPES, calls_of, differences, name_of, overrides_of, variants_of, wanted_of
 from transformers import BertConfig, BertForSequenceClassification
 
+from prime_ext import doctor
 from prime_ext.compose_config import SFT_CONFIG, compose_config
 from prime_ext.preflight import check_config
 from prime_ext.step_rm.description import FILE, Description
@@ -94,6 +95,15 @@ def test_every_variant_and_every_script_is_in_the_table():
 def test_the_help_names_every_variant():
     done = subprocess.run(["bash", str(RECIPES / PPO), "--help"], capture_output=True, text=True, check=True)
     assert all(variant in done.stdout for variant in variants_of(PPO))
+
+
+def test_a_dry_run_plans_without_data_or_models(started, capsys):
+    (call,) = started(PPO, "GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet", DRY_RUN="1", STEPS="170")
+    assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
+    assert doctor.main(call[2:]) == 0
+    out = capsys.readouterr().out
+    for text in ("policy 6,738,423,808", "critic", "fits:", "not here: step_scorer.model_path: no/step_rm"):
+        assert text in out
 
 
 def test_an_unknown_variant_is_one_line(tmp_path):
