@@ -33,62 +33,53 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
     """
     policy, prm = config.actor_rollout_ref, config.get("prm")
     key = "actor_rollout_ref.model"
-    engines = {"policy": _engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)}
+    engines = {"policy": read_engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)}
     penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     if penalty and not _lora_rank(policy.model):
-        engine = _engine(config, "KL reference", key, policy.model, policy.ref.fsdp_config, policy.actor)
-        engines["KL reference"] = _frozen(config, engine)
+        engine = read_engine(config, "KL reference", key, policy.model, policy.ref.fsdp_config, policy.actor)
+        engines["KL reference"] = frozen(config, engine)
     if has_critic(config):
         critic = config.critic
-        engine = _engine(config, "critic", "critic.model", critic.model, critic.fsdp, critic)
+        engine = read_engine(config, "critic", "critic.model", critic.model, critic.fsdp, critic)
         values = engine.shape.with_values()
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
     if not has_prm(config):
         return engines
-    engines["PRM"] = _engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
+    engines["PRM"] = read_engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
     if prm.reference == "frozen":
         model = prm.model.copy()
         OmegaConf.update(model, "path", prm.reference_path)
         OmegaConf.update(model, "lora_rank", 0)
-        engine = _engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
-        engines["PRM reference"] = _frozen(config, engine)
+        engine = read_engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
+        engines["PRM reference"] = frozen(config, engine)
     if prm.update_mode == "none":
         engines["PRM"] = replace(engines["PRM"], trained=0)
     return engines
 
 
-def _engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, batches: Any) -> Engine:
-    parallel = engine.get("ulysses_sequence_parallel_size", 1) or 1
-    strategy = engine.get("strategy") or batches.get("strategy")
-    tokens, cpu = _micro_batch_tokens(config, batches, parallel), config.trainer.device == "cpu"
-    return fsdp_engine(name, key, model, engine, strategy, tokens, _shards(config, engine), cpu)
-
-
-def fsdp_engine(
-    name: str, key: str, model: Any, engine: Any, strategy: str, tokens: int, shards: int, cpu: bool
-) -> Engine:
-    """A model on verl's FSDP engine.
+def read_engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, batches: Any) -> Engine:
+    """What the configuration says about one model, as if it were trained.
 
     Args:
-        name: in the plan.
-        key: of the section ``model``, or of the path alone.
-        model: that section.
-        engine: the section of FSDP.
-        strategy: of the engine.
-        tokens: of a micro-batch, on one device.
-        shards: devices that share the weights.
-        cpu: whether there is no accelerator.
+        config: with ``trainer.{device,n_gpus_per_node,nnodes}`` and ``data.{max_prompt_length,max_response_length}``.
+        name: in the table.
+        key: of the model's section, for messages; or of its path, if it ends in that.
+        model, engine: verl's sections.
+        batches: how mini-batches are cut.
 
     Raises:
-        PlanError: the model cannot be read, or the strategy is none of FSDP's.
+        PlanError: the model cannot be read, or the engine is none of FSDP's.
     """
-    if strategy not in ("fsdp", "fsdp2"):
-        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {name}")
+    strategy = batches.get("strategy") or engine.get("strategy")
+    if engine.get("strategy", strategy) not in ("fsdp", "fsdp2"):
+        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {engine.strategy} of {name}")
+    cpu = config.trainer.device == "cpu"
     shape = read_shape(key if key.endswith("path") else f"{key}.path", str(model.path), bool(model.trust_remote_code))
     rank = _lora_rank(model)
     adapter = adapter_weights(key, shape, rank, model.target_modules, bool(model.trust_remote_code)) if rank else 0
     # verl's mixed precision is bf16 unless told otherwise.
     precision = (engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
+    parallel = engine.get("ulysses_sequence_parallel_size", 1) or 1
     return Engine(
         name=name,
         shape=shape,
@@ -96,8 +87,8 @@ def fsdp_engine(
         adapter=adapter,
         weight_bytes=DTYPE_BYTES[engine.model_dtype or "fp32"],
         compute_bytes=DTYPE_BYTES[precision],
-        shards=shards,
-        tokens=tokens,
+        shards=_shards(config, engine),
+        tokens=_micro_batch_tokens(config, batches, parallel),
         recompute=bool(model.enable_gradient_checkpointing),
         backend=(model.get("fused_kernel_options") or {}).get("impl_backend") if model.use_fused_kernels else None,
         # On the CPU the weights are in host memory anyway, and prime_ext leaves them there.
@@ -107,7 +98,7 @@ def fsdp_engine(
     )
 
 
-def _frozen(config: DictConfig, engine: Engine) -> Engine:
+def frozen(config: DictConfig, engine: Engine) -> Engine:
     """A model that is never trained; on accelerators verl keeps its weights on the host."""
     on_host = config.trainer.device != "cpu"
     return replace(

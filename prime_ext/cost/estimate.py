@@ -87,14 +87,14 @@ def checkpoint_bytes(config: DictConfig, engines: dict[str, Engine]) -> dict[str
     """
     sections = {"policy": config.actor_rollout_ref.actor, "critic": config.get("critic"), "PRM": config.get("prm")}
     return {
-        name: float(sum(parts_bytes(engines[name], section.checkpoint.save_contents)))
+        name: float(sum(checkpoint_parts(engines[name], section.checkpoint.save_contents)))
         for name, section in sections.items()
         if name in engines and engines[name].trained
     }
 
 
-def parts_bytes(engine: Engine, contents: Iterable[str]) -> Iterable[float]:
-    """Bytes of what ``checkpoint.save_contents`` names, for one model."""
+def checkpoint_parts(engine: Engine, contents: Iterable[str]) -> Iterable[float]:
+    """Bytes of what a checkpoint of a model holds, by verl's names of its contents."""
     weights = engine.shape.weights + engine.adapter
     if "model" in contents:
         yield weights * engine.weight_bytes

@@ -56,7 +56,7 @@ class Plan:
     Attributes:
         facts: what the numbers rest on.
         memory: engines, bytes per device.
-        rollout: bytes per device of the rollout engine: ``weights``, ``cache``, ``total``.
+        rollout: bytes per device of the rollout engine: ``weights``, ``cache``, ``total``; empty without one.
         phases: peak bytes per device of each part of a step.
         work: FLOPs per step.
         hours: by kind of device, if the run is for accelerators.

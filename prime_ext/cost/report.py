@@ -27,7 +27,14 @@ from prime_ext.cost.errors import PlanError
 from prime_ext.cost.estimate import UTILISATION
 from prime_ext.cost.plan import GIB, Plan, make_plan
 
-MODEL_KEYS = ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path")
+# The last one is that of trainers of a single model.
+MODEL_KEYS = (
+    "actor_rollout_ref.model.path",
+    "critic.model.path",
+    "prm.model.path",
+    "prm.reference_path",
+    "model.path",
+)
 COLUMNS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "idle", "host", "working")
 
 
@@ -76,9 +83,9 @@ def run(
     return 1 if plan.warnings else 0
 
 
-def stand_in(config: DictConfig, model_configs: Path, keys: Sequence[str] = MODEL_KEYS) -> None:
+def stand_in(config: DictConfig, model_configs: Path) -> None:
     """Give models that are not here the folder of their name in ``model_configs``, if there is one."""
-    for key in keys:
+    for key in MODEL_KEYS:
         path = OmegaConf.select(config, key)
         if not path or (Path(path).expanduser() / "config.json").is_file():
             continue
@@ -118,8 +125,9 @@ def render(plan: Plan) -> str:
     for part in plan.memory:
         values = "".join(f"{getattr(part, column) / GIB:12.2f}" for column in COLUMNS)
         lines.append(f"{part.name:<15}{values}")
-    rollout = {key: value / GIB for key, value in plan.rollout.items()}
-    lines.append(f"rollout engine: {rollout['weights']:.2f} weights + {rollout['cache']:.2f} cache")
+    if plan.rollout:
+        weights, cache = plan.rollout["weights"] / GIB, plan.rollout["cache"] / GIB
+        lines.append(f"rollout engine: {weights:.2f} weights + {cache:.2f} cache")
     lines += ["", "peak of each part of a step, GiB per device"]
     lines += [f"  {name:<16}{size / GIB:8.2f}" for name, size in plan.phases.items()]
     total = sum(work.flops for work in plan.work)
@@ -127,7 +135,8 @@ def render(plan: Plan) -> str:
     for work in plan.work:
         times_n = f"{work.flops_per_token_and_weight:5.1f} N"
         lines.append(f"  {work.name:<30}{times_n}{work.flops:12.3g}{work.flops / total:7.1%}")
-    lines.append(f"  share of the PRM{plan.prm_share:38.1%}")
+    if plan.rollout:
+        lines.append(f"  share of the PRM{plan.prm_share:38.1%}")
     lines += ["", *_hours(plan), *_storage(plan), ""]
     size = plan.device_bytes
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"

@@ -269,7 +269,7 @@ def _read(config: DictConfig, options: argparse.Namespace) -> tuple[SupervisedRu
     """The run, and the models that are not here."""
     wanted = str(config.model.path)
     if options.model_configs is not None:
-        stand_in(config, options.model_configs, ("model.path",))
+        stand_in(config, options.model_configs)
     missing = [] if config.model.path == wanted else [f"model.path: {wanted}; its sizes are from {config.model.path}"]
     if options.config_name == SFT_CONFIG:
         return read_sft(config), missing

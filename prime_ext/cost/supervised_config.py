@@ -20,8 +20,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.compose_config import SFT_CONFIG, compose_config
-from prime_ext.cost.engines import fsdp_engine
-from prime_ext.cost.estimate import parts_bytes
+from prime_ext.cost.engines import read_engine
+from prime_ext.cost.estimate import checkpoint_parts
 from prime_ext.cost.memory import Engine
 from prime_ext.cost.model_shape import read_classifier_shape
 from prime_ext.settings_checks import SettingsError, number, whole_number
@@ -158,31 +158,30 @@ def _sft_devices(config: DictConfig) -> int:
 def read_sft(config: DictConfig) -> SupervisedRun:
     """A run of verl's SFT trainer. Raises ``PlanError``."""
     data, trainer = config.data, config.trainer
-    devices, parallel = _sft_devices(config), config.engine.ulysses_sequence_parallel_size
-    if data.use_dynamic_bsz:
-        tokens = max(int(data.max_token_len_per_gpu), -(-data.max_length // parallel))
-    else:
-        tokens = -(-data.micro_batch_size_per_gpu * data.max_length // parallel)
-    size = int(config.engine.get("fsdp_size", -1))
-    shards = devices if size < 0 or size >= devices else size
-    cpu = trainer.device == "cpu"
-    engine = fsdp_engine("model", "model", config.model, config.engine, config.engine.strategy, tokens, shards, cpu)
+    view = OmegaConf.create(
+        {
+            "trainer": {"device": trainer.device, "n_gpus_per_node": trainer.n_gpus_per_node, "nnodes": trainer.nnodes},
+            # Question and answer share one limit here.
+            "data": {"max_prompt_length": 0, "max_response_length": data.max_length},
+        }
+    )
+    engine = read_engine(view, "model", "model", config.model, config.engine, data)
     keep = trainer.max_ckpt_to_keep
     return SupervisedRun(
         engine=engine,
         replicated=False,
-        devices=devices,
+        devices=_sft_devices(config),
         rows_per_step=int(data.train_batch_size),
         longest=int(data.max_length),
         epochs=trainer.total_epochs,
         steps=trainer.total_training_steps,
         drops_rest=True,
-        checkpoint_bytes=float(sum(parts_bytes(engine, config.checkpoint.save_contents))),
+        checkpoint_bytes=float(sum(checkpoint_parts(engine, config.checkpoint.save_contents))),
         # The oldest goes when the next is complete.
         kept=None if keep is None else int(keep) + 1,
         files=_names(data.train_files),
         split=None,
-        cpu=cpu,
+        cpu=trainer.device == "cpu",
     )
 
 
@@ -229,7 +228,7 @@ def read_step_rm(config: DictConfig, devices: int) -> SupervisedRun:
         epochs=optim.epochs,
         steps=None,
         drops_rest=False,
-        checkpoint_bytes=float(sum(parts_bytes(engine, ("model", "optimizer")))),
+        checkpoint_bytes=float(sum(checkpoint_parts(engine, ("model", "optimizer")))),
         # keep_checkpoints, the best, and the finished model.
         kept=int(trainer.keep_checkpoints) + 1,
         files=_names(data["files"]),
