@@ -35,7 +35,7 @@ from prime_ext.preflight_machine import (
     critic_optimiser,
     policy_strategies,
 )
-from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config
+from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config, check_step_rm
 from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
 from prime_ext.pspo_settings import SECTION as PSPO_SECTION
@@ -147,6 +147,7 @@ def check_files(config: DictConfig) -> list[str]:
     if config.algorithm.adv_estimator == "gae":
         problems.extend(_check_model("critic.model.path", config.critic.model.path))
         problems.extend(_check_same_vocabulary("critic.model.path", config.critic.model.path, policy))
+    problems.extend(check_step_rm(config))
     if pspo is None or pspo.judge:
         problems.extend(_check_reward(config))
     resume = config.trainer.resume_from_path

@@ -168,6 +168,21 @@ def _check_server(config: DictConfig, pspo: PSPOSettings, scorer: ScorerSettings
         yield "pspo.actor is read with step_scorer.kind=local only; leave num_gpus at 0 and cpu_threads null"
 
 
+def check_step_rm(config: DictConfig) -> Iterable[str]:
+    """Whether the step reward model's folder can be read, where the manager needs one."""
+    if not uses_manager(config):
+        return
+    try:
+        _, scorer = sections_of(config)
+    except SettingsError:
+        # Which check_config reports.
+        return
+    try:
+        scorer.check_model()
+    except SettingsError as error:
+        yield str(error)
+
+
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     """Whether the manager can give PRIME its outcome reward; nothing where there is another."""
     if not uses_manager(config):
