@@ -13,6 +13,7 @@
 # limitations under the License.
 """Checks of sizes, kernels and machine that every trainer of prime_ext shares. One line per problem."""
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,6 +122,14 @@ def policy_strategies(config: DictConfig) -> dict[str, str]:
         "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
         "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
     }
+
+
+def check_learning_rates(config: DictConfig, sections: Iterable[str]) -> Iterable[str]:
+    """Rates that would turn every weight into NaN at the first update, and negative ones."""
+    for section in sections:
+        rate = OmegaConf.select(config, f"{section}.optim.lr")
+        if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+            yield f"{section}.optim.lr={rate} must be a number from 0 on"
 
 
 def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:

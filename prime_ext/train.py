@@ -19,11 +19,14 @@ accelerator. Exits with 2 and one line per problem when the configuration cannot
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prime_ext.compose_config import CONFIG_MODULE, compose_config
+from prime_ext.last_words import last_words
 from prime_ext.metrics_file import metrics_path, put_aside
 from prime_ext.settings_checks import SettingsError
+from prime_ext.trainer.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -37,11 +40,17 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
     name = args.config_name or "prime_trainer"
+    config = None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, problems = preflight(name, args.overrides)
         if config is None or problems:
             for problem in problems:
                 print(f"prime_ext: {problem}", file=sys.stderr)
+            raise SystemExit(2)
+        # Before anything of a run that is under way is touched.
+        problem = folder_in_use(config)
+        if problem:
+            print(f"prime_ext: {problem}", file=sys.stderr)
             raise SystemExit(2)
         path = metrics_path(config.trainer.logger, config.trainer.project_name, config.trainer.experiment_name)
         if path is not None:
@@ -55,7 +64,28 @@ def main() -> None:
 
     from verl.trainer.main_ppo import main as verl_main
 
-    verl_main()
+    try:
+        verl_main()
+    except (SystemExit, Exception) as ended:
+        if config is not None and not (isinstance(ended, SystemExit) and ended.code in (None, 0)):
+            # Hydra prints the error and exits.
+            error = ended.__context__ if isinstance(ended, SystemExit) else ended
+            print(f"prime_ext: {last_words(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
+        raise
+
+
+def folder_in_use(config: "DictConfig") -> str:
+    """Why no run may start in the folder of this one; empty if it may."""
+    if config.trainer.get("val_only", False):
+        return ""
+    lock = RunLock(Path(config.trainer.default_local_dir))
+    try:
+        lock.acquire()
+    except (RunFolderInUse, OSError) as error:
+        return str(error)
+    # The trainer takes it for good, in a process of its own.
+    lock.release()
+    return ""
 
 
 def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:

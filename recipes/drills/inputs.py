@@ -18,7 +18,8 @@ from pathlib import Path
 from recipes.drills.runs import Run
 from recipes.shrink.prepare import overrides, prepare
 
-STEPS = 4
+# More than any drill comes to.
+STEPS = 400
 PRIME_CONFIG, PSPO_CONFIG = "prime_trainer_cpu", "pspo_trainer_cpu"
 
 EVERY_STEP = [

@@ -16,55 +16,34 @@
 import time
 from collections.abc import Callable
 
-from prime_ext.trainer.checkpoint import complete_steps
-from recipes.drills.inputs import STEPS, prime_run
-from recipes.drills.outcome import Outcome, observe, start_again
-from recipes.drills.runs import Run
-
-# What Ray calls the processes.
-TITLES = {
-    "kill_driver": None,
-    "kill_trainer": "ray::TaskRunnerV1",
-    "kill_rank": "ray::WorkerDict",
-    "kill_rollout_server": "ray::TransformersServer",
-    "kill_agent_loop": "ray::AgentLoopWorker",
-    "kill_reward_worker": "ray::RewardLoopWorker",
-    "kill_verifiers": "ray::NodeVerifiers",
-}
+from recipes.drills.outcome import Outcome
+from recipes.drills.runs import DrillError, Run
+from recipes.drills.session import Session
 
 
-def killing(title: str | None) -> Callable[..., Outcome]:
-    """The drill that kills the process of this title; None for the one that was started first."""
+def killing(title: str | None) -> Callable[[Session], Outcome]:
+    """The drill that kills the process that Ray calls so; None for the one that the user started."""
 
-    def drill(folder, inputs) -> Outcome:
-        run = prime_run(folder, inputs)
-        run.start()
-        try:
-            run.wait_for_step(1)
-            processes = run.tree()
-            victim = processes[0] if title is None else run.find(title)
-            saved = complete_steps(run.checkpoints)
-            since = time.monotonic()
-            victim.kill()
-            outcome = observe(run, saved, processes, since)
-        finally:
-            end(run)
-        if outcome.exit_status == 0:
-            return went_on(run, outcome)
-        return start_again(run, outcome, STEPS)
+    def fault(run: Run) -> None:
+        (run.find(title) if title else run.tree()[0]).kill()
 
-    drill.__doc__ = f"SIGKILL of {title or 'the process that was started first'}."
+    def drill(session: Session) -> Outcome:
+        return session.start_again(session.hit(fault))
+
+    drill.__doc__ = f"SIGKILL of {title or 'the process that the user started'}."
     return drill
 
 
-def went_on(run: Run, outcome: Outcome) -> Outcome:
-    """Of a run that did not end by the fault."""
-    from dataclasses import replace
-
-    return replace(outcome, finished=STEPS in complete_steps(run.checkpoints))
-
-
-def end(run: Run) -> None:
-    """Kill what is left of a run."""
-    if run.process is not None and run.process.poll() is None:
-        run.kill()
+def kill_verifiers(session: Session) -> Outcome:
+    """SIGKILL of the actor that owns the verifiers of a node. The run goes on."""
+    run = session.live()
+    saved, since = session.saved(), time.monotonic()
+    run.find("ray::NodeVerifiers").kill()
+    try:
+        # The step in progress may have all its verdicts already.
+        run.wait_until(lambda: max(session.saved()) >= max(saved) + 3)
+    except DrillError as error:
+        return Outcome(run.ended(0), round(time.monotonic() - since, 1), 0.0, 0, str(error), saved, session.saved())
+    lines = [line for line in run.log.splitlines() if "the verifiers of this node died" in line]
+    line = "the run goes on; its log has a warning" if lines else "the run goes on, and says nothing"
+    return Outcome(None, round(time.monotonic() - since, 1), 0.0, 0, line, saved, session.saved(), survived=True)

@@ -13,14 +13,8 @@
 # limitations under the License.
 """What a drill measures."""
 
-import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
-
-import psutil
-
-from prime_ext.trainer.checkpoint import complete_steps
-from recipes.drills.runs import HANG_SECONDS, Run, last_line, resumed_from, wait_for_leftovers
 
 
 @dataclass(frozen=True)
@@ -28,17 +22,19 @@ class Outcome:
     """What became of a run after a fault, and of the same command started again.
 
     Attributes:
-        exit_status: of the run after the fault; None if it hung and was killed by the drill. Negative: a signal.
-        seconds: from the fault to the end of the run; of a run that hung, how long it was watched.
+        exit_status: of the run after the fault; None if it neither ended nor went on and was killed by the drill.
+            Negative: a signal.
+        seconds: from the fault to the end of the run, or as long as it was watched; from the start, for a run that has
+            its fault from the start.
         leftover_seconds: how long its processes outlived it.
         leftovers: processes that had to be killed after that.
         last_line: what the user sees.
         saved: steps whose checkpoints were whole when the fault came.
         whole: those that were whole after the run had ended.
-        again_status: exit status of the same command started again; None if that was not part of the drill.
-        resumed_from: step that it went on from; None from the beginning.
-        finished: whether the last step was reached in the end.
-        note: what else was seen, one sentence; empty if nothing.
+        survived: whether the run saved another step after the fault, so that it had no end to wait for.
+        resumed_from: step that the same command, started again, went on from; None if it was not, or began anew.
+        went_on: whether that saved another step; None if it was not started again.
+        note: what else was seen; empty if nothing.
     """
 
     exit_status: int | None
@@ -48,59 +44,10 @@ class Outcome:
     last_line: str
     saved: list[int]
     whole: list[int]
-    again_status: int | None = None
+    survived: bool = False
     resumed_from: int | None = None
-    finished: bool = False
+    went_on: bool | None = None
     note: str = ""
-
-    @property
-    def lost(self) -> list[int]:
-        """Steps that were saved and are no longer whole."""
-        return sorted(set(self.saved) - set(self.whole))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def observe(run: Run, saved: list[int], processes: list[psutil.Process], since: float) -> Outcome:
-    """Wait for the end of a run that was hit.
-
-    Args:
-        run: the run.
-        saved: steps that were whole before.
-        processes: of the run, before the fault.
-        since: time of the fault (``time.monotonic``).
-    """
-    status = run.ended(HANG_SECONDS)
-    seconds = time.monotonic() - since
-    if status is None:
-        processes = [*processes, *run.tree()]
-        run.kill()
-    took, left = wait_for_leftovers(processes, seconds=0.0 if status is None else 60.0)
-    return Outcome(
-        exit_status=status,
-        seconds=round(seconds, 1),
-        leftover_seconds=round(took, 1),
-        leftovers=left,
-        last_line=last_line(run.log, run.folder),
-        saved=saved,
-        whole=complete_steps(run.checkpoints),
-    )
-
-
-def start_again(run: Run, outcome: Outcome, last_step: int) -> Outcome:
-    """Start the same command again, to the end, and say how that went."""
-    again = Run(run.folder, run.config, run.overrides, "again").start()
-    try:
-        status = again.ended(2 * HANG_SECONDS)
-    finally:
-        if again.ended(0) is None:
-            again.kill()
-    log = again.log
-    return replace(
-        outcome,
-        again_status=status,
-        resumed_from=resumed_from(log),
-        finished=last_step in complete_steps(run.checkpoints),
-        note=outcome.note or ("" if status == 0 else f"started again: {last_line(log, run.folder)}"),
-    )
