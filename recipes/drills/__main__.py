@@ -29,8 +29,8 @@ from recipes.drills.session import prime_session
 
 # Hit one run after another of one command in one folder; first those that the run survives.
 CHAINED = {
-    "kill_verifiers": kills.kill_verifiers,
     "two_runs": faults.two_runs,
+    "kill_verifiers": kills.kill_verifiers,
     "kill_agent_loop": kills.killing("ray::AgentLoopWorker"),
     "full_disk": faults.full_disk,
     "corrupt_checkpoint": faults.corrupt_checkpoint,

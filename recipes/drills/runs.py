@@ -56,6 +56,8 @@ def environment(metrics: Path) -> dict[str, str]:
         "TQ_NUM_THREADS": "1",
         "TORCH_COMPILE_DISABLE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Else Ray starts a process for each of its (logical) processors beforehand.
+        "RAY_prestart_worker_first_driver": "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
 
