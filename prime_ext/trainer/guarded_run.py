@@ -14,6 +14,7 @@
 """What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,15 +48,20 @@ class GuardedRunMixin(_Trainer):
         Raises:
             WorkerDied: see there.
         """
-        watch = WorkerWatch(workers_of(self, agent_loop_manager))
+        self._watch = WorkerWatch(workers_of(self, agent_loop_manager))
         buffer, wait = self.replay_buffer, self.replay_buffer._wait_for_next_poll
 
         def checked(*arguments: Any, **keywords: Any) -> float:
-            watch.check()
+            self._watch.check()
             return wait(*arguments, **keywords)
 
         buffer._wait_for_next_poll = checked
         super().fit(agent_loop_manager)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for those that make rollouts, outside the replay buffer. Raises ``WorkerDied``."""
+        self._watch.check()
+        time.sleep(seconds)
 
     def _load_checkpoint(self) -> None:
         if self.config.trainer.resume_mode == "auto":

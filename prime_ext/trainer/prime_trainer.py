@@ -194,7 +194,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         with marked_timer("greedy_baseline", self.timing_raw):
             prompts = [self._prompt_of_uid[uid] for uid in uids]
             submit = super()._submit_batch_to_rollout
-            self._greedy = greedy_rewards(prompts, submit, self.global_steps, self.prime.poll_interval)
+            self._greedy = greedy_rewards(prompts, submit, self.global_steps, self.prime.poll_interval, self._pause)
 
     # ---- the PRM's life --------------------------------------------------------------------------------------
 

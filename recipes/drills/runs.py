@@ -196,7 +196,8 @@ def plain(text: str, folder: Path) -> str:
     """A line of a log without colours, the process it came from, and paths of this machine."""
     text = _FROM_WORKER.sub("", _COLOURS.sub("", text)).strip()
     text = text.replace(str(folder), "RUN").replace(str(ROOT), "PRIME_EXT")
-    return re.sub(r"\b(pid|ip|actor_id|process|node)[=: ]+[\w.\-]+", r"\1=...", text)
+    text = re.sub(r"\bprocess \d+ on [\w.\-]+", "process ... on ...", text)
+    return re.sub(r"\b(pid|ip|actor_id)[=: ]+[\w.\-]+", r"\1=...", text)
 
 
 def last_line(log: str, folder: Path, limit: int = 400) -> str:

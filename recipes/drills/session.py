@@ -75,7 +75,8 @@ class Session:
         try:
             run = self.live()
         except DrillError as error:
-            return replace(outcome, note="; ".join(filter(None, [outcome.note, f"started again: {error}"])))
+            note = "; ".join(filter(None, [outcome.note, f"started again: {error}"]))
+            return replace(outcome, went_on=False, note=note)
         return replace(outcome, resumed_from=resumed_from(run.log), went_on=max(self.saved()) > before)
 
     def close(self) -> None:
