@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from data_preprocessing.code_problem import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
+from data_preprocessing.rule_table import chosen_rules, searched
 from data_preprocessing.stage import Removal
 
-_AROUND = 30
 _IMAGE = re.compile(
     r"<img\b|<image>|!\[[^\]\n]{0,200}\]\(|\\includegraphics|\[image\]|\b\S{1,200}\.(?:png|jpe?g|gif|svg|bmp)\b"
     r"|\b(?:picture|figure|image|diagram)s?\s+(?:is\s+|are\s+)?(?:shown\s+|given\s+)?(?:below|above)\b"
@@ -51,11 +51,6 @@ class CodeRule:
     find: Callable[[CodeProblem], str | None]
 
 
-def _searched(pattern: re.Pattern[str], text: str) -> str | None:
-    match = pattern.search(text)
-    return None if match is None else text[max(match.start() - _AROUND, 0) : match.end() + _AROUND].strip()
-
-
 def _marked(problem: CodeProblem, mark: str, words: str) -> str | None:
     return words if mark in problem.marks else None
 
@@ -81,17 +76,17 @@ CODE_RULES = {
         CodeRule(
             "image",
             "shows or mentions a picture",
-            lambda row: _marked(row, "picture", "picture_num") or _searched(_IMAGE, row.problem),
+            lambda row: _marked(row, "picture", "picture_num") or searched(_IMAGE, row.problem),
         ),
         CodeRule(
             "interactive",
             "the program has to talk with a judge",
-            lambda row: _marked(row, "interactive", "tag interactive") or _searched(_INTERACTIVE, row.problem),
+            lambda row: _marked(row, "interactive", "tag interactive") or searched(_INTERACTIVE, row.problem),
         ),
         CodeRule(
             "several_answers",
             "any of several answers is right, and the tests know one of them",
-            lambda row: _searched(_SEVERAL, row.problem),
+            lambda row: searched(_SEVERAL, row.problem),
         ),
         CodeRule(
             "files",
@@ -112,10 +107,7 @@ def code_filter(names: Sequence[str]) -> Callable[[CodeProblem], Removal | None]
     Raises:
         KeyError: there is no such rule.
     """
-    unknown = [name for name in names if name not in CODE_RULES]
-    if unknown:
-        raise KeyError(f"no rule {unknown[0]!r}; there are {', '.join(CODE_RULES)}")
-    rules = [rule for name, rule in CODE_RULES.items() if name in names]
+    rules = chosen_rules(CODE_RULES, names)
 
     def stage(problem: CodeProblem) -> Removal | None:
         for rule in rules:

@@ -24,11 +24,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from data_preprocessing.math_problem import MathProblem
+from data_preprocessing.rule_table import AROUND, around, chosen_rules, searched
 from data_preprocessing.self_grading import ungradable
 from data_preprocessing.stage import Removal
 
 MAX_CHARACTERS = 20_000
-_AROUND = 30
 
 # A figure that is meant, not a toy or a guess: "the figure", "Figure 2", "figure ABCD", "figure shown".
 _FIGURE = re.compile(
@@ -90,15 +90,6 @@ def unbalanced(text: str) -> bool:
     return depth != 0
 
 
-def _around(text: str, match: re.Match[str]) -> str:
-    return text[max(match.start() - _AROUND, 0) : match.end() + _AROUND].strip()
-
-
-def _searched(pattern: re.Pattern[str], text: str) -> str | None:
-    match = pattern.search(text)
-    return None if match is None else _around(text, match)
-
-
 def without_drawings(text: str) -> str:
     """A problem without the code of its drawings, whose labels and comments are no part of what is asked."""
     kept, end = [], 0
@@ -109,10 +100,10 @@ def without_drawings(text: str) -> str:
 
 
 def _figure(problem: MathProblem, text: str) -> str | None:
-    found = _searched(_FIGURE, text)
+    found = searched(_FIGURE, text)
     # A drawing that is there as code can be read.
     if found is None and "[asy]" not in problem.problem and "tikzpicture" not in text:
-        found = _searched(_SHOWN, text)
+        found = searched(_SHOWN, text)
     return found
 
 
@@ -122,14 +113,14 @@ def _choice(problem: MathProblem, text: str) -> str | None:
         for label in labels[1:]:
             match = label.search(text, match.end()) if match else None
         if first and match:
-            return _around(text, first)
+            return around(text, first)
     return None
 
 
 def _broken(problem: MathProblem, text: str) -> str | None:
     for part in (problem.problem, problem.answer):
         if unbalanced(part):
-            return f"braces do not match: {part[-2 * _AROUND :]}"
+            return f"braces do not match: {part[-2 * AROUND :]}"
     return None
 
 
@@ -152,11 +143,11 @@ RULES = {
             "proof",
             "asks for a proof: the words prove, show that",
             ("prove", "show"),
-            lambda row, text: _searched(_PROOF, text),
+            lambda row, text: searched(_PROOF, text),
         ),
         Rule("choice", "multiple choice: labels A, B and C in order", ("b)", "b.", "b:"), _choice),
-        Rule("blank", "a blank to fill in", ("\\underline", "___", "\\_"), lambda row, text: _searched(_BLANK, text)),
-        Rule("no_answer", "no gold answer", (), lambda row, text: None if row.answer else row.solution[-2 * _AROUND :]),
+        Rule("blank", "a blank to fill in", ("\\underline", "___", "\\_"), lambda row, text: searched(_BLANK, text)),
+        Rule("no_answer", "no gold answer", (), lambda row, text: None if row.answer else row.solution[-2 * AROUND :]),
         Rule(
             "no_digit",
             "an answer without a digit",
@@ -182,10 +173,7 @@ def rule_filter(names: Sequence[str]) -> Callable[[MathProblem], Removal | None]
     Raises:
         KeyError: there is no such rule.
     """
-    unknown = [name for name in names if name not in RULES]
-    if unknown:
-        raise KeyError(f"no rule {unknown[0]!r}; there are {', '.join(RULES)}")
-    rules = [rule for name, rule in RULES.items() if name in names]
+    rules = chosen_rules(RULES, names)
 
     def stage(problem: MathProblem) -> Removal | None:
         text = without_drawings(problem.problem)

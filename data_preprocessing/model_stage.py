@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from data_preprocessing.answer_store import AnswerStore
+from data_preprocessing.command import finish
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered
 from data_preprocessing.rl_input import Row
 from data_preprocessing.row_stage import Outcome, Plan, RowStage, Work, run_stage
 from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage import Removal
-from prime_ext.inference.backend import Backend, BackendError, Sampling
+from prime_ext.inference.backend import Backend, Sampling
 from prime_ext.inference.open import add_backend_arguments, backend_from_arguments
-from prime_ext.verifiers.sources import UnknownSource
 
 RowDialogue = Callable[[Row], Dialogue[Outcome]]
 MODEL_RULES = {
@@ -169,19 +169,12 @@ def run_model_stage(
 
 
 def finished(program: str, run: Callable[[], tuple[dict[str, Any], list[Path]]]) -> int:
-    """Run a command: its exit code, with one line for what went wrong and a line for each source otherwise."""
-    try:
-        report, _ = run()
-    except (SourceError, BackendError, UnknownSource, OSError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; finished answers are kept, the same command goes on from here", file=sys.stderr)
-        return 130
-    for found in report["sources"]:
-        removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
-        print(f"{found['split']} {found['data_source']}: {found['read']} rows, {removed}, {found['written']} kept")
-    if not any(report["outputs"].values()):
+    """Run the command of a stage: its exit code, 1 if no row is left."""
+
+    def judged(report: Mapping[str, Any], _: list[Path]) -> int:
+        if any(report["outputs"].values()):
+            return 0
         print(f"{program}: nothing is left; report.md says why", file=sys.stderr)
         return 1
-    return 0
+
+    return finish(program, run, judged)

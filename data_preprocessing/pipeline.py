@@ -30,7 +30,6 @@ Exits with 1 if the validation finds something, with 2 and one line when nothing
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections import Counter
@@ -42,6 +41,7 @@ from typing import Any
 import pyarrow as pa
 
 from data_preprocessing import validate
+from data_preprocessing.command import finish
 from data_preprocessing.input_files import InputFiles
 from data_preprocessing.pipeline_settings import PipelineSettings, SourceSettings, load_settings
 from data_preprocessing.pipeline_steps import StepResult, run_steps
@@ -52,6 +52,7 @@ from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_registry import STAGES
 from data_preprocessing.stage_rows import SOURCES, read_items
 from data_preprocessing.tally import BAD
+from prime_ext.machine import available_cores
 
 BAD_MEANING = "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"
 
@@ -178,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
         help="local files; repeatable; the settings' other sources are left out",
     )
     top.add_argument("--output-dir", type=Path, required=True)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
     top.add_argument("--strict", action="store_true", help="stop at the first bad row")
     return top
@@ -200,23 +201,17 @@ def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[str, Path
 
 def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_intermixed_args(words)
-    try:
+    checks: list[str] = []
+
+    def made() -> tuple[dict[str, Any], list[Path]]:
         if options.workers < 1:
             raise SourceError("--workers must be at least 1")
         settings = with_files(load_settings(options.settings, options.overrides), options.input)
-        report, paths = run(settings, options.output_dir, workers=options.workers, strict=options.strict)
-    except (SourceError, OSError) as error:
-        print(f"pipeline: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
-    for found in report["sources"]:
-        removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
-        print(f"{found['split']} {found['data_source']}: {found['read']} rows, {removed}, {found['written']} written")
-    checks = ["--tokenizer", settings.tokenizer] if settings.tokenizer else []
-    checks += ["--max-prompt-length", str(settings.max_prompt_length)] if settings.max_prompt_length else []
-    return validate.main([*map(str, paths), *checks])
+        checks.extend(["--tokenizer", settings.tokenizer] if settings.tokenizer else [])
+        checks.extend(["--max-prompt-length", str(settings.max_prompt_length)] if settings.max_prompt_length else [])
+        return run(settings, options.output_dir, workers=options.workers, strict=options.strict)
+
+    return finish("pipeline", made, lambda _, paths: validate.main([*map(str, paths), *checks]))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ Exits with 1 if the validation finds something, with 2 and one line when nothing
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,6 +38,7 @@ from tqdm import tqdm
 
 from data_preprocessing import validate
 from data_preprocessing.action_prompt import SYSTEM_PROMPT
+from data_preprocessing.command import finish
 from data_preprocessing.input_files import InputFiles
 from data_preprocessing.math_parts import Conversion
 from data_preprocessing.math_rules import ALWAYS, RULES
@@ -49,6 +49,7 @@ from data_preprocessing.row_source import chunks, inputs_of
 from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import BAD, Tally
+from prime_ext.machine import available_cores
 
 # Parts of another version are not gone on with.
 FORMAT = 2
@@ -178,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
         "--generated-rows", nargs="+", action=_Rows, metavar="SPLIT=NUMBER", help="problems of last_digit_chain"
     )
     top.add_argument("--seed", type=int, default=0, help="of generated problems (default: 0)")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
     top.add_argument("--chunk-rows", type=int, default=5_000, help="rows of a part, the unit of resuming")
     top.add_argument("--strict", action="store_true", help="stop at the first bad row")
@@ -188,18 +189,7 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_args(words)
     options.sources = list(dict.fromkeys(options.sources))
-    try:
-        report, paths = run(options)
-    except (SourceError, OSError) as error:
-        print(f"rl_data: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
-    for found in report["sources"]:
-        removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
-        print(f"{found['split']} {found['data_source']}: {found['read']} rows, {removed}, {found['written']} written")
-    return validate.main([str(path) for path in paths])
+    return finish("rl_data", lambda: run(options), lambda _, paths: validate.main([str(path) for path in paths]))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_preprocessing.action_prompt import SUFFIXES
+from data_preprocessing.batches import batched
 from data_preprocessing.row_checks import COLUMNS, row_faults, schema_faults
 from data_preprocessing.source_rows import BadRow, SourceError, read_source
 from eval.cells import is_whole
@@ -88,7 +89,7 @@ def rl_schema_of(path: Path) -> pa.Schema:
         return schema
     schemas: list[pa.Schema] = []
     try:
-        for batch in _batches(row for _, row in rl_rows(path) if not isinstance(row, BadRow)):
+        for batch in batched((row for _, row in rl_rows(path) if not isinstance(row, BadRow)), BATCH):
             schemas = [unified([*schemas, pa.Table.from_pylist(batch).schema])]
     except (SourceError, pa.ArrowException) as error:
         raise SourceError(f"{path}: its rows do not fit one schema: {str(error).splitlines()[0]}") from error
@@ -107,17 +108,6 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:
         raise SourceError(f"columns of different types: {str(error).splitlines()[0]}") from error
-
-
-def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def with_extra(schema: pa.Schema, fields: Mapping[str, pa.DataType]) -> pa.Schema:

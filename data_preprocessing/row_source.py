@@ -13,6 +13,7 @@
 # limitations under the License.
 """Where rows come from, whatever their kind: a set on the hub or in local files, its splits, and its rows in chunks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
 
 
 @dataclass(frozen=True)
-class RowSource:
+class RowSource(ABC):
     """A set of problems.
 
     Attributes:
@@ -60,17 +61,17 @@ class RowSource:
     # What its problems are.
     kind: ClassVar[type]
 
+    @abstractmethod
     def problem(self, row: Raw, split: str, index: int) -> Any:
         """A row of the source as a problem.
 
         Raises:
             BadRow, RowError: see their messages.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def rl_row(self, problem: Any, system: str) -> dict[str, Any]:
         """A problem of the source as a row of RL, with this system message (none if it is empty)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

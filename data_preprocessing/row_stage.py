@@ -29,6 +29,7 @@ from typing import Any
 import pyarrow as pa
 from tqdm import tqdm
 
+from data_preprocessing.batches import batched
 from data_preprocessing.funnel_report import markdown
 from data_preprocessing.rl_input import Row, problem_of, rl_rows, rl_schema_of, unified
 from data_preprocessing.rl_rows import RowWriter
@@ -155,7 +156,7 @@ def run_stage(stage: RowStage, work: Work, plan: Plan) -> tuple[dict[str, Any], 
             with RowWriter(hidden / outputs[path].name, schema) as writer:
                 for row in _first_rows(stage, plan):
                     writer.write(row)
-                for chunk in _chunks(stage.read(path), plan.chunk_rows):
+                for chunk in batched(stage.read(path), plan.chunk_rows):
                     for row in _worked(stage, work, plan, path, chunk, tally, removed):
                         writer.write(row)
                     bar.update(len(chunk))
@@ -171,17 +172,6 @@ def run_stage(stage: RowStage, work: Work, plan: Plan) -> tuple[dict[str, Any], 
         write_json(hidden / "report.json", report)
         write_text(hidden / "report.md", markdown(report))
     return report, list(outputs.values())
-
-
-def _chunks(rows: Iterator[tuple[int, Row | BadRow]], size: int) -> Iterator[list[tuple[int, Row | BadRow]]]:
-    chunk = []
-    for item in rows:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _first_rows(stage: RowStage, plan: Plan) -> Iterator[Row]:

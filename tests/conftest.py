@@ -32,7 +32,7 @@ settings.register_profile(
     "prime_ext",
     deadline=None,
     max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
 )
 settings.load_profile("prime_ext")

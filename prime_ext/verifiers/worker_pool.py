@@ -50,6 +50,7 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
+from prime_ext.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome
 
 _PR_SET_PDEATHSIG = 1
@@ -159,7 +160,7 @@ class WorkerPool:
         preload: Sequence[str] = (),
     ) -> None:
         if workers is None:
-            workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            workers = available_cores()
         if workers < 1 or time_limit <= 0 or memory_limit <= 0 or tasks_per_worker < 1:
             raise ValueError(
                 "workers, time_limit, memory_limit and tasks_per_worker must be positive, got "

@@ -28,6 +28,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
+from prime_ext.machine import available_cores
 from prime_ext.verifiers.sandbox import wire
 from prime_ext.verifiers.sandbox.job import Job, failure
 from prime_ext.verifiers.sandbox.limits import Execution, Limits, SandboxUnavailable
@@ -236,7 +237,7 @@ class Sandbox:
         if bubblewrap not in ("auto", "always", "never"):
             raise ValueError(f"bubblewrap={bubblewrap!r} is not one of auto, always, never")
         self.limits = limits or Limits()
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or available_cores()
         self._options = Options(
             self.workers, bubblewrap, tuple(prewarm), tuple(readable), unsafe_no_sandbox, tuple(left_out)
         )

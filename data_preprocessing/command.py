@@ -1,0 +1,52 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How the commands that make rows end: an exit code, and one line for what went wrong or for each source."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from data_preprocessing.source_rows import SourceError
+from prime_ext.inference.backend import BackendError
+from prime_ext.verifiers.sources import UnknownSource
+
+Report = Mapping[str, Any]
+
+
+def finish(
+    program: str, run: Callable[[], tuple[Report, list[Path]]], then: Callable[[Report, list[Path]], int]
+) -> int:
+    """Run a command that makes rows, say what became of each source, and end with ``then``.
+
+    Args:
+        program: its name, before every error.
+        run: makes the rows; returns the report and the files.
+        then: what the exit code depends on once the rows are made.
+
+    Returns:
+        The code of ``then``; 2 after an error, 130 if the user stopped it.
+    """
+    try:
+        report, paths = run()
+    except (SourceError, BackendError, UnknownSource, OSError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; what is finished is kept, the same command goes on from here", file=sys.stderr)
+        return 130
+    for found in report["sources"]:
+        removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
+        print(f"{found['split']} {found['data_source']}: {found['read']} rows, {removed}, {found['written']} written")
+    return then(report, paths)
