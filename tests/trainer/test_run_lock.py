@@ -19,7 +19,9 @@ import sys
 import threading
 
 import pytest
+from omegaconf import OmegaConf
 
+from prime_ext import train
 from prime_ext.trainer.run_lock import RunFolderInUse, RunLock
 
 
@@ -58,3 +60,25 @@ def test_a_killed_run_holds_nothing(tmp_path):
             RunLock(tmp_path).acquire(wait_seconds=0)
         process.kill()
     RunLock(tmp_path).acquire(wait_seconds=0)
+
+
+def test_a_command_is_refused_before_ray_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(train.RunLock, "acquire", lambda lock, _take=RunLock.acquire: _take(lock, 0))
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+    assert train.folder_in_use(config) == ""
+    first = RunLock(tmp_path)
+    first.acquire()
+    assert "choose another folder" in train.folder_in_use(config)
+    # A validation alone writes no checkpoints.
+    assert train.folder_in_use(OmegaConf.create({"trainer": {**config.trainer, "val_only": True}})) == ""
+
+
+def test_a_command_leaves_the_folder_to_its_trainer(tmp_path):
+    assert train.folder_in_use(OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})) == ""
+    RunLock(tmp_path).acquire(wait_seconds=0)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    problem = train.folder_in_use(OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "file" / "x")}}))
+    assert "Not a directory" in problem and "\n" not in problem
