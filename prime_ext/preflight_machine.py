@@ -131,6 +131,14 @@ def policy_strategies(config: DictConfig) -> dict[str, str]:
     }
 
 
+def check_learning_rates(config: DictConfig, sections: Iterable[str]) -> Iterable[str]:
+    """Rates that would turn every weight into NaN at the first update, and negative ones."""
+    for section in sections:
+        rate = OmegaConf.select(config, f"{section}.optim.lr")
+        if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+            yield f"{section}.optim.lr={rate} must be a number from 0 on"
+
+
 def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:
     """What CPU mode needs; nothing on accelerators.
 

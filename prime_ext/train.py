@@ -21,14 +21,17 @@ should be. ``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.ray_cl
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prime_ext.check_metrics import ENVIRONMENT, RunChecks, report
 from prime_ext.compose_config import CONFIG_MODULE, compose_config
+from prime_ext.last_words import last_words
 from prime_ext.metric_conditions import ConditionError
 from prime_ext.metrics_file import metrics_path, put_aside
 from prime_ext.ray_cluster import address_words, check_cluster, environment_words
 from prime_ext.settings_checks import SettingsError
+from prime_ext.trainer.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -52,6 +55,11 @@ def main() -> None:
             for problem in problems:
                 print(f"prime_ext: {problem}", file=sys.stderr)
             raise SystemExit(2)
+        # Before anything of a run that is under way is touched.
+        problem = folder_in_use(config)
+        if problem:
+            print(f"prime_ext: {problem}", file=sys.stderr)
+            raise SystemExit(2)
         path = metrics_path(config.trainer.logger, config.trainer.project_name, config.trainer.experiment_name)
         if path is not None:
             put_aside(path)
@@ -70,8 +78,15 @@ def main() -> None:
 
     from verl.trainer.main_ppo import main as verl_main
 
-    # A run that fails raises or exits here, with its own status.
-    verl_main()
+    try:
+        verl_main()
+    except (SystemExit, Exception) as ended:
+        if config is not None and not (isinstance(ended, SystemExit) and ended.code in (None, 0)):
+            # Hydra prints the error and exits.
+            error = ended.__context__ if isinstance(ended, SystemExit) else ended
+            print(f"prime_ext: {last_words(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
+        # With its own status.
+        raise
     if checks is not None:
         report(checks.run(), checks.number)
 
@@ -85,6 +100,20 @@ def _checks(config: "DictConfig") -> tuple[RunChecks | None, list[str]]:
         return RunChecks(words, config), []
     except ConditionError as error:
         return None, [str(error)]
+
+
+def folder_in_use(config: "DictConfig") -> str:
+    """Why no run may start in the folder of this one; empty if it may."""
+    if config.trainer.get("val_only", False):
+        return ""
+    lock = RunLock(Path(config.trainer.default_local_dir))
+    try:
+        lock.acquire()
+    except (RunFolderInUse, OSError) as error:
+        return str(error)
+    # The trainer takes it for good, in a process of its own.
+    lock.release()
+    return ""
 
 
 def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:
