@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from prime_ext.cost import DTYPE_BYTES
 from prime_ext.cost import flops as flops_module
 from prime_ext.cost.engines import devices, has_critic, has_prm, longest_sequence, read_engines
+from prime_ext.cost.errors import PlanError
 from prime_ext.cost.estimate import Hours, checkpoint_bytes, estimate_hours, kept_checkpoints, training_steps
 from prime_ext.cost.flops import Passes, prm_passes, training_passes
 from prime_ext.cost.memory import Engine, EngineMemory, engine_memory
@@ -102,6 +103,9 @@ def make_plan(config: DictConfig, device_bytes: float | None, mean_tokens: int |
     Raises:
         PlanError: a model cannot be read, or an engine is none of FSDP's.
     """
+    strategy = config.actor_rollout_ref.actor.strategy
+    if strategy not in ("fsdp", "fsdp2"):
+        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of the policy")
     engines = read_engines(config)
     memory = [engine_memory(engine) for engine in engines.values()]
     rollout, problems = _rollout(config, engines["policy"].shape, device_bytes)

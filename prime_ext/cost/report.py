@@ -62,6 +62,7 @@ def run(
     from prime_ext.settings_checks import SettingsError
     from prime_ext.train import compose_for_verl
 
+    problems: list[str] = []
     # Libraries may print while they are imported; only the plan goes to stdout.
     with redirect_stdout(sys.stderr):
         try:
@@ -73,7 +74,8 @@ def run(
             device_bytes = device_gib * GIB if device_gib else detect_device_bytes(config.trainer)
             plan = make_plan(config, device_bytes, mean_tokens)
         except (SettingsError, PlanError) as error:
-            print(f"prime_ext.doctor: {error}", file=sys.stderr)
+            for line in [*problems, str(error)]:
+                print(f"prime_ext.doctor: {line}", file=sys.stderr)
             return 2
     plan.warnings.extend(problems)
     if as_json:

@@ -43,7 +43,7 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if strategy not in ENGINES:
         yield (
             f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, because its worker counts "
-            f"passes with hooks on one whole model; set prm.engine.strategy=fsdp2, which goes with a policy on any engine"
+            f"passes with hooks on one whole model; set prm.engine.strategy=fsdp2, whatever the policy's engine is"
         )
     yield from _check_reference(config, prm)
     yield from _check_adapter(config, prm)
