@@ -15,7 +15,8 @@
 # PSPO-WRS on GPUs, 3 of 3: PPO on the rewards of the step reward model (arXiv 2411.11681).
 #
 #   bash recipes/pspo_wrs_ppo.sh POLICY STEP_RM TRAIN_PARQUET VAL_PARQUET [verl overrides ...]
-#   bash recipes/pspo_wrs_ppo.sh outputs/pspo_wrs/sft/hf outputs/pspo_wrs/step_rm/model train.parquet test.parquet
+#   SFT=outputs/pspo_wrs/sft/checkpoints/global_step_N/huggingface
+#   bash recipes/pspo_wrs_ppo.sh $SFT outputs/pspo_wrs/step_rm/model train.parquet test.parquet
 #
 # The settings of the released code: PPO with a critic, gamma 1, lambda .95, four passes over each batch, rate 1.41e-5,
 # 8 responses per GPU and step, one response per prompt, temperature 1, 512 new tokens, KL penalty in the reward (.2,
