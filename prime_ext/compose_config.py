@@ -16,7 +16,7 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prime_ext.settings_checks import SettingsError
 
@@ -45,7 +45,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> "DictConfig":
 
     try:
         if name == SFT_CONFIG:
-            place = initialize_config_dir(str(_verl_folder() / "trainer" / "config"), version_base=None)
+            place: Any = initialize_config_dir(str(_verl_folder() / "trainer" / "config"), version_base=None)
         else:
             place = initialize_config_module(CONFIG_MODULE, version_base=None)
         with place:

@@ -35,12 +35,17 @@ else:
 class GuardedRunMixin(_Trainer):
     """Goes between a mixin of prime_ext and verl's trainer."""
 
-    def __init__(self, config: DictConfig):
+    def init(self) -> None:
+        """verl's set-up of workers and models, once nobody else works in the folder.
+
+        Raises:
+            RunFolderInUse: somebody does.
+        """
         # Looking at a model harms nobody.
-        if not config.trainer.get("val_only", False):
-            self._run_lock = RunLock(Path(config.trainer.default_local_dir))
+        if not self.config.trainer.get("val_only", False):
+            self._run_lock = RunLock(Path(self.config.trainer.default_local_dir))
             self._run_lock.acquire()
-        super().__init__(config)
+        super().init()
 
     def fit(self, agent_loop_manager: Any) -> None:
         """verl's training; the wait for rollouts ends when one of those that make them dies.

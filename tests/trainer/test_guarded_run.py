@@ -38,6 +38,9 @@ class Verl:
         self.replay_buffer = SimpleNamespace(_wait_for_next_poll=lambda partition, last: last + 1)
         self.llm_server_manager = SimpleNamespace(get_replicas=list)
 
+    def init(self):
+        pass
+
     def get_reward_handles(self):
         return None
 
@@ -79,8 +82,10 @@ def make(tmp_path, monkeypatch):
             **changes,
         }
         config = {"trainer": trainer, "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}}}
-        made.append(Trainer(OmegaConf.create(config)))
-        return made[-1]
+        trainer = Trainer(OmegaConf.create(config))
+        trainer.init()
+        made.append(trainer)
+        return trainer
 
     yield make
     for trainer in made:
