@@ -52,6 +52,16 @@ VERL_NAMES = (
     ),
     VerlName(_TRAINER, "PPOTrainer._load_checkpoint", "starting and resuming the PRM"),
     VerlName(_TRAINER, "PPOTrainer._save_checkpoint", "saving the PRM"),
+    VerlName(_TRAINER, "PPOTrainer.init", "locking the folder of the run", "self._setup()"),
+    VerlName(_TRAINER, "PPOTrainer.fit", "watching the workers while it trains", "self.agent_loop_manager = agent_"),
+    VerlName(_TRAINER, "PPOTrainer.get_reward_handles", "watching the reward workers"),
+    VerlName("verl.workers.rollout.llm_server", "LLMServerManager.get_replicas", "watching the rollout servers"),
+    VerlName(
+        "verl.experimental.agent_loop.agent_loop",
+        "AgentLoopManager._init_agent_loop_workers",
+        "watching the agent-loop workers",
+        "self.agent_loop_workers = []",
+    ),
     VerlName(_TRAINER, "PPOTrainer._compute_advantage", "PRIME's advantage"),
     VerlName(
         _TRAINER,

@@ -31,11 +31,12 @@ from prime_ext.preflight_machine import (
     check_batches,
     check_cpu,
     check_fused_kernels,
+    check_learning_rates,
     check_whole_numbers,
     critic_optimiser,
     policy_strategies,
 )
-from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config
+from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config, check_step_rm
 from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
 from prime_ext.pspo_settings import SECTION as PSPO_SECTION
@@ -67,6 +68,7 @@ def check_config(config: DictConfig) -> list[str]:
         *_check_trainer(config, prime, prm),
         *check_async(config),
         *check_batches(config, _optimisers(config, prime, prm)),
+        *check_learning_rates(config, _trained(prime, prm)),
         *check_fused_kernels(config, _models(config, prm)),
         *check_prm(config, prm),
         *check_cpu(config, _strategies(config, prime, prm)),
@@ -108,6 +110,11 @@ def _optimisers(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> l
     return [*found, critic_optimiser(config)] if prime.critic_sources else found
 
 
+def _trained(prime: PrimeSettings, prm: PRMSettings) -> list[str]:
+    found = ["actor_rollout_ref.actor", *(["prm"] if prm.enable else [])]
+    return [*found, "critic"] if prime.critic_sources else found
+
+
 def _models(config: DictConfig, prm: PRMSettings) -> dict[str, DictConfig]:
     models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
     return {**models, "prm.model": config.prm.model} if prm.enable else models
@@ -147,6 +154,7 @@ def check_files(config: DictConfig) -> list[str]:
     if config.algorithm.adv_estimator == "gae":
         problems.extend(_check_model("critic.model.path", config.critic.model.path))
         problems.extend(_check_same_vocabulary("critic.model.path", config.critic.model.path, policy))
+    problems.extend(check_step_rm(config))
     if pspo is None or pspo.judge:
         problems.extend(_check_reward(config))
     resume = config.trainer.resume_from_path

@@ -104,6 +104,11 @@ def _check_separate(config: DictConfig) -> Iterable[str]:
             f"{_ROLLOUT}.checkpoint_engine.backend=naive reaches servers on the trainer's own devices only; "
             f"{mode} needs another, {choice} for example"
         )
+    if config.actor_rollout_ref.actor.strategy == "megatron" and sync_step != 1:
+        yield (
+            f"{_SYNC_STEP}={sync_step}: snapshots of the policy are taken of FSDP engines only; with "
+            f"actor_rollout_ref.actor.strategy=megatron it must be 1"
+        )
     hybrid = config.trainer.v1.separate_async.hybrid_rollout
     if hybrid.enable_switch and not config.actor_rollout_ref.get("hybrid_engine", True):
         yield (

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Checks of sizes, kernels and machine that every trainer of prime_ext shares. One line per problem."""
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.cost import BACKENDS, CPU_BACKENDS
 from prime_ext.preflight_async import prompts_per_update, rollout_ranks
+from prime_ext.ray_cluster import address_of
 
 # What verl 0.9.1 reserves: CPUs per worker process (ResourcePoolManager) and for TransferQueue's controller.
 CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+
+MEGATRON = "megatron"
+# Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
+MEGATRON_PARALLEL = ("tensor_model", "pipeline_model", "context")
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Optimiser:
         key: that of its mini-batch size.
         mini_batch: prompts per optimiser step.
         micro_batch: rollouts per forward pass and rank; None where tokens bound it.
-        sequence_parallel: ranks that share a sequence.
+        sequence_parallel: ranks that share a sequence, or the weights.
     """
 
     key: str
@@ -50,6 +56,8 @@ def actor_optimiser(config: DictConfig) -> Optimiser:
     actor = config.actor_rollout_ref.actor
     micro = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
     parallel = actor.get("ulysses_sequence_parallel_size", 1)
+    if actor.strategy == MEGATRON:
+        parallel = math.prod(actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL)
     return Optimiser("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, micro, parallel)
 
 
@@ -123,6 +131,14 @@ def policy_strategies(config: DictConfig) -> dict[str, str]:
     }
 
 
+def check_learning_rates(config: DictConfig, sections: Iterable[str]) -> Iterable[str]:
+    """Rates that would turn every weight into NaN at the first update, and negative ones."""
+    for section in sections:
+        rate = OmegaConf.select(config, f"{section}.optim.lr")
+        if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+            yield f"{section}.optim.lr={rate} must be a number from 0 on"
+
+
 def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:
     """What CPU mode needs; nothing on accelerators.
 
@@ -137,6 +153,9 @@ def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str
     for key, strategy in strategies.items():
         if strategy != "fsdp2":
             yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
+    if address_of(config) is not None:
+        # What a running cluster has is no part of the configuration.
+        return
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     rollouts = rollout_ranks(config)

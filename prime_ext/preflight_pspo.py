@@ -25,6 +25,7 @@ from prime_ext.preflight_machine import (
     check_batches,
     check_cpu,
     check_fused_kernels,
+    check_learning_rates,
     check_whole_numbers,
     critic_optimiser,
     policy_strategies,
@@ -65,9 +66,14 @@ def check_pspo_config(config: DictConfig) -> list[str]:
         *check_async(config),
         *_check_micro_batches(optimisers, config),
         *check_batches(config, optimisers),
+        *check_learning_rates(config, _trained(config)),
         *check_fused_kernels(config, {"actor_rollout_ref.model": config.actor_rollout_ref.model}),
         *check_cpu(config, strategies),
     ]
+
+
+def _trained(config: DictConfig) -> list[str]:
+    return ["actor_rollout_ref.actor", *(["critic"] if config.algorithm.adv_estimator == "gae" else [])]
 
 
 def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
@@ -166,6 +172,21 @@ def _check_server(config: DictConfig, pspo: PSPOSettings, scorer: ScorerSettings
             )
     if pspo.actor.num_gpus > 0 or pspo.actor.cpu_threads is not None:
         yield "pspo.actor is read with step_scorer.kind=local only; leave num_gpus at 0 and cpu_threads null"
+
+
+def check_step_rm(config: DictConfig) -> Iterable[str]:
+    """Whether the step reward model's folder can be read, where the manager needs one."""
+    if not uses_manager(config):
+        return
+    try:
+        _, scorer = sections_of(config)
+    except SettingsError:
+        # Which check_config reports.
+        return
+    try:
+        scorer.check_model()
+    except SettingsError as error:
+        yield str(error)
 
 
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:

@@ -14,16 +14,24 @@
 """``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that are possible.
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
-accelerator. Exits with 2 and one line per problem when the configuration cannot work.
+accelerator. Exits with 2 and one line per problem when the configuration cannot work. With ``PRIME_EXT_CHECKS`` set
+(:mod:`prime_ext.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
+should be. ``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.ray_cluster`).
 """
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prime_ext.check_metrics import ENVIRONMENT, RunChecks, report
 from prime_ext.compose_config import CONFIG_MODULE, compose_config
+from prime_ext.last_words import last_words
+from prime_ext.metric_conditions import ConditionError
 from prime_ext.metrics_file import metrics_path, put_aside
+from prime_ext.ray_cluster import address_words, check_cluster, environment_words
 from prime_ext.settings_checks import SettingsError
+from prime_ext.trainer.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -37,17 +45,32 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
     name = args.config_name or "prime_trainer"
+    config, checks = None, None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, problems = preflight(name, args.overrides)
+        if config is not None:
+            checks, more = _checks(config)
+            problems += more
         if config is None or problems:
             for problem in problems:
                 print(f"prime_ext: {problem}", file=sys.stderr)
+            raise SystemExit(2)
+        # Before anything of a run that is under way is touched.
+        problem = folder_in_use(config)
+        if problem:
+            print(f"prime_ext: {problem}", file=sys.stderr)
             raise SystemExit(2)
         path = metrics_path(config.trainer.logger, config.trainer.project_name, config.trainer.experiment_name)
         if path is not None:
             put_aside(path)
     # Loud: an error while loading the plug-in stops the run, in the driver and in every worker.
     os.environ["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin"
+    words = address_words(args.overrides, os.environ)
+    if config is not None:
+        words += environment_words(config, os.environ)
+    # Hydra wants all overrides in one place.
+    end = sys.argv.index(args.overrides[-1]) + 1 if args.overrides else len(sys.argv)
+    sys.argv[end:end] = words
     if args.config_name is None:
         sys.argv.insert(1, f"--config-name={name}")
     if args.config_path is None:
@@ -55,7 +78,42 @@ def main() -> None:
 
     from verl.trainer.main_ppo import main as verl_main
 
-    verl_main()
+    try:
+        verl_main()
+    except (SystemExit, Exception) as ended:
+        if config is not None and not (isinstance(ended, SystemExit) and ended.code in (None, 0)):
+            # Hydra prints the error and exits.
+            error = ended.__context__ if isinstance(ended, SystemExit) else ended
+            print(f"prime_ext: {last_words(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
+        # With its own status.
+        raise
+    if checks is not None:
+        report(checks.run(), checks.number)
+
+
+def _checks(config: "DictConfig") -> tuple[RunChecks | None, list[str]]:
+    """What to check after the run, and one line if that cannot be done."""
+    words = os.environ.get(ENVIRONMENT)
+    if not words:
+        return None, []
+    try:
+        return RunChecks(words, config), []
+    except ConditionError as error:
+        return None, [str(error)]
+
+
+def folder_in_use(config: "DictConfig") -> str:
+    """Why no run may start in the folder of this one; empty if it may."""
+    if config.trainer.get("val_only", False):
+        return ""
+    lock = RunLock(Path(config.trainer.default_local_dir))
+    try:
+        lock.acquire()
+    except (RunFolderInUse, OSError) as error:
+        return str(error)
+    # The trainer takes it for good, in a process of its own.
+    lock.release()
+    return ""
 
 
 def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:
@@ -70,11 +128,11 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
         config = compose_for_verl(config_name, overrides)
     except SettingsError as error:
         return None, [str(error)]
-    return config, [*check_config(config), *check_files(config)]
+    return config, [*check_config(config), *check_cluster(config), *check_files(config)]
 
 
 def compose_for_verl(config_name: str, overrides: list[str]) -> "DictConfig":
-    """Compose and resolve. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
+    """Compose and resolve, with ``RAY_ADDRESS``. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
 
     Raises:
         SettingsError: it does not compose.
@@ -82,7 +140,7 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> "DictConfig":
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
     if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
         os.environ.setdefault("VERL_PLATFORM", "cpu")
-    return compose_config(config_name, overrides)
+    return compose_config(config_name, [*overrides, *address_words(overrides, os.environ)])
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@
 # 6,144 tokens (that of the authors' published configuration). On the paper's data that is 7,179 updates. 6,144 tokens are
 # more than the 4,096 positions that the base model was trained with; MAX_LENGTH=4096 keeps to them. After an interruption
 # the same command goes on from its last checkpoint, which holds a Hugging Face folder, too.
+# DRY_RUN=1 prints memory, time and disk space instead of training (the paper's data: ROWS=229763 MEAN_TOKENS=1391);
+# SHRINK=1 makes two steps with a tiny untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
 set -euo pipefail
@@ -30,46 +32,28 @@ set -euo pipefail
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# Eurus-2-7B-SFT on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): MODEL OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU"
-    echo "ULYSSES SAVE_FREQ SEED PYTHON TORCHRUN"
+    echo "ULYSSES SAVE_FREQ SEED DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 TRAIN=$1
 shift
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
+MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_sft}
 N_GPUS=${N_GPUS:-8}
+BATCH=${BATCH:-96}
+LR=${LR:-1e-5}
+EPOCHS=${EPOCHS:-3}
 MAX_LENGTH=${MAX_LENGTH:-6144}
+TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((2 * MAX_LENGTH))}
+SAVE_FREQ=${SAVE_FREQ:-500}
 SEED=${SEED:-42}
-TORCHRUN=${TORCHRUN:---standalone}
-export TOKENIZERS_PARALLELISM=false VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl"
-mkdir -p "$OUTPUT_DIR"
+# shellcheck source=recipes/sft_launch.sh
+source "$PROJECT_ROOT/recipes/sft_launch.sh"
 
-# TORCHRUN holds several words.
-# shellcheck disable=SC2086
-exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_GPUS" -m verl.trainer.sft_trainer \
-    data.train_files="$TRAIN" \
-    data.val_files="${VAL_FILES:-null}" \
-    data.train_batch_size="${BATCH:-96}" \
-    data.max_length="$MAX_LENGTH" \
-    data.max_token_len_per_gpu="${TOKENS_PER_GPU:-$((2 * MAX_LENGTH))}" \
-    data.truncation=right \
-    model.path="${MODEL:-Qwen/Qwen2.5-Math-7B}" \
-    model.enable_gradient_checkpointing=true \
-    model.use_remove_padding=true \
-    optim.lr="${LR:-1e-5}" \
+launch_sft eurus2_7b_sft "$TRAIN" \
     optim.lr_warmup_steps_ratio=0.1 \
-    optim.lr_scheduler_type=cosine \
     engine.seed="$SEED" \
-    engine.ulysses_sequence_parallel_size="${ULYSSES:-1}" \
-    checkpoint.save_contents=[model,optimizer,extra,hf_model] \
-    trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \
-    trainer.project_name=prime_ext \
-    trainer.experiment_name=eurus2_7b_sft \
-    trainer.logger=[console,file] \
     trainer.seed="$SEED" \
-    trainer.nnodes="${NNODES:-1}" \
-    trainer.n_gpus_per_node="$N_GPUS" \
-    trainer.total_epochs="${EPOCHS:-3}" \
-    trainer.save_freq="${SAVE_FREQ:-500}" \
-    trainer.max_ckpt_to_keep=2 \
     "$@"

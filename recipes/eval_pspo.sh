@@ -15,7 +15,7 @@
 # Evaluate a model on the six numeric sets of PSPO (arXiv 2411.11681), with the prompts and decoding of its released code.
 #
 #   bash recipes/eval_pspo.sh MODEL [options of eval.run ...]
-#   DATA=FOLDER bash recipes/eval_pspo.sh outputs/pspo_wrs/ppo/hf
+#   DATA=FOLDER bash recipes/eval_pspo.sh outputs/pspo_wrs/ppo_weibull/hf
 #   DECODING=recommended BACKEND=vllm bash recipes/eval_pspo.sh MODEL
 #
 # MODEL is a hub id, a Hugging Face folder, a verl checkpoint or a LoRA adapter. The released code samples with 5 beams,

@@ -15,15 +15,20 @@
 # What the training recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
 # Sourced with PROJECT_ROOT, PYTHON and OUTPUT_DIR set.
 
-# launch CONFIG OVERRIDES...: replace this shell by the training run.
+# launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is set. The run checks its
+# metrics at the end: all steps are there, losses and gradient norms are finite, a checkpoint is whole. Its status is 1 if
+# one of these does not hold, or a condition of CHECKS, e.g. CHECKS='mean(critic/score/mean, last=20) > 0.3; last(prm/loss)
+# < 0.6' (python -m prime_ext.check_metrics --help). CHECKS=none checks nothing.
 # With DRY_RUN=1 the configuration is composed and checked instead, and its memory, time and disk space are printed; nothing
 # is read but the sizes of the models, and no GPU is needed. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS
 # (prompt and response, for the hours). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
 # With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated rows and a coin for a
-# verifier: filter, PRM or step reward model, checkpoints and validation are all there, and nothing is learned.
+# verifier: filter, PRM or step reward model, checkpoints and validation are all there, and nothing is learned. With
+# RAY_ADDRESS it runs on the NNODES nodes of that cluster, one rank on each.
 launch() {
     local config=$1
     shift
+    [[ -z "${NNODES:-}" ]] || set -- trainer.nnodes="$NNODES" "$@"
     if dry_run; then
         exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$config" --device-memory "${DEVICE_MEMORY:-80}" \
             --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
@@ -31,11 +36,14 @@ launch() {
     local shrunk=()
     if shrink; then
         local words
-        words=$("$PYTHON" -m recipes.shrink.prepare "${config%%_*}" "$OUTPUT_DIR/inputs")
+        words=$("$PYTHON" -m recipes.shrink.prepare "${config%%_*}" "$OUTPUT_DIR/inputs" \
+            ${RAY_ADDRESS:+--nodes "${NNODES:-1}"})
         mapfile -t shrunk <<< "$words"
         [[ "$config" == *_cpu ]] || config=${config}_cpu
         export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
     fi
+    # Read by the trainer's process itself, so that signals and its exit status take no detour through a shell.
+    [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS="default;${CHECKS:-}"
     set -x
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${shrunk[@]}"
 }

@@ -18,19 +18,22 @@
 #
 # On a node with GPUs the defaults train with FSDP and vLLM. DEVICE=cpu runs the same recipe on the CPU with a small
 # batch, to try it out. DRY_RUN=1 prints memory, time and disk space instead, SHRINK=1 makes two steps with a tiny untrained
-# model on the CPU. Run again after an interruption, it resumes
-# from the last checkpoint.
+# model on the CPU. Run again after an interruption, it resumes from the last checkpoint.
+# recipes/prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh is this with the sizes of verl's published example, for a single GPU.
 set -euo pipefail
 
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    sed -n '/^# PRIME on GSM8K/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE"
-    echo "                     POLICY_LR PRM_LR BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ DRY_RUN SHRINK"
+    echo "                     POLICY_LR PRM_LR BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ"
+    echo "                     TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) DRY_RUN SHRINK PYTHON"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 MODEL_PATH=$1
 shift
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 DEVICE=${DEVICE:-cuda}
 # Folder with the official train.jsonl and test.jsonl; empty: from the Hugging Face hub.
@@ -62,12 +65,13 @@ else
     MAX_RESPONSE=${MAX_RESPONSE:-1024}
     DEVICE_OVERRIDES=(
         actor_rollout_ref.actor.use_dynamic_bsz=true
-        actor_rollout_ref.actor.fsdp_config.param_offload=true
-        actor_rollout_ref.actor.fsdp_config.optimizer_offload=true
+        actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD:-true}"
+        actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD:-true}"
         actor_rollout_ref.rollout.name=vllm
         actor_rollout_ref.rollout.tensor_model_parallel_size=1
-        actor_rollout_ref.rollout.gpu_memory_utilization=0.6
+        actor_rollout_ref.rollout.gpu_memory_utilization="${ROLLOUT_MEMORY:-0.6}"
     )
+    [[ -z "${TOKENS_PER_GPU:-}" ]] || DEVICE_OVERRIDES+=(actor_rollout_ref.actor.ppo_max_token_len_per_gpu="$TOKENS_PER_GPU")
 fi
 POLICY_LR=${POLICY_LR:-1e-6}
 PRM_LR=${PRM_LR:-1e-6}

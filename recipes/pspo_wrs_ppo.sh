@@ -15,15 +15,17 @@
 # PSPO-WRS on GPUs, 3 of 3: PPO on the rewards of the step reward model (arXiv 2411.11681).
 #
 #   bash recipes/pspo_wrs_ppo.sh POLICY STEP_RM TRAIN_PARQUET VAL_PARQUET [verl overrides ...]
-#   bash recipes/pspo_wrs_ppo.sh outputs/pspo_wrs/sft/hf outputs/pspo_wrs/step_rm/model train.parquet test.parquet
+#   SFT=outputs/pspo_wrs/sft/checkpoints/global_step_N/huggingface
+#   bash recipes/pspo_wrs_ppo.sh $SFT outputs/pspo_wrs/step_rm/model train.parquet test.parquet
 #
 # The settings of the released code: PPO with a critic, gamma 1, lambda .95, four passes over each batch, rate 1.41e-5,
 # 8 responses per GPU and step, one response per prompt, temperature 1, 512 new tokens, KL penalty in the reward (.2,
 # adaptive, target 6). No gold answer counts (pspo.outcome_coefficient=0).
-# Geometric mean times Weibull; chain@pspo=cn_ppo, pspo_released or plain for the others.
-# Different from the released code: the critic is a network of its own, which is how verl does it; the base model is not
-# quantised; all weights are trained, not an adapter of rank 16: verl 0.9.1 cannot train one beside a critic (LORA=16 is
-# for estimators without); steps are cut by pspo.steps, not by the original's pattern (docs/step_rm.md).
+# VARIANT, what is made of the steps' scores: weibull (default: geometric mean times Weibull, the paper), released (the
+#   function in the repository), released_code (the same with the repository's pattern for steps), cn_ppo (the
+#   predecessor: Gaussian, first step times .2), gaussian (without that weight), first_weight (Weibull with it); without
+#   shaping geometric, mean, sum, product, min, last; plain (every step is paid for itself); outcome (plus the verdict on
+#   the answer). recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on. SCORER=URL asks a server
 # (vllm serve STEP_RM --runner pooling) instead of loading the step reward model on each node.
 # DRY_RUN=1 prints memory, time and disk space instead of training; SHRINK=1 makes two steps with tiny untrained models on
@@ -36,7 +38,7 @@ set -euo pipefail
 
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
-    echo "Knobs (environment): OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
+    echo "Knobs (environment): VARIANT OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
     echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ SCORER SCORER_GPUS DRY_RUN SHRINK PYTHON"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
@@ -50,7 +52,8 @@ PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
-OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/ppo}
+VARIANT=${VARIANT:-weibull}
+OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/ppo_$VARIANT}
 ! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 N_GPUS=${N_GPUS:-4}
 TRAIN_BATCH=${TRAIN_BATCH:-$((8 * N_GPUS))}
@@ -59,17 +62,29 @@ LR=${LR:-1.41e-5}
 # Share of a GPU that Ray sets aside on each node for a step reward model there; 0: it works on the CPU.
 SCORER_GPUS=${SCORER_GPUS:-0}
 
-OPTIONS=()
+no_shaping=(chain@pspo=plain)
+case "$VARIANT" in
+    weibull) options=() ;;
+    released) options=(chain@pspo=pspo_released) ;;
+    released_code) options=(chain@pspo=pspo_released pspo.steps.splitter=pspo) ;;
+    cn_ppo) options=(chain@pspo=cn_ppo) ;;
+    gaussian) options=(chain@pspo=cn_ppo pspo.accumulation.first_weight=1.0) ;;
+    first_weight) options=(pspo.accumulation.first_weight=0.2) ;;
+    geometric | mean | sum | product | min | last) options=("${no_shaping[@]}" pspo.accumulation.mode="$VARIANT") ;;
+    plain) options=("${no_shaping[@]}") ;;
+    outcome) options=(pspo.outcome_coefficient=1.0) ;;
+    *) echo "pspo_wrs_ppo.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;
+esac
 if ((LORA)); then
     # The policy only: verl 0.9.1 makes a critic's adapter as one of a causal model, which peft refuses; and beside a critic
     # without one it looks for the adapter there. So an adapter goes with estimators that have no critic.
-    OPTIONS+=(actor_rollout_ref.model.lora_rank="$LORA" actor_rollout_ref.model.lora_alpha="${LORA_ALPHA:-32}")
-    OPTIONS+=(actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.rollout.load_format=safetensors)
+    options+=(actor_rollout_ref.model.lora_rank="$LORA" actor_rollout_ref.model.lora_alpha="${LORA_ALPHA:-32}")
+    options+=(actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.rollout.load_format=safetensors)
 fi
 if [[ -n "${SCORER:-}" ]]; then
-    OPTIONS+=(step_scorer.kind=server step_scorer.address="$SCORER")
+    options+=(step_scorer.kind=server step_scorer.address="$SCORER")
 else
-    OPTIONS+=(pspo.actor.num_gpus="$SCORER_GPUS")
+    options+=(pspo.actor.num_gpus="$SCORER_GPUS")
 fi
 
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
@@ -88,21 +103,25 @@ launch pspo_trainer \
     actor_rollout_ref.model.path="$POLICY" \
     actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH:-$TRAIN_BATCH}" \
     actor_rollout_ref.actor.optim.lr="$LR" \
+    actor_rollout_ref.actor.optim.weight_decay=0.0 \
     actor_rollout_ref.actor.fsdp_config.param_offload=true \
     actor_rollout_ref.actor.fsdp_config.optimizer_offload=true \
     actor_rollout_ref.rollout.name=vllm \
     actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
     actor_rollout_ref.rollout.gpu_memory_utilization=0.5 \
     critic.optim.lr="${CRITIC_LR:-$LR}" \
+    critic.optim.weight_decay=0.0 \
     critic.fsdp.param_offload=true \
     critic.fsdp.optimizer_offload=true \
     trainer.logger='[console,file,tensorboard]' \
-    trainer.experiment_name=pspo_wrs_ppo \
+    trainer.experiment_name="pspo_wrs_$VARIANT" \
     trainer.n_gpus_per_node="$N_GPUS" \
     trainer.total_epochs="${EPOCHS:-1}" \
     trainer.total_training_steps="${STEPS:-null}" \
     trainer.save_freq="${SAVE_FREQ:-50}" \
     trainer.test_freq="${TEST_FREQ:-50}" \
+    trainer.max_actor_ckpt_to_keep=2 \
+    trainer.max_critic_ckpt_to_keep=2 \
     trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \
-    "${OPTIONS[@]}" \
+    "${options[@]}" \
     "$@"

@@ -21,13 +21,16 @@
 # One epoch at 3e-5 with 3 % warm-up, 64 conversations per update, 1,024 tokens, as the original. After an interruption
 # the same command goes on from its last checkpoint. python -m verl.model_merger merge --backend fsdp makes a Hugging
 # Face folder of a checkpoint; with hf_model among its contents, as here, there is one already.
+# DRY_RUN=1 prints memory, time and disk space instead of training (ROWS, MEAN_TOKENS); SHRINK=1 makes two steps with a tiny
+# untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
 set -euo pipefail
 
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
-    echo "Knobs (environment): OUTPUT_DIR VAL_FILES N_GPUS BATCH MICRO_BATCH LR EPOCHS MAX_LENGTH SAVE_FREQ PYTHON TORCHRUN"
+    echo "Knobs (environment): OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES"
+    echo "                     SAVE_FREQ DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 2 ]]; then
@@ -37,33 +40,19 @@ fi
 MODEL=$1
 TRAIN=$2
 shift 2
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/sft}
-TORCHRUN=${TORCHRUN:---standalone}
-export TOKENIZERS_PARALLELISM=false VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl"
-mkdir -p "$OUTPUT_DIR"
+N_GPUS=${N_GPUS:-2}
+BATCH=${BATCH:-64}
+LR=${LR:-3e-5}
+EPOCHS=${EPOCHS:-1}
+MAX_LENGTH=${MAX_LENGTH:-1024}
+TOKENS_PER_GPU=${TOKENS_PER_GPU:-8192}
+SAVE_FREQ=${SAVE_FREQ:-200}
+# shellcheck source=recipes/sft_launch.sh
+source "$PROJECT_ROOT/recipes/sft_launch.sh"
 
-# TORCHRUN holds several words.
-# shellcheck disable=SC2086
-exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "${N_GPUS:-2}" -m verl.trainer.sft_trainer \
-    data.train_files="$TRAIN" \
-    data.val_files="${VAL_FILES:-null}" \
-    data.train_batch_size="${BATCH:-64}" \
-    data.micro_batch_size_per_gpu="${MICRO_BATCH:-4}" \
-    data.max_length="${MAX_LENGTH:-1024}" \
-    data.max_token_len_per_gpu=8192 \
-    data.truncation=right \
-    model.path="$MODEL" \
-    optim.lr="${LR:-3e-5}" \
+launch_sft pspo_wrs_sft "$TRAIN" \
     optim.lr_warmup_steps_ratio=0.03 \
-    optim.lr_scheduler_type=cosine \
-    checkpoint.save_contents=[model,optimizer,extra,hf_model] \
-    trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \
-    trainer.project_name=prime_ext \
-    trainer.experiment_name=pspo_wrs_sft \
-    trainer.logger=[console,file] \
-    trainer.n_gpus_per_node="${N_GPUS:-2}" \
-    trainer.total_epochs="${EPOCHS:-1}" \
-    trainer.save_freq="${SAVE_FREQ:-200}" \
-    trainer.max_ckpt_to_keep=2 \
     "$@"

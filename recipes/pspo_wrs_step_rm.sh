@@ -22,6 +22,8 @@
 # bert-large-uncased, three classes, 10 epochs at 2e-5 with 5 % warm-up, 2,048 steps per update, 256 tokens, and the
 # separator as text. Differs from the original: a test split that cannot leak, the checkpoint chosen on a validation
 # split, a temperature fitted on it. After an interruption the same command goes on from its last checkpoint.
+# DRY_RUN=1 prints memory, time and disk space instead of training (ROWS, MEAN_TOKENS); SHRINK=1 makes two steps with a tiny
+# untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are checked by a test on the CPU, and the same training runs in
 # recipes/pspo_quickstart_cpu.sh with a small encoder.
@@ -30,7 +32,8 @@ set -euo pipefail
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): OUTPUT_DIR FORMAT (pspo prm800k math_shepherd processbench chains) N_GPUS BATCH"
-    echo "                     EFFECTIVE_BATCH LR EPOCHS MAX_LENGTH DEVICE DTYPE PYTHON TORCHRUN"
+    echo "                     EFFECTIVE_BATCH LR EPOCHS MAX_LENGTH DEVICE DTYPE DRY_RUN ROWS MEAN_TOKENS"
+    echo "                     DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 2 ]]; then
@@ -48,21 +51,24 @@ N_GPUS=${N_GPUS:-2}
 # Steps per device and pass; passes per update follow.
 BATCH=${BATCH:-32}
 EFFECTIVE_BATCH=${EFFECTIVE_BATCH:-2048}
-TORCHRUN=${TORCHRUN:---standalone}
-export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}" TOKENIZERS_PARALLELISM=false
+# shellcheck source=recipes/sft_launch.sh
+source "$PROJECT_ROOT/recipes/sft_launch.sh"
 
 if ((EFFECTIVE_BATCH % (BATCH * N_GPUS))); then
     echo "EFFECTIVE_BATCH=$EFFECTIVE_BATCH is no multiple of BATCH=$BATCH times N_GPUS=$N_GPUS" >&2
     exit 2
 fi
+if shrink; then
+    prepare_shrunk step_rm
+    STEPS=$OUTPUT_DIR/inputs/chains.jsonl FORMAT=chains
+fi
 if [[ "$STEPS" != *.parquet ]]; then
     DATA=$OUTPUT_DIR/steps.parquet
-    [[ -f "$DATA" ]] || "$PYTHON" -m prime_ext.step_rm.convert "--${FORMAT//_/-}" "$STEPS" --output "$DATA"
+    dry_run || [[ -f "$DATA" ]] ||
+        "$PYTHON" -m prime_ext.step_rm.convert "--${FORMAT//_/-}" "$STEPS" --output "$DATA"
     STEPS=$DATA
 fi
-# TORCHRUN holds several words.
-# shellcheck disable=SC2086
-exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_GPUS" -m prime_ext.step_rm.train \
+launch_supervised step_rm prime_ext.step_rm.train \
     model.path="$MODEL" \
     data.files="$STEPS" \
     data.layout=text \

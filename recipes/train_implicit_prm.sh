@@ -21,12 +21,19 @@
 #
 # DATA is a parquet or JSON Lines file with the columns prompt (a text or chat messages), completions and correctness
 # (and dataset), or for prm.loss=step_ce prompt or problem, steps, and step_labels or label (the first wrong step, or -1).
+# or response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
 # Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
 # interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
+# DRY_RUN=1 checks the settings and prints memory, time and disk space instead, without data, model or GPU (docs/cost.md):
+# N_PROC devices (default 8), DEVICE_MEMORY (GiB, default 80), PROMPTS and RESPONSES (their number, and how many a prompt
+# has), MEAN_TOKENS (prompt and response, for the hours). SHRINK=1 makes two steps on the CPU with a tiny untrained model.
 set -euo pipefail
 
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    sed -n '/^# Train an implicit PRM/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON,"
     echo "                     TORCHRUN (options of torchrun; default --standalone, for several nodes its rendezvous options)"
     [[ $# -ge 1 ]] && exit 0 || exit 2
@@ -38,19 +45,35 @@ fi
 MODEL=$1
 DATA=$2
 shift 2
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=recipes/launch.sh
+source "$PROJECT_ROOT/recipes/launch.sh"
 PYTHON=${PYTHON:-$(command -v python3)}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/implicit_prm}
+! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 TORCHRUN=${TORCHRUN:---standalone}
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}" TOKENIZERS_PARALLELISM=false
+export TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
 
+ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUTPUT_DIR")
+[[ -n "${DEVICE:-}" ]] && ARGUMENTS+=(trainer.device="$DEVICE")
+ARGUMENTS+=("$@")
+
+if dry_run; then
+    exec "$PYTHON" -m prime_ext.cost.offline_plan --devices "${N_PROC:-8}" --device-memory "${DEVICE_MEMORY:-80}" \
+        --model-configs "$PROJECT_ROOT/recipes/model_configs" ${PROMPTS:+--prompts "$PROMPTS"} \
+        ${RESPONSES:+--responses "$RESPONSES"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
+fi
+if shrink; then
+    words=$("$PYTHON" -m recipes.shrink.prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}")
+    mapfile -t shrunk <<< "$words"
+    ARGUMENTS+=("${shrunk[@]}")
+    N_PROC=1
+    export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TORCH_COMPILE_DISABLE=1
+fi
 if [[ -z "${N_PROC:-}" ]]; then
     N_PROC=$("$PYTHON" -c 'import torch; print(max(1, torch.cuda.device_count()))')
     [[ "${DEVICE:-}" == "cpu" ]] && N_PROC=1
 fi
-ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUTPUT_DIR")
-[[ -n "${DEVICE:-}" ]] && ARGUMENTS+=(trainer.device="$DEVICE")
-ARGUMENTS+=("$@")
 
 "$PYTHON" -m prime_ext.prm.offline --check "${ARGUMENTS[@]}"
 # TORCHRUN holds several words.

@@ -33,31 +33,43 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
     """
     policy, prm = config.actor_rollout_ref, config.get("prm")
     key = "actor_rollout_ref.model"
-    engines = {"policy": _engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)}
+    engines = {"policy": read_engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)}
     penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     if penalty and not _lora_rank(policy.model):
-        engine = _engine(config, "KL reference", key, policy.model, policy.ref.fsdp_config, policy.actor)
-        engines["KL reference"] = _frozen(config, engine)
+        engine = read_engine(config, "KL reference", key, policy.model, policy.ref.fsdp_config, policy.actor)
+        engines["KL reference"] = frozen(config, engine)
     if has_critic(config):
         critic = config.critic
-        engine = _engine(config, "critic", "critic.model", critic.model, critic.fsdp, critic)
+        engine = read_engine(config, "critic", "critic.model", critic.model, critic.fsdp, critic)
         values = engine.shape.with_values()
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
     if not has_prm(config):
         return engines
-    engines["PRM"] = _engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
+    engines["PRM"] = read_engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
     if prm.reference == "frozen":
         model = prm.model.copy()
         OmegaConf.update(model, "path", prm.reference_path)
         OmegaConf.update(model, "lora_rank", 0)
-        engine = _engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
-        engines["PRM reference"] = _frozen(config, engine)
+        engine = read_engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
+        engines["PRM reference"] = frozen(config, engine)
     if prm.update_mode == "none":
         engines["PRM"] = replace(engines["PRM"], trained=0)
     return engines
 
 
-def _engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, batches: Any) -> Engine:
+def read_engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, batches: Any) -> Engine:
+    """What the configuration says about one model, as if it were trained.
+
+    Args:
+        config: with ``trainer.{device,n_gpus_per_node,nnodes}`` and ``data.{max_prompt_length,max_response_length}``.
+        name: in the table.
+        key: of the model's section, for messages; or of its path, if it ends in that.
+        model, engine: verl's sections.
+        batches: how mini-batches are cut.
+
+    Raises:
+        PlanError: the model cannot be read, or the engine is none of FSDP's.
+    """
     strategy = batches.get("strategy") or engine.get("strategy")
     if engine.get("strategy", strategy) not in ("fsdp", "fsdp2"):
         raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {engine.strategy} of {name}")
@@ -86,7 +98,7 @@ def _engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, ba
     )
 
 
-def _frozen(config: DictConfig, engine: Engine) -> Engine:
+def frozen(config: DictConfig, engine: Engine) -> Engine:
     """A model that is never trained; on accelerators verl keeps its weights on the host."""
     on_host = config.trainer.device != "cpu"
     return replace(

@@ -87,13 +87,14 @@ def checkpoint_bytes(config: DictConfig, engines: dict[str, Engine]) -> dict[str
     """
     sections = {"policy": config.actor_rollout_ref.actor, "critic": config.get("critic"), "PRM": config.get("prm")}
     return {
-        name: float(sum(_parts(engines[name], section.checkpoint.save_contents)))
+        name: float(sum(checkpoint_parts(engines[name], section.checkpoint.save_contents)))
         for name, section in sections.items()
         if name in engines and engines[name].trained
     }
 
 
-def _parts(engine: Engine, contents: Iterable[str]) -> Iterable[float]:
+def checkpoint_parts(engine: Engine, contents: Iterable[str]) -> Iterable[float]:
+    """Bytes of what a checkpoint of a model holds, by verl's names of its contents."""
     weights = engine.shape.weights + engine.adapter
     if "model" in contents:
         yield weights * engine.weight_bytes

@@ -112,13 +112,58 @@ def _read(key: str, path: str, trust_remote_code: bool) -> ModelShape:
     )
 
 
-def _empty_model(path: str, trust_remote_code: bool) -> Any:
+def read_classifier_shape(key: str, path: str, classes: int, trust_remote_code: bool = False) -> ModelShape:
+    """Sizes of a classifier on the model whose config.json is in ``path``; its ``vocabulary`` is that of the classes.
+
+    Args:
+        key: the configuration's key, for messages.
+        path: local folder.
+        classes: outputs of the head.
+        trust_remote_code: whether the model may bring its own code.
+
+    Raises:
+        PlanError: there is no config.json, or no classifier of that kind.
+    """
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file():
+        raise PlanError(f"{key}: {path} has no config.json; the plan reads local models only")
+    try:
+        model = _empty_model(str(folder), trust_remote_code, classes)
+    except (ValueError, KeyError, OSError, json.JSONDecodeError) as error:
+        raise PlanError(f"{key}: {path} is no model for classification ({str(error).splitlines()[0]})") from error
+    from torch import nn
+
+    config = model.config.get_text_config()
+    embeddings = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Embedding))
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return ModelShape(
+        path=str(folder),
+        weights=weights,
+        product_weights=weights - embeddings,
+        block_weights=(weights - embeddings) // layers,
+        root_weights=embeddings,
+        layers=layers,
+        width=config.hidden_size,
+        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        vocabulary=classes,
+        attention_width=heads * head,
+        key_value_width=(getattr(config, "num_key_value_heads", None) or heads) * head,
+        mixture=False,
+    )
+
+
+def _empty_model(path: str, trust_remote_code: bool, classes: int | None = None) -> Any:
     from accelerate import init_empty_weights
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    kind = AutoModelForCausalLM
+    if classes is not None:
+        kind, config.num_labels = AutoModelForSequenceClassification, classes
     with init_empty_weights(include_buffers=True):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        model = kind.from_config(config, trust_remote_code=trust_remote_code)
     model.tie_weights()
     return model
 

@@ -22,10 +22,12 @@ from omegaconf import DictConfig
 from prime_ext.cost import DTYPE_BYTES
 from prime_ext.cost import flops as flops_module
 from prime_ext.cost.engines import devices, has_critic, has_prm, longest_sequence, read_engines
+from prime_ext.cost.errors import PlanError
 from prime_ext.cost.estimate import Hours, checkpoint_bytes, estimate_hours, kept_checkpoints, training_steps
 from prime_ext.cost.flops import Passes, prm_passes, training_passes
 from prime_ext.cost.memory import Engine, EngineMemory, engine_memory
 from prime_ext.cost.model_shape import ModelShape
+from prime_ext.preflight_async import rollout_ranks
 
 GIB = 2**30
 # Interpreter, libraries, and on a GPU the context of CUDA and NCCL; not measured on GPUs.
@@ -56,7 +58,7 @@ class Plan:
     Attributes:
         facts: what the numbers rest on.
         memory: engines, bytes per device.
-        rollout: bytes per device of the rollout engine: ``weights``, ``cache``, ``total``.
+        rollout: bytes per device of the rollout engine: ``weights``, ``cache``, ``total``; empty without one.
         phases: peak bytes per device of each part of a step.
         work: FLOPs per step.
         hours: by kind of device, if the run is for accelerators.
@@ -101,6 +103,9 @@ def make_plan(config: DictConfig, device_bytes: float | None, mean_tokens: int |
     Raises:
         PlanError: a model cannot be read, or an engine is none of FSDP's.
     """
+    strategy = config.actor_rollout_ref.actor.strategy
+    if strategy not in ("fsdp", "fsdp2"):
+        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of the policy")
     engines = read_engines(config)
     memory = [engine_memory(engine) for engine in engines.values()]
     rollout, problems = _rollout(config, engines["policy"].shape, device_bytes)
@@ -221,6 +226,8 @@ def _one(
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
     missing = {"not in the plan": "the step reward model"} if "pspo" in config and "prime" not in config else {}
+    if rollout_ranks(config):
+        missing = {"not in the plan": f"the {rollout_ranks(config)} devices that generate at the same time"}
     return missing | {
         "device": config.trainer.device,
         "devices": devices(config),

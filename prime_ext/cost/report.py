@@ -27,7 +27,14 @@ from prime_ext.cost.errors import PlanError
 from prime_ext.cost.estimate import UTILISATION
 from prime_ext.cost.plan import GIB, Plan, make_plan
 
-MODEL_KEYS = ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path")
+# The last one is that of trainers of a single model.
+MODEL_KEYS = (
+    "actor_rollout_ref.model.path",
+    "critic.model.path",
+    "prm.model.path",
+    "prm.reference_path",
+    "model.path",
+)
 COLUMNS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "idle", "host", "working")
 
 
@@ -55,6 +62,7 @@ def run(
     from prime_ext.settings_checks import SettingsError
     from prime_ext.train import compose_for_verl
 
+    problems: list[str] = []
     # Libraries may print while they are imported; only the plan goes to stdout.
     with redirect_stdout(sys.stderr):
         try:
@@ -66,7 +74,8 @@ def run(
             device_bytes = device_gib * GIB if device_gib else detect_device_bytes(config.trainer)
             plan = make_plan(config, device_bytes, mean_tokens)
         except (SettingsError, PlanError) as error:
-            print(f"prime_ext.doctor: {error}", file=sys.stderr)
+            for line in [*problems, str(error)]:
+                print(f"prime_ext.doctor: {line}", file=sys.stderr)
             return 2
     plan.warnings.extend(problems)
     if as_json:
@@ -118,8 +127,9 @@ def render(plan: Plan) -> str:
     for part in plan.memory:
         values = "".join(f"{getattr(part, column) / GIB:12.2f}" for column in COLUMNS)
         lines.append(f"{part.name:<15}{values}")
-    rollout = {key: value / GIB for key, value in plan.rollout.items()}
-    lines.append(f"rollout engine: {rollout['weights']:.2f} weights + {rollout['cache']:.2f} cache")
+    if plan.rollout:
+        weights, cache = plan.rollout["weights"] / GIB, plan.rollout["cache"] / GIB
+        lines.append(f"rollout engine: {weights:.2f} weights + {cache:.2f} cache")
     lines += ["", "peak of each part of a step, GiB per device"]
     lines += [f"  {name:<16}{size / GIB:8.2f}" for name, size in plan.phases.items()]
     total = sum(work.flops for work in plan.work)
@@ -127,7 +137,8 @@ def render(plan: Plan) -> str:
     for work in plan.work:
         times_n = f"{work.flops_per_token_and_weight:5.1f} N"
         lines.append(f"  {work.name:<30}{times_n}{work.flops:12.3g}{work.flops / total:7.1%}")
-    lines.append(f"  share of the PRM{plan.prm_share:38.1%}")
+    if plan.rollout:
+        lines.append(f"  share of the PRM{plan.prm_share:38.1%}")
     lines += ["", *_hours(plan), *_storage(plan), ""]
     size = plan.device_bytes
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"

@@ -20,6 +20,9 @@ from omegaconf import DictConfig
 
 from prime_ext.settings import PRMSettings
 
+# Engines of verl on which the PRM's worker works.
+ENGINES = ("fsdp", "fsdp2")
+
 
 def lora_rank(model: Any) -> int:
     """Rank of the LoRA adapter of a model section (``lora.rank`` of Megatron, ``lora_rank`` of FSDP); 0 without one."""
@@ -36,6 +39,12 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     """One line per combination of settings that cannot work."""
     if not prm.enable:
         return
+    strategy = config.prm.engine.get("strategy")
+    if strategy not in ENGINES:
+        yield (
+            f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, because its worker counts "
+            f"passes with hooks on one whole model; set prm.engine.strategy=fsdp2, whatever the policy's engine is"
+        )
     yield from _check_reference(config, prm)
     yield from _check_adapter(config, prm)
     if prm.update_mode == "none":

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The implicit PRM as a verl worker: a language model on any engine of verl's registry, and its loss."""
+"""The implicit PRM as a verl worker: a language model on verl's FSDP engines, and its loss."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -39,6 +39,10 @@ logger = logging.getLogger(__name__)
 _POSITIVE_LOG_PROB = 1e-2
 
 
+class NotFinite(RuntimeError):
+    """NaN or infinity where the policy would be trained on it; the message is one line."""
+
+
 @dataclass
 class PrimeStep:
     """Rows are those of the batch, padding included; padding has an empty mask and takes part in nothing.
@@ -131,6 +135,17 @@ class PrimeStep:
             step.greedy_B = torch.where(step.greedy_B.isnan(), mean_B, step.greedy_B)
         return step
 
+    @staticmethod
+    def _report_not_finite(returns: dict[str, torch.Tensor], metrics: dict) -> None:
+        """verl would skip the update of the policy, of this step and most likely of all that follow."""
+        which = [name for name, value in returns.items() if not value.isfinite().all()]
+        loss = metrics.get("prm/loss")
+        raise NotFinite(
+            f"the advantages of this step are not finite because of {', '.join(which) or 'their sum'} (prm/loss: "
+            f"{loss}); nothing of this step was saved. Look at prm/grad_norm of the steps before, lower prm.optim.lr, "
+            f"check the weights of prm.model.path"
+        )
+
     def spans(self) -> StepSpans | None:
         """The steps, if the settings need them."""
         return None if self.boundary_BT is None else step_spans(self.boundary_BT, self.mask_BT)
@@ -201,6 +216,9 @@ class PrimeStep:
 
         Returns:
             The advantages; and the critic's targets where there is a critic, else the advantages before whitening.
+
+        Raises:
+            NotFinite: an advantage is NaN or infinite.
         """
         sources = build_sources(self, gate, scale, metrics)
         advantage_BT, return_BT, per_source = combine_sources(
@@ -209,6 +227,8 @@ class PrimeStep:
         if self.settings.critic_sources and self.value_BT is not None:
             return_BT = critic_return(self, sources)
         valid_BT = self.mask_BT.bool()
+        if not advantage_BT[valid_BT].isfinite().all():
+            self._report_not_finite({name: value_BT[valid_BT] for name, value_BT in per_source.items()}, metrics)
         for name, value_BT in per_source.items():
             metrics[f"prime/{name}/return_std"] = float(value_BT[valid_BT].std())
         if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:

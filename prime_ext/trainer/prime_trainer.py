@@ -18,7 +18,6 @@ import math
 import os
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,8 +41,8 @@ from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.pspo_settings import uses_manager
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
-from prime_ext.trainer import checkpoint
 from prime_ext.trainer.greedy_baseline import greedy_rewards
+from prime_ext.trainer.guarded_run import GuardedRunMixin
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
 from prime_ext.trainer.prompt_judge import PromptJudge
@@ -51,18 +50,13 @@ from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
 
-if TYPE_CHECKING:
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
-else:
-    _Trainer = object
-
 logger = logging.getLogger(__name__)
 
 PRM_FOLDER = "prm"
 STATE_FILE = "prime_ext.pt"
 
 
-class PrimeTrainerMixin(_Trainer):
+class PrimeTrainerMixin(GuardedRunMixin):
     """Adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage.
 
     A subclass names in ``base_mode`` the verl mode it builds on.
@@ -200,7 +194,7 @@ class PrimeTrainerMixin(_Trainer):
         with marked_timer("greedy_baseline", self.timing_raw):
             prompts = [self._prompt_of_uid[uid] for uid in uids]
             submit = super()._submit_batch_to_rollout
-            self._greedy = greedy_rewards(prompts, submit, self.global_steps, self.prime.poll_interval)
+            self._greedy = greedy_rewards(prompts, submit, self.global_steps, self.prime.poll_interval, self._pause)
 
     # ---- the PRM's life --------------------------------------------------------------------------------------
 
@@ -240,8 +234,6 @@ class PrimeTrainerMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         if self.prm is not None:
             self.prm.attach(self.actor_rollout_wg)
-        if self.config.trainer.resume_mode == "auto":
-            checkpoint.repair_tracker(Path(self.config.trainer.default_local_dir))
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._load_prime_state(self._checkpoint_folder())
@@ -291,24 +283,12 @@ class PrimeTrainerMixin(_Trainer):
         with atomic_path(folder / STATE_FILE) as temporary:
             torch.save(state, temporary)
 
-    def _save_checkpoint(self) -> None:
-        """Save everything, declare the checkpoint whole, and only then delete older ones."""
-        trainer = self.config.trainer
-        root = Path(trainer.default_local_dir)
-        name = f"global_step_{self.global_steps}"
-        folder = root / name
-        checkpoint.mark_incomplete(folder)
+    def _save_more(self, folder: Path) -> None:
         if self.prm is not None:
-            remote = os.path.join(trainer.default_hdfs_dir, name, PRM_FOLDER) if trainer.default_hdfs_dir else None
+            remote_root = self.config.trainer.default_hdfs_dir
+            remote = os.path.join(remote_root, folder.name, PRM_FOLDER) if remote_root else None
             self.prm.save(str(folder / PRM_FOLDER), remote, self.global_steps)
         self._save_prime_state(folder)
-        keep = 1 if trainer.get("remove_previous_ckpt_in_save", False) else trainer.get("max_actor_ckpt_to_keep", None)
-        with _without_retention(self.config):
-            super()._save_checkpoint()
-        checkpoint.mark_complete(folder, {"global_step": self.global_steps})
-        deleted = checkpoint.prune(root, keep, self.global_steps)
-        if deleted:
-            logger.info("deleted checkpoints of steps %s", deleted)
 
     # ---- one step --------------------------------------------------------------------------------------------
 
@@ -359,22 +339,3 @@ class PrimeTrainerMixin(_Trainer):
 
 def _uids(prompts: TensorDict) -> list[str]:
     return [str(uid) for uid in prompts["uid"]]
-
-
-class _without_retention:  # noqa: N801
-    """Context in which verl deletes no checkpoint: it would do so before the new one is whole."""
-
-    _KEYS = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
-
-    def __init__(self, config: DictConfig):
-        self._trainer = config.trainer
-
-    def __enter__(self) -> None:
-        self._saved: dict[str, Any] = {key: self._trainer[key] for key in self._KEYS if key in self._trainer}
-        with open_dict(self._trainer):
-            for key in self._saved:
-                self._trainer[key] = None
-
-    def __exit__(self, *exception: object) -> None:
-        with open_dict(self._trainer):
-            self._trainer.update(self._saved)

@@ -13,7 +13,7 @@
 # limitations under the License.
 """PSPO-WRS on verl's V1 trainers, as a mixin that goes before one of them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, open_dict
@@ -26,18 +26,14 @@ from prime_ext.preflight_pspo import check_pspo_config
 from prime_ext.pspo_settings import GROUP_ESTIMATORS, sections_of
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import SettingsError
+from prime_ext.trainer.guarded_run import GuardedRunMixin
 from prime_ext.trainer.pspo_batch import scored_rows, token_rewards
 
 # verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
 CPU_POLL_SECONDS = 0.05
 
-if TYPE_CHECKING:
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
-else:
-    _Trainer = object
 
-
-class PSPOTrainerMixin(_Trainer):
+class PSPOTrainerMixin(GuardedRunMixin):
     """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows beside one number for each response.
 
     Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes

@@ -22,12 +22,12 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
 
-RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_eurus2-7b_fsdp.sh
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '/^# PRIME with long/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
-    bash "$RUN" --help | grep -A2 '^Knobs'
-    exit 0
-fi
+RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
+# shellcheck source=recipes/usage.sh
+source "$RECIPES/usage.sh"
+answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+
 export MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 export MAX_RESPONSE=${MAX_RESPONSE:-8192} STEPS=${STEPS:-330}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/r1_distill_1.5b_${VARIANT:-prime}}

@@ -31,13 +31,15 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
 
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '/^# Eurus-2-7B-PRIME/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): VARIANT MODEL_PATH PRM_PATH PRM_REFERENCE TRAIN_FILES VAL_FILES OUTPUT_DIR N_GPUS NNODES"
     echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER DRY_RUN SHRINK PYTHON"
     exit 0
 fi
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 
@@ -97,6 +99,12 @@ if ! rehearsal; then
         }
     done
 fi
+# recipes/multi_node/run_eurus2-7b_megatron.sh sets ENGINE.
+case "${ENGINE:-fsdp}" in
+    fsdp) offload=(actor_rollout_ref.actor.fsdp_config.{param,optimizer}_offload=true) ;;
+    megatron) offload=(model_engine=megatron actor_rollout_ref.actor.megatron.{param,optimizer}_offload=true) ;;
+    *) echo "run_eurus2-7b_fsdp.sh: ENGINE=$ENGINE must be fsdp or megatron" >&2; exit 2 ;;
+esac
 dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
@@ -115,8 +123,7 @@ launch prime_trainer \
     actor_rollout_ref.actor.ppo_max_token_len_per_gpu="$TOKENS_PER_GPU" \
     actor_rollout_ref.actor.optim.lr=5e-7 \
     actor_rollout_ref.actor.optim.weight_decay=0.01 \
-    actor_rollout_ref.actor.fsdp_config.param_offload=true \
-    actor_rollout_ref.actor.fsdp_config.optimizer_offload=true \
+    "${offload[@]}" \
     actor_rollout_ref.rollout.name=vllm \
     actor_rollout_ref.rollout.n="$N_ROLLOUTS" \
     actor_rollout_ref.rollout.tensor_model_parallel_size="$ROLLOUT_TP" \

@@ -22,12 +22,12 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
 
-RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_eurus2-7b_fsdp.sh
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '/^# PRMs of other/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
-    bash "$RUN" --help | grep -A2 '^Knobs'
-    exit 0
-fi
+RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
+# shellcheck source=recipes/usage.sh
+source "$RECIPES/usage.sh"
+answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+
 PRM_SIZE=${PRM_SIZE:-7B}
 export MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-7B} PRM_PATH=${PRM_PATH:-Qwen/Qwen2.5-$PRM_SIZE}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/prm_size_$PRM_SIZE}

@@ -92,8 +92,14 @@ def prepare(family: str, folder: Path) -> None:
         write_step_rm(folder / "step_rm")
 
 
-def overrides(family: str, folder: Path) -> list[str]:
-    """What comes after the overrides of a recipe."""
+def overrides(family: str, folder: Path, nodes: int | None = None) -> list[str]:
+    """What comes after the overrides of a recipe.
+
+    Args:
+        family: of the recipe.
+        folder: where :func:`prepare` wrote.
+        nodes: number of nodes of a Ray cluster that is running; None: the run starts Ray itself, on this machine.
+    """
     model = folder / "model"
     common = [
         f"data.train_files={folder}/train.parquet",
@@ -115,7 +121,8 @@ def overrides(family: str, folder: Path) -> list[str]:
         "critic.fsdp.optimizer_offload=false",
         "trainer.logger=[console,file]",
         "trainer.n_gpus_per_node=1",
-        "trainer.nnodes=1",
+        f"trainer.nnodes={nodes or 1}",
+        *(["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []),
         "trainer.total_epochs=50",
         "trainer.total_training_steps=2",
         "trainer.save_freq=2",
@@ -132,10 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
     options = parser.parse_args()
     folder = options.folder.resolve()
     prepare(options.family, folder)
-    print("\n".join(overrides(options.family, folder)))
+    print("\n".join(overrides(options.family, folder, options.nodes)))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import metric_names
 import psutil
 
 from prime_ext.metrics_file import read_metrics
@@ -104,7 +105,7 @@ def run(
     module: str = "prime_ext.train",
     config: str = "prime_trainer_cpu",
 ) -> None:
-    """Run to the end; a failure shows the end of the log."""
+    """Run to the end; a failure shows the end of the log. Everything that is logged has to be in docs/metrics.md."""
     output.mkdir(parents=True, exist_ok=True)
     log = output / "log.txt"
     with log.open("a") as stream:
@@ -113,6 +114,8 @@ def run(
             timeout=TIMEOUT, check=False, start_new_session=True,
         )  # fmt: skip
     assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+    logged = {name for values in metrics(output).values() for name in values}
+    assert metric_names.undocumented(logged) == []
 
 
 def run_until_killed(inputs: Path, output: Path, overrides: list[str], when: Callable[[], bool]) -> None:

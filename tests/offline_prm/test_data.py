@@ -54,6 +54,21 @@ def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_pr
     assert [[e.text for e in group] for group in data.examples] == [["1", "3", "4"], ["2"]]
 
 
+def test_published_rows_hold_one_conversation_each(tmp_path):
+    """As in PRIME-RL/EurusPRM-Stage1-Data: the messages in ``response``, and 1 or 0 in ``label``."""
+    question = {"role": "user", "content": "a"}
+    rows = [
+        {"response": [question, {"role": "assistant", "content": text}], "label": label, "dataset": "MATH"}
+        for text, label in (("1", 1), ("2", 0))
+    ]
+    data = read_data([write_jsonl(tmp_path / "d.jsonl", rows)], "ce", False)
+    assert data.prompts == [[question]] and data.datasets == ["MATH"]
+    assert [(e.text, e.label) for e in data.examples[0]] == [("1", 1.0), ("2", 0.0)]
+    broken = write_jsonl(tmp_path / "broken.jsonl", [{"response": [question, question], "label": 1}])
+    with pytest.raises(BadData, match="row 1: response must be messages that end with the assistant's"):
+        read_data([broken], "ce", False)
+
+
 def test_a_prompt_keeps_its_side_of_the_split_when_other_rows_come_and_go():
     held = [is_held_out(f"p{number}", 0.25, 0) for number in range(4000)]
     assert 0.22 < sum(held) / 4000 < 0.28

@@ -13,32 +13,23 @@
 # limitations under the License.
 """The recipe of Eurus-2-7B-SFT: what it starts is composed and compared with the paper, without starting it."""
 
-import os
 import subprocess
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from recipe_calls import RECIPES, calls_of, overrides_of
 
-SCRIPT = Path(__file__).resolve().parents[2] / "recipes" / "eurus2_7b_sft.sh"
+from prime_ext.compose_config import SFT_CONFIG, compose_config
+
+SCRIPT = RECIPES / "eurus2_7b_sft.sh"
 # arXiv 2502.01456, section on imitation: conversations by source.
 CONVERSATIONS = (12_715, 15_086, 55_845, 29_831, 27_663, 24_480, 28_980, 35_163)
 
 
 def config_of(tmp_path, *words, **knobs):
     """The configuration that the script starts verl's trainer with, and the words before it."""
-    calls, stub = tmp_path / "call", tmp_path / "python"
-    stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" > {calls}\n')
-    stub.chmod(0o755)
-    environment = {**os.environ, "PYTHON": str(stub), "OUTPUT_DIR": str(tmp_path / "out"), **knobs}
-    subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=True, capture_output=True)
-    call = calls.read_text().split("\0")[:-1]
-    place = call.index("verl.trainer.sft_trainer")
-    # The files alone: importing verl takes longer than all the rest.
-    folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
-    with initialize_config_dir(str(folder), version_base=None):
-        return compose("sft_trainer_engine", overrides=call[place + 1 :]), call[:place]
+    (call,) = calls_of(tmp_path, SCRIPT.name, *words, **knobs)
+    overrides, _ = overrides_of(call, "verl.trainer.sft_trainer")
+    return compose_config(SFT_CONFIG, overrides), call[: call.index("verl.trainer.sft_trainer")]
 
 
 def test_the_settings_are_those_of_the_paper(tmp_path):

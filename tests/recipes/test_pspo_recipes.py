@@ -13,16 +13,16 @@
 # limitations under the License.
 """The recipes of PSPO-WRS: what each script really starts is composed and checked, without starting it."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
+import yaml
+from recipe_calls import RECIPES, calls_of, differences, name_of, overrides_of, variants_of, wanted_of
 from transformers import BertConfig, BertForSequenceClassification
 
-from prime_ext.compose_config import compose_config
+from prime_ext import doctor
+from prime_ext.compose_config import SFT_CONFIG, compose_config
 from prime_ext.preflight import check_config
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
@@ -32,7 +32,8 @@ from recipes.pspo_wrs import length_study
 from recipes.pspo_wrs.prepare import STEP_RM_SETTINGS
 from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+PAPER = yaml.safe_load((RECIPES / "pspo_wrs" / "paper.yaml").read_text())
+PPO = "pspo_wrs_ppo.sh"
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +51,11 @@ def step_rm(tmp_path_factory):
 @pytest.fixture
 def started(tmp_path):
     """Runs a script with an interpreter that only writes down its arguments; returns them, call by call."""
-    calls, stub = tmp_path / "calls", tmp_path / "python"
-    stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n')
-    stub.chmod(0o755)
 
     def run(script, *words, **knobs):
-        calls.unlink(missing_ok=True)
-        environment = {**os.environ, "PYTHON": str(stub), "OUTPUT_DIR": str(tmp_path / "out"), **knobs}
-        command = ["bash", str(RECIPES / script), *map(str, words)]
-        subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        return [call.split("\0")[:-1] for call in calls.read_text().split("\n\0")[:-1]]
+        return calls_of(tmp_path, script, *words, **knobs)
 
     return run
-
-
-def overrides_of(call, module):
-    """Overrides of a call of a module, and the name of its primary configuration."""
-    words = call[call.index(module) + 1 :]
-    names = [word.removeprefix("--config-name=") for word in words if word.startswith("--config-name=")]
-    return [word for word in words if not word.startswith("--")], names[0] if names else None
 
 
 def checked(call):
@@ -79,23 +66,53 @@ def checked(call):
     return config
 
 
+# ---- settings of the papers ----
+
+
+@pytest.mark.parametrize("recipe", PAPER["recipes"], ids=name_of)
+def test_a_recipe_is_what_the_paper_and_its_code_say(started, step_rm, recipe):
+    script, knobs = recipe["script"], recipe.get("knobs", {})
+    wanted = wanted_of(PAPER, recipe)
+    if script == PPO:
+        config = checked(started(script, "policy", step_rm, "train.parquet", "val.parquet", **knobs)[0])
+    elif script == "pspo_wrs_sft.sh":
+        (call,) = started(script, *recipe["words"], **knobs)
+        config = compose_config(SFT_CONFIG, overrides_of(call, "verl.trainer.sft_trainer")[0])
+    else:
+        (call,) = started(script, *recipe["words"], **knobs)
+        config = compose_config("step_rm", overrides_of(call, "prime_ext.step_rm.train")[0])
+    assert differences(config, wanted) == {}
+
+
+def test_every_variant_and_every_script_is_in_the_table():
+    named = {
+        recipe.get("knobs", {}).get("VARIANT", "weibull") for recipe in PAPER["recipes"] if recipe["script"] == PPO
+    }
+    assert variants_of(PPO) == named
+    assert {path.name for path in RECIPES.glob("pspo_wrs_*.sh")} == {recipe["script"] for recipe in PAPER["recipes"]}
+
+
+def test_the_help_names_every_variant():
+    done = subprocess.run(["bash", str(RECIPES / PPO), "--help"], capture_output=True, text=True, check=True)
+    assert all(variant in done.stdout for variant in variants_of(PPO))
+
+
+def test_a_dry_run_plans_without_data_or_models(started, capsys):
+    (call,) = started(PPO, "GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet", DRY_RUN="1", STEPS="170")
+    assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
+    assert doctor.main(call[2:]) == 0
+    out = capsys.readouterr().out
+    for text in ("policy 6,738,423,808", "critic", "fits:", "not here: step_scorer.model_path: no/step_rm"):
+        assert text in out
+
+
+def test_an_unknown_variant_is_one_line(tmp_path):
+    command = ["env", "VARIANT=weibul", f"OUTPUT_DIR={tmp_path / 'out'}", "bash", str(RECIPES / PPO), *"abcd"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "VARIANT=weibul is unknown" in done.stderr and not (tmp_path / "out").exists()
+
+
 # ---- policy ----
-
-
-def test_the_ppo_recipe_has_the_settings_of_the_released_code(started, step_rm):
-    (call,) = started("pspo_wrs_ppo.sh", "policy", step_rm, "train.parquet", "val.parquet")
-    config = checked(call)
-    assert config.algorithm.adv_estimator == "gae"
-    assert (config.algorithm.gamma, config.algorithm.lam) == (1.0, 0.95)
-    assert config.algorithm.use_kl_in_reward and config.algorithm.kl_ctrl.type == "adaptive"
-    assert (config.algorithm.kl_ctrl.kl_coef, config.algorithm.kl_ctrl.target_kl) == (0.2, 6.0)
-    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    assert (actor.optim.lr, actor.ppo_epochs, actor.clip_ratio) == (1.41e-5, 4, 0.2)
-    assert (rollout.n, rollout.temperature, rollout.top_p, rollout.top_k) == (1, 1.0, 1.0, -1)
-    assert config.data.train_batch_size == 8 * config.trainer.n_gpus_per_node
-    assert config.data.max_response_length == 512
-    assert config.pspo.outcome_coefficient == 0.0
-    assert (config.pspo.accumulation.mode, config.pspo.shaping.name) == ("geometric", "weibull")
 
 
 def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
@@ -113,12 +130,10 @@ def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
         (["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8"], {}),
         (["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=4"], {}),
         (["chain@pspo=cn_ppo"], {}),
-        (["chain@pspo=pspo_released"], {}),
-        (["pspo.outcome_coefficient=1.0"], {}),
         ([], {"SCORER": "http://host:8000"}),
         ([], {"SCORER_GPUS": "0.2", "N_GPUS": "8", "TRAIN_BATCH": "128", "MINI_BATCH": "32"}),
     ],
-    ids=["grpo", "rloo", "cn_ppo", "released", "outcome", "server", "scorer_on_gpu"],
+    ids=["grpo", "rloo", "chain", "server", "scorer_on_gpu"],
 )
 def test_variants_of_the_ppo_recipe_are_configurations_that_work(started, step_rm, overrides, knobs):
     checked(started("pspo_wrs_ppo.sh", "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0])
@@ -127,18 +142,15 @@ def test_variants_of_the_ppo_recipe_are_configurations_that_work(started, step_r
 # ---- step reward model ----
 
 
-def test_the_step_rm_recipe_converts_the_labels_and_trains_as_the_released_code(started, tmp_path):
+def test_the_step_rm_recipe_converts_the_labels_first(started, tmp_path):
     convert, train = started("pspo_wrs_step_rm.sh", "bert", "labels.jsonl")
     steps = str(tmp_path / "out" / "steps.parquet")
     assert convert == ["-m", "prime_ext.step_rm.convert", "--pspo", "labels.jsonl", "--output", steps]
     settings = compose_step_rm(overrides_of(train, "prime_ext.step_rm.train")[0])
     assert settings.data.paths == [steps]
-    assert (settings.data.layout, settings.data.previous, settings.data.max_length) == ("text", 1, 256)
-    assert not settings.data.question
-    optim = settings.optim
-    assert (optim.lr, optim.epochs, optim.warmup_ratio) == (2e-5, 10, 0.05)
     # On two devices.
-    assert optim.batch_size * optim.accumulation * 2 == 2048
+    assert train[train.index("--nproc-per-node") + 1] == "2"
+    assert settings.optim.batch_size * settings.optim.accumulation * 2 == 2048
 
 
 def test_the_step_rm_recipe_takes_converted_steps_and_other_formats(started):
@@ -149,17 +161,7 @@ def test_the_step_rm_recipe_takes_converted_steps_and_other_formats(started):
     assert convert[2] == "--math-shepherd"
 
 
-# ---- supervised start ----
-
-
-def test_the_sft_recipe_is_a_configuration_of_verls_sft_trainer(started):
-    (call,) = started("pspo_wrs_sft.sh", "abel", "sft.parquet")
-    overrides, _ = overrides_of(call, "verl.trainer.sft_trainer")
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("sft_trainer_engine", overrides=overrides)
-    assert (config.optim.lr, config.optim.lr_warmup_steps_ratio, config.trainer.total_epochs) == (3e-5, 0.03, 1)
-    assert (config.data.train_batch_size, config.data.max_length) == (64, 1024)
-    assert config.model.path == "abel" and config.data.train_files == "sft.parquet"
+# ---- help ----
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in RECIPES.glob("pspo_*.sh")))

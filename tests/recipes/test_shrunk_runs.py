@@ -44,6 +44,7 @@ def test_a_recipe_for_gpus_makes_two_steps_on_the_cpu(tmp_path, script, words, l
         command = ["bash", str(RECIPES / script), *words]
         done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=900, check=False)
     assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+    assert "conditions hold" in log.read_text(errors="replace")
     metrics = read_metrics(tmp_path / "shrunk" / "metrics.jsonl")
     assert {1, 2} <= set(metrics)
     for step in (1, 2):

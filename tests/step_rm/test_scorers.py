@@ -471,7 +471,6 @@ def test_settings_build_each_scorer(bert_path):
     "changes, message",
     [
         ({}, "step_scorer.model_path is missing"),
-        ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere is no model folder"),
         ({"kind": "x"}, "step_scorer.kind='x' is not one of local, server"),
         ({"kind": "server", "inputs": "text", "address": "a", "labels": [1, 2, 3]}, "step_scorer.labels="),
         ({"kind": "server", "inputs": "text", "address": "a", "model_path": "m"}, "step_scorer.model_path='m' is not"),
@@ -486,6 +485,12 @@ def test_settings_build_each_scorer(bert_path):
 def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):
     with pytest.raises(SettingsError, match=message.replace("[", r"\[")):
         ScorerSettings.from_mapping(values(**changes))
+
+
+def test_a_model_that_is_not_there_is_no_matter_of_the_settings():
+    settings = ScorerSettings.from_mapping(values(model_path="nowhere"))
+    with pytest.raises(SettingsError, match="step_scorer.model_path: nowhere is no model folder"):
+        settings.check_model()
 
 
 def test_the_label_map_of_our_own_models_is_the_released_one():

@@ -165,3 +165,43 @@ def test_killed_while_pruning_the_torn_checkpoint_is_not_resumed_from(tmp_path):
     (folder_of(tmp_path, 2) / PARTS[0]).unlink()
     (tmp_path / TRACKER).write_text("")
     assert checkpoint.complete_steps(tmp_path) == [4] and resumes_from(tmp_path) == 4
+
+
+def cut_short(path):
+    path.write_text(path.read_text()[:-1])
+
+
+@pytest.mark.parametrize("spoil", [cut_short, Path.unlink])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, part, spoil, caplog):
+    for step in (2, 4):
+        save(tmp_path, step, "contents")
+    spoil(folder_of(tmp_path, 4) / part)
+    assert checkpoint.complete_steps(tmp_path) == [2] and resumes_from(tmp_path) == 2
+    assert f"global_step_4: {part}" in caplog.text and "resuming from global_step_2" in caplog.text
+
+
+def test_when_all_checkpoints_are_damaged_the_run_does_not_begin_anew_in_silence(tmp_path):
+    save(tmp_path, 2, "two")
+    cut_short(folder_of(tmp_path, 2) / PARTS[0])
+    with pytest.raises(checkpoint.CheckpointDamaged, match=r"2 of 3 bytes.*trainer.resume_mode=disable"):
+        checkpoint.repair_tracker(tmp_path)
+
+
+def test_files_that_grew_or_were_added_are_no_damage(tmp_path):
+    save(tmp_path, 2, "two")
+    write_part(tmp_path, 2, PARTS[0], "more than it was")
+    write_part(tmp_path, 2, "exported/weights", "new")
+    assert resumes_from(tmp_path) == 2
+
+
+def test_markers_of_earlier_versions_list_no_files(tmp_path):
+    save(tmp_path, 2, "two", N_OPERATIONS - 1)
+    (folder_of(tmp_path, 2) / MARKER).write_text('{"global_step": 2}')
+    assert resumes_from(tmp_path) == 2
+
+
+def test_a_marker_that_is_cut_short_is_damage(tmp_path):
+    save(tmp_path, 2, "two")
+    (folder_of(tmp_path, 2) / MARKER).write_text("{")
+    assert checkpoint.complete_steps(tmp_path) == []

@@ -142,6 +142,10 @@ ONE_KEY = [
     ("prime.poll_interval", 0, "prime.poll_interval=0 must be a number > 0"),
     ("prime.verifier.on_failure", "ignore", "prime.verifier.on_failure='ignore' is not one of drop, zero, stop"),
     ("prime.verifier.warn_rate", 2.0, "prime.verifier.warn_rate=2.0 must be a number >= 0 and <= 1"),
+    # optimisers
+    ("actor_rollout_ref.actor.optim.lr", float("nan"), "actor_rollout_ref.actor.optim.lr=nan must be a number from 0"),
+    ("prm.optim.lr", -1e-6, "prm.optim.lr=-1e-06 must be a number from 0 on"),
+    ("prm.optim.lr", "1e-6.", "prm.optim.lr=1e-6. must be a number from 0 on"),
     ("prm.typo", 1, "unknown key prm.typo"),
     ("prm.beta", 0.0, "prm.beta=0.0 must be a number > 0"),
     ("prm.loss", "bce", "prm.loss='bce' is not one of ce, bon_acc, bon_rm, dpo, nca, kto, ipvrm"),

@@ -14,6 +14,7 @@
 """The tensors of one step: what is read from the store, and what becomes the advantage."""
 
 import logging
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +24,7 @@ from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, s
 from prime_ext import transfer
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.reward_settings import NORMALIZATIONS
-from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.prime_step import NotFinite, PrimeStep
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 from prime_ext.trainer.reward_sources import build_sources
 
@@ -251,3 +252,11 @@ def test_advantages_are_written_back_with_the_length_of_each_response(queue):
 def test_a_field_nobody_wrote_is_named(queue):
     with pytest.raises(RuntimeError, match="rollouts have no field 'prm_log_probs'"):
         transfer.fetch_padded(batch_of(queue), ["prm_log_probs"])
+
+
+def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on_them(queue):
+    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
+    metrics = score(step)
+    step.process_reward_BT[0, 0] = math.nan
+    with pytest.raises(NotFinite, match=r"not finite because of process \(prm/loss: nan\).*prm.model.path"):
+        step.advantages(1.0, {**metrics, "prm/loss": math.nan})

@@ -186,6 +186,15 @@ def _add_responses(data: LabelledData, row: Mapping[str, Any], where: str, hard:
         data.examples[group].append(Example(group, text, label, where))
 
 
+def _one_conversation(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The published form of ImplicitPRM and EurusPRM, a whole conversation in ``response`` and its ``label``."""
+    messages = row["response"]
+    last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        raise BadData(f"{where}: response must be messages that end with the assistant's, got {str(messages)[:60]!r}")
+    return {**row, "prompt": messages[:-1], "completions": [last.get("content")], "correctness": [row.get("label")]}
+
+
 def step_labels(row: Mapping[str, Any], n_steps: int, where: str, after_error: str) -> tuple[float | None, ...]:
     """Labels of steps from ``step_labels`` (or TRL's ``labels``), or from ``label``, the first wrong step (0-based).
 
@@ -264,8 +273,10 @@ def read_data(
                 raise BadData(f"{where} is a {type(row).__name__}, not an object")
             if by_step:
                 _add_steps(data, row, where, prefix, separator, after_error)
-            else:
-                _add_responses(data, row, where, loss if hard_labels else None)
+                continue
+            if "completions" not in row and "response" in row:
+                row = _one_conversation(row, where)
+            _add_responses(data, row, where, loss if hard_labels else None)
         if number == 0:
             raise BadData(f"{path} has no rows")
     return data

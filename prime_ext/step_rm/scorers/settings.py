@@ -91,8 +91,6 @@ class ScorerSettings:
         self._check_unread()
         try:
             self.format_given()
-            if self.needs_model:
-                self.description()
         except StepRMError as error:
             raise SettingsError(f"{SECTION}.model_path: {error}") from error
 
@@ -127,6 +125,18 @@ class ScorerSettings:
             return read_description(self.model_path, self.format_given())
         negative, neutral, positive = self.labels or LABELS
         return Description(self.format_given() or PairFormat(layout="text"), 1.0, (negative, neutral, positive))
+
+    def check_model(self) -> None:
+        """Whether the model's folder can be read, if one is; apart from the settings, for plans where it is not there.
+
+        Raises:
+            SettingsError: it cannot.
+        """
+        try:
+            if self.needs_model:
+                self.description()
+        except StepRMError as error:
+            raise SettingsError(f"{SECTION}.model_path: {error}") from error
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "ScorerSettings":

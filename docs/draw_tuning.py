@@ -1,0 +1,260 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Plots and tables of docs/tuning.md, from the recorded CPU runs in recipes/ablations/results.
+
+    python docs/draw_tuning.py
+
+writes ``tuning_noise.png`` and ``tuning_prm.png`` beside the page, and replaces the tables between its markers. Every
+value is a mean over seeds with its standard error; curves are means over a window of steps first.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from prime_ext.files import atomic_path, read_json, write_text
+
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "tuning.md"
+RESULTS = DOCS.parent / "recipes" / "ablations" / "results"
+WINDOW = 5
+GAP = "reward gap"
+PAIRS, RATIO = "prm/pair_accuracy/before_update", "prime/process/return_std_over_outcome"
+BEFORE, ENTROPY = "prime/accuracy/before_filter", "actor/entropy"
+CORRECT, WRONG = "prm/reward_sum/correct", "prm/reward_sum/wrong"
+# Seeds by variant; of each seed, values by metric.
+Runs = Mapping[str, Sequence[Mapping[str, np.ndarray]]]
+
+NOISE = {
+    "outcome": ("outcome only", "#7f7f7f"),
+    "gate": ("PRIME with the gate", "#2166ac"),
+    "prime": ("PRIME without", "#e08214"),
+    "outcome_relative": ("PRIME, as loud as the outcome", "#b2182b"),
+}
+LOSSES = {"after": ("ce", "#2166ac"), "dpo": ("dpo", "#b2182b")}
+SPREADS = {
+    "grpo_outcome": ("grpo, outcome only", "#7f7f7f"),
+    "prime": ("rloo, both sources", "#2166ac"),
+    "grpo": ("grpo, both sources", "#b2182b"),
+}
+
+
+def read_runs(suite: str) -> Runs:
+    """The recorded steps of a suite; what was not measured is NaN."""
+    runs: dict[str, list[dict[str, np.ndarray]]] = {}
+    for line in (RESULTS / f"{suite}_steps.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        values = {name: np.array(kept, dtype=float) for name, kept in row["metrics"].items()}
+        if CORRECT in values:
+            values[GAP] = values[CORRECT] - values[WRONG]
+        runs.setdefault(row["variant"], []).append(values)
+    return runs
+
+
+def smooth(values_S: np.ndarray) -> np.ndarray:
+    """Mean over the last steps of a window, over those that have a value."""
+    return np.array([known_mean(values_S[max(0, step - WINDOW + 1) : step + 1]) for step in range(len(values_S))])
+
+
+def known_mean(values: np.ndarray) -> float:
+    """Mean over what was measured; NaN if nothing was."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def mean_and_error(values_RS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Over the runs: mean, and its standard error."""
+    return values_RS.mean(0), values_RS.std(0, ddof=1) / math.sqrt(len(values_RS))
+
+
+def draw(axis: Axes, runs: Runs, variants: Mapping[str, tuple[str, str]], metric: str, title: str) -> None:
+    """One curve for each variant that has the metric, with a band of one standard error over seeds."""
+    for name, (label, colour) in variants.items():
+        if any(metric not in run for run in runs[name]):
+            continue
+        mean_S, error_S = mean_and_error(np.stack([smooth(run[metric]) for run in runs[name]]))
+        step_S = np.arange(1, len(mean_S) + 1)
+        axis.plot(step_S, mean_S, color=colour, label=label, linewidth=1.6)
+        axis.fill_between(step_S, mean_S - error_S, mean_S + error_S, color=colour, alpha=0.2, linewidth=0)
+    axis.set_title(title, fontsize=10)
+    axis.grid(alpha=0.25)
+
+
+def level(axis: Axes, height: float, words: str, below: bool = False) -> None:
+    """A dotted line with words, above it on the right, or below it on the left."""
+    axis.axhline(height, color="black", linewidth=0.9, linestyle=":")
+    at, side, foot = (0.02, "left", "top") if below else (0.99, "right", "bottom")
+    axis.annotate(words, (at, height), xycoords=("axes fraction", "data"), ha=side, va=foot, fontsize=8)
+
+
+def save(figure: plt.Figure, name: str) -> None:
+    """Write a plot beside the page."""
+    with atomic_path(DOCS / name) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
+    plt.close(figure)
+
+
+def draw_noise() -> None:
+    """What loud process rewards of a PRM that knows nothing yet do, and what the gate does about it."""
+    runs = read_runs("long_chains")
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained", sharex=True)
+    draw(axes[0, 0], runs, NOISE, BEFORE, "accuracy before the filter")
+    draw(axes[0, 1], runs, NOISE, PAIRS, "pair accuracy of the PRM, before update")
+    level(axes[0, 1], 0.5, "chance")
+    draw(axes[0, 2], runs, NOISE, RATIO, "process over outcome (log)")
+    axes[0, 2].set_yscale("log")
+    level(axes[0, 2], 1.0, "as loud as the outcome", below=True)
+    draw(axes[1, 0], runs, NOISE, GAP, "reward gap: correct minus wrong")
+    draw(axes[1, 1], runs, NOISE, ENTROPY, "entropy of the policy, nats per token")
+    draw(axes[1, 2], runs, NOISE, "prime/filter/examined", "prompts examined for a batch of 16")
+    for axis in axes[1]:
+        axis.set_xlabel("step")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    save(figure, "tuning_noise.png")
+
+
+def draw_prm() -> None:
+    """A PRM that leaves its reference, and process rewards that an estimator blows up."""
+    runs = read_runs("choices")
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained", sharex=True)
+    draw(axes[0, 0], runs, LOSSES, CORRECT, "mean score of correct (line) and wrong (dashed)")
+    for name, (_, colour) in LOSSES.items():
+        mean_S, _ = mean_and_error(np.stack([smooth(run[WRONG]) for run in runs[name]]))
+        axes[0, 0].plot(np.arange(1, len(mean_S) + 1), mean_S, color=colour, linestyle="--", linewidth=1.4)
+    draw(axes[0, 1], runs, LOSSES, PAIRS, "pair accuracy of the PRM, before update")
+    level(axes[0, 1], 0.5, "chance")
+    draw(axes[0, 2], runs, LOSSES, "prm/grad_norm", "gradient norm of the PRM")
+    level(axes[0, 2], 10.0, "clip")
+    draw(axes[1, 0], runs, SPREADS, RATIO, "process over outcome (log)")
+    axes[1, 0].set_yscale("log")
+    level(axes[1, 0], 1.0, "as loud as the outcome")
+    draw(axes[1, 1], runs, SPREADS, ENTROPY, "entropy of the policy, nats per token")
+    draw(axes[1, 2], runs, SPREADS, BEFORE, "accuracy before the filter")
+    for axis in axes[1]:
+        axis.set_xlabel("step")
+    axes[0, 0].legend(title="prm.loss", fontsize=9, frameon=False)
+    axes[1, 2].legend(fontsize=9, frameon=False)
+    save(figure, "tuning_prm.png")
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+def accuracy(suite: str, variant: str) -> dict[int, float]:
+    """Accuracy on the held-out problems after the last step, temperature 1, by seed; percent."""
+    found = {}
+    for path in sorted((RESULTS / suite).glob(f"{variant}_seed*.json")):
+        result = read_json(path)
+        last = result["curve"][max(result["curve"], key=int)]
+        found[result["seed"]] = 100 * last["temperature_1"]["accuracy"]
+    return found
+
+
+def written(values: Sequence[float], digits: int) -> str:
+    """Mean and standard error."""
+    mean, error = mean_and_error(np.array(values))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def _part(runs: Sequence[Mapping[str, np.ndarray]], metric: str, steps: slice, digits: int) -> str:
+    values = [known_mean(run[metric][steps]) if metric in run else math.nan for run in runs]
+    return "-" if any(map(math.isnan, values)) else written(values, digits)
+
+
+def table(suite: str, variants: Mapping[str, str], baseline: str) -> str:
+    """Markdown: a row for each variant, with its accuracy and its metrics in the first and last 10 steps."""
+    runs, of_baseline = read_runs(suite), accuracy(suite, baseline)
+    head = (
+        "run",
+        "accuracy at the end, %",
+        f"minus {variants[baseline]}",
+        "pair accuracy, first 10 / last 10 steps",
+        "process over outcome",
+        "reward gap",
+        "entropy",
+    )
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for name, words in variants.items():
+        final = accuracy(suite, name)
+        difference = [final[seed] - of_baseline[seed] for seed in final]
+        cells = [words, written(list(final.values()), 1), "" if name == baseline else written(difference, 1)]
+        for metric, digits in ((PAIRS, 2), (RATIO, 2), (GAP, 2), (ENTROPY, 3)):
+            first, last = (_part(runs[name], metric, part, digits) for part in (slice(10), slice(-10, None)))
+            cells.append("-" if last == "-" else f"{first} / {last}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def tables() -> dict[str, str]:
+    """The tables of the page by the names of their markers."""
+    long_chains = {
+        "outcome": "outcome only",
+        "gate": "PRIME with the gate",
+        "prime": "PRIME without",
+        "warm_up": "`prime.process.warm_up_steps=10`",
+        "policy_waits": "`trainer.critic_warmup=10`",
+        "outcome_relative": "`normalization=outcome_relative`",
+    }
+    choices = {
+        "prime": "PRIME (`interleaved`, `ce`)",
+        "outcome": "outcome only",
+        "after": "`prm.update_mode=after`",
+        "dpo": "`prm.loss=dpo`, `after`",
+        "ipvrm": "`prm.loss=ipvrm`, `prm.beta=10`",
+        "offline": "PRM trained beforehand, then fixed",
+        "grpo_outcome": "`grpo`, outcome only",
+        "grpo": "`grpo` for both sources",
+    }
+    return {
+        "long_chains": table("long_chains", long_chains, "outcome"),
+        "choices": table("choices", choices, "prime"),
+    }
+
+
+def replace(page: str, name: str, text: str) -> str:
+    """The page with a new table between the markers of that name.
+
+    Raises:
+        ValueError: the markers are not there once.
+    """
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
+    page, count = re.subn(pattern, lambda match: match[1] + text + match[2], page, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"{name}: the page has {count} pairs of markers")
+    return page
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    for name, text in tables().items():
+        page = replace(page, name, text)
+    write_text(PAGE, page)
+    draw_noise()
+    draw_prm()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Whether the processes that a trainer waits for are still there.
+
+verl's trainer waits for rollouts by looking into a store, and hears nothing of the death of those who should fill it:
+a dead agent-loop worker leaves it waiting for ever, a dead reward worker or rollout server makes rollouts fail.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayActorError
+
+SECONDS = 5.0
+
+
+class WorkerDied(RuntimeError):
+    """A process that the run needs has died; the message is one line."""
+
+
+class WorkerWatch:
+    """Asks every worker for a sign of life and never waits for it: one that is busy answers later, a dead one fails.
+
+    Args:
+        actors: Ray's handles by name.
+        seconds: between two looks.
+    """
+
+    def __init__(self, actors: Mapping[str, Any], seconds: float = SECONDS):
+        self._actors = dict(actors)
+        self._seconds = seconds
+        self._asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
+        self._next = time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Look whether it is time to.
+
+        Raises:
+            WorkerDied: a worker died.
+        """
+        if not self._asked or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._seconds
+        answered, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=0)
+        for name in [name for name, asked in self._asked.items() if asked in answered]:
+            try:
+                ray.get(self._asked[name])
+            except ActorDiedError as error:
+                raise WorkerDied(f"the {name} died ({cause_of_death(error)})") from error
+            except RayActorError:
+                # Out of reach for the moment, as during a restart.
+                pass
+            self._asked[name] = self._actors[name].__ray_ready__.remote()
+
+
+def cause_of_death(error: RayActorError) -> str:
+    """What Ray says of the end of a process, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("The actor is dead because") or "exit" in line.lower()]
+    return (said or lines or ["no reason given"])[0][:200]
+
+
+def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
+    """Those that fill the store: agent-loop workers, reward workers, rollout servers. By name, for a message."""
+    found = {
+        f"agent-loop worker {number}": worker
+        for number, worker in enumerate(getattr(agent_loop_manager, "agent_loop_workers", None) or [])
+    }
+    for number, worker in enumerate(trainer.get_reward_handles() or []):
+        found[f"reward worker {number}"] = worker
+    for manager in (trainer.llm_server_manager, getattr(trainer, "standalone_server_manager", None)):
+        for replica in manager.get_replicas() if manager is not None else []:
+            for number, server in enumerate(replica.servers):
+                found[f"rollout server {replica.replica_rank}.{number}"] = server
+    return found

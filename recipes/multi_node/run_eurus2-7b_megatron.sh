@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Eurus-2-7B-PRIME with the policy on Megatron (tensor parallel) and the PRM on FSDP2, on the same GPUs: 8 of 80 GB.
+#
+#   bash recipes/multi_node/run_eurus2-7b_megatron.sh [verl overrides ...]
+#
+# The settings of run_eurus2-7b_fsdp.sh in recipes/prime, whose knobs this takes too, and its variants but for those with a
+# critic. Needs verl's extra `mcore` (Megatron-Core, mbridge, Transformer Engine). TP, PP: tensor and pipeline parallel size
+# of the policy. docs/multi_node.md says what of PRIME works with Megatron.
+# DRY_RUN=1 checks the configuration, and says that the plan does not know Megatron; SHRINK=1 is refused: no Megatron on a CPU.
+#
+# NEVER RUN: neither on a GPU nor anywhere else; only composed and checked.
+set -euo pipefail
+
+RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")/../prime" && pwd)/run_eurus2-7b_fsdp.sh
+if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+    sed -n '/^# Eurus-2-7B-PRIME with/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    bash "$RUN" --help | grep -A2 '^Knobs'
+    echo "                     TP PP"
+    exit 0
+fi
+[[ "${SHRINK:-0}" == 0 ]] || { echo "run_eurus2-7b_megatron.sh: SHRINK=1 runs on the CPU, and Megatron does not" >&2; exit 2; }
+export ENGINE=megatron OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_megatron_${VARIANT:-prime}}
+exec bash "$RUN" \
+    actor_rollout_ref.actor.megatron.tensor_model_parallel_size="${TP:-4}" \
+    actor_rollout_ref.actor.megatron.pipeline_model_parallel_size="${PP:-1}" \
+    prm.engine.strategy=fsdp2 \
+    trainer.experiment_name=eurus2_7b_megatron \
+    "$@"

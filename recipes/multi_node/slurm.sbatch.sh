@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Any recipe on several nodes under SLURM: one Ray head, workers by srun, the recipe, and an end that leaves no Ray behind.
+#
+#   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh RECIPE [words ...]
+#   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh recipes/prime/run_eurus2-7b_fsdp.sh
+#
+# Submit from the root of this repository, which, like data, models and OUTPUT_DIR, all nodes see at the same path, with the
+# Python environment activated, or PYTHON set. The environment of sbatch reaches all nodes; NNODES is the job's number of
+# nodes, N_GPUS what --gpus-per-node says. Partition, account, time and memory go to sbatch.
+# 300 s before the time limit (USR1) the recipe gets TERM and the job is queued again; it resumes from its last checkpoint,
+# so set SAVE_FREQ to what may be lost. After preemption or the failure of a node SLURM queues it again by itself. A recipe
+# that fails ends the job with its status. REQUEUE=0 does not queue again at the time limit. DRY_RUN=1 prints the commands;
+# outside of a job DRY_RUN=1 NNODES=2 bash recipes/multi_node/slurm.sbatch.sh RECIPE.
+#
+# NEVER RUN UNDER SLURM: its commands, their order and the cleanup are tested with stand-ins for srun and scontrol.
+#SBATCH --job-name=prime_ext
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@300
+set -euo pipefail
+
+if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
+    sed -n '/^# Any recipe on/,/^#SBATCH/p' "${BASH_SOURCE[0]}" | grep '^# \|^#$' | cut -c3-
+    echo "Knobs (environment): PROJECT_ROOT PYTHON RAY N_GPUS NUM_CPUS HEAD_IP PORT WAIT REQUEUE DRY_RUN"
+    [[ $# -ge 1 ]] && exit 0 || exit 2
+fi
+dry_run() { [[ "${DRY_RUN:-0}" != 0 ]]; }
+fail() { echo "slurm.sbatch.sh: $*" >&2; exit 2; }
+
+# sbatch runs a copy of this script, so its own path says nothing.
+PROJECT_ROOT=${PROJECT_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}}
+export PYTHON=${PYTHON:-$(command -v python3)}
+RAY=${RAY:-$(dirname "$PYTHON")/ray}
+REQUEUE=${REQUEUE:-1}
+WAIT=${WAIT:-600}
+# Jobs that share a node must not share a port.
+PORT=${PORT:-$((20000 + ${SLURM_JOB_ID:-0} % 10000))}
+# SLURM writes 8, or a100:8.
+export N_GPUS=${N_GPUS:-${SLURM_GPUS_ON_NODE:-8}}
+N_GPUS=${N_GPUS##*:}
+if dry_run && [[ -z "${SLURM_JOB_NODELIST:-}" ]]; then
+    NODES=()
+    for ((i = 0; i < ${NNODES:-2}; i++)); do NODES+=("node$i"); done
+    HEAD_IP=${HEAD_IP:-node0}
+else
+    [[ -n "${SLURM_JOB_NODELIST:-}" ]] || fail "this is no SLURM job; submit it with sbatch, or set DRY_RUN=1"
+    mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    # This script runs on the first node.
+    HEAD_IP=${HEAD_IP:-$(hostname --ip-address | awk '{print $1}')}
+fi
+[[ -e "$PROJECT_ROOT/recipes/launch.sh" ]] ||
+    fail "$PROJECT_ROOT is not the root of this repository; submit from there, or set PROJECT_ROOT"
+export NNODES=${#NODES[@]} RAY_ADDRESS=$HEAD_IP:$PORT
+export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+
+step=(srun --overlap --nodes=1 --ntasks=1)
+options=(--num-gpus="$N_GPUS" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} --block --disable-usage-stats)
+head=("${step[@]}" --nodelist="${NODES[0]}" "$RAY" start --head --node-ip-address="$HEAD_IP" --port="$PORT"
+    --include-dashboard=false "${options[@]}")
+worker=("$RAY" start --address="$RAY_ADDRESS" "${options[@]}")
+wait_for=("$PYTHON" -m recipes.multi_node.wait_for_nodes "$RAY_ADDRESS" --seconds "$WAIT")
+if dry_run; then
+    echo "${head[*]} &"
+    echo "${wait_for[*]} 1"
+    for node in "${NODES[@]:1}"; do echo "${step[*]} --nodelist=$node ${worker[*]} &"; done
+    echo "${wait_for[*]} $NNODES"
+    echo "RAY_ADDRESS=$RAY_ADDRESS NNODES=$NNODES N_GPUS=$N_GPUS bash $*"
+    exit 0
+fi
+
+node_pids=() recipe_pid='' time_is_over=''
+# Ends the job steps, and with them, because of --block, every process of Ray on their nodes.
+cleanup() {
+    local status=$?
+    trap - EXIT TERM INT USR1
+    if [[ -n "$recipe_pid" ]]; then
+        kill -TERM "$recipe_pid" 2> /dev/null || true
+        wait "$recipe_pid" || true
+    fi
+    for pid in "${node_pids[@]}"; do kill -TERM "$pid" 2> /dev/null || true; done
+    wait || true
+    if [[ -n "$time_is_over" && "$REQUEUE" != 0 ]]; then
+        echo "slurm.sbatch.sh: the time limit is near; queued again, to resume from the last checkpoint" >&2
+        scontrol requeue "$SLURM_JOB_ID"
+    fi
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'time_is_over=1; exit 138' USR1
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# Everything that takes time is in the background: a shell runs traps between commands, or while it waits for one.
+"${head[@]}" &
+node_pids+=($!)
+"${wait_for[@]}" 1 & wait $!
+for node in "${NODES[@]:1}"; do
+    "${step[@]}" --nodelist="$node" "${worker[@]}" &
+    node_pids+=($!)
+done
+"${wait_for[@]}" "$NNODES" & wait $!
+bash "$@" &
+recipe_pid=$!
+status=0
+wait "$recipe_pid" || status=$?
+recipe_pid=''
+exit "$status"

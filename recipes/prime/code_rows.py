@@ -1,0 +1,69 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The code problems of a folder of RL rows such as PRIME-RL/Eurus-2-RL-Data, for run_eurus2-7b_code_fsdp.sh.
+
+    python -m recipes.prime.code_rows data/eurus2_rl data/eurus2_code
+
+Copies the rows whose column ``ability`` says ``code`` from train.parquet and validation.parquet.
+"""
+
+import argparse
+from pathlib import Path
+
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
+
+from prime_ext.files import atomic_path
+
+SPLITS = ("train", "validation")
+ABILITY = "ability"
+
+
+def copy_code_rows(source: Path, target: Path) -> int:
+    """Copy the rows of one file, a row group at a time. Returns how many.
+
+    Raises:
+        SystemExit: the file is not there, has no column ``ability``, or no such row.
+    """
+    if not source.is_file():
+        raise SystemExit(f"code_rows: {source} does not exist")
+    file = parquet.ParquetFile(source)
+    if ABILITY not in file.schema_arrow.names:
+        raise SystemExit(f"code_rows: {source} has no column {ABILITY!r}; it has {file.schema_arrow.names}")
+    count = 0
+    with atomic_path(target) as temporary:
+        with parquet.ParquetWriter(temporary, file.schema_arrow) as writer:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group)
+                kept = table.filter(compute.equal(table[ABILITY], "code"))
+                writer.write_table(kept)
+                count += kept.num_rows
+        if not count:
+            raise SystemExit(f"code_rows: {source} has no row whose {ABILITY} is code")
+    return count
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    options = parser.parse_args(arguments)
+    options.target.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        path = options.target / f"{split}.parquet"
+        print(f"{path}: {copy_code_rows(options.source / path.name, path)} rows")
+
+
+if __name__ == "__main__":
+    main()

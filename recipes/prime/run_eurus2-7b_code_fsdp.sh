@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# PRIME on code only: Eurus-2-7B-SFT, programs judged by their tests in the sandbox of prime_ext, 8 GPUs of 80 GB.
+#
+#   python -m recipes.prime.code_rows data/eurus2_rl data/eurus2_code
+#   bash recipes/prime/run_eurus2-7b_code_fsdp.sh [verl overrides ...]
+#   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_code_fsdp.sh   # memory, time and disk space, without a GPU
+#
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too. The reward is the share of the tests that
+# pass, as in the released code; CODE_REWARD=all asks for all of them, and the variant dpo needs that. Every node judges with
+# SANDBOX_WORKERS programs at a time, each test under TEST_SECONDS and TEST_MEMORY_MB; SANDBOX_FUSION_URL uses a SandboxFusion
+# service instead. python -m prime_ext.doctor says whether the sandbox works on a node; without one, code is refused.
+# Other data: data_preprocessing/settings/code.yaml (docs/data.md), with TRAIN_FILES and VAL_FILES.
+#
+# NEVER RUN ON A GPU: composed and checked by a test on the CPU; the sandbox is tested on CPUs (docs/verifiers.md).
+set -euo pipefail
+
+RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
+# shellcheck source=recipes/usage.sh
+source "$RECIPES/usage.sh"
+answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+
+export TRAIN_FILES=${TRAIN_FILES:-data/eurus2_code/train.parquet} VAL_FILES=${VAL_FILES:-data/eurus2_code/validation.parquet}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_code_${VARIANT:-prime}}
+code="seconds: ${TEST_SECONDS:-10}, memory_mb: ${TEST_MEMORY_MB:-1024}"
+[[ -z "${SANDBOX_WORKERS:-}" ]] || code+=", workers: $SANDBOX_WORKERS"
+[[ -z "${SANDBOX_FUSION_URL:-}" ]] || code+=", sandbox_fusion_url: \"$SANDBOX_FUSION_URL\""
+exec bash "$RUN" \
+    +reward.custom_reward_function.reward_kwargs.code_reward="${CODE_REWARD:-fraction}" \
+    "+reward.custom_reward_function.reward_kwargs.verifiers={code: {$code}}" \
+    trainer.experiment_name=eurus2_7b_code \
+    "$@"

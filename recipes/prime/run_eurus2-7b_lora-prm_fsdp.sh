@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Eurus-2-7B-PRIME with a LoRA adapter as the PRM: no second and third model of 7B in memory.
+#
+#   bash recipes/prime/run_eurus2-7b_lora-prm_fsdp.sh [verl overrides ...]
+#   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_lora-prm_fsdp.sh   # memory, time and disk space, without a GPU
+#
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too, but for the PRM: its base weights are its
+# reference (prm.reference=base), and only the adapter has gradients and optimiser states (docs/implicit_prm.md). The policy
+# trains all its weights. The paper has no such run; rank, alpha and rate are ours, and measured on tiny models only.
+#
+# NEVER RUN ON A GPU: composed and checked by a test on the CPU.
+set -euo pipefail
+
+RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
+# shellcheck source=recipes/usage.sh
+source "$RECIPES/usage.sh"
+answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+
+RANK=${LORA_RANK:-32}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_lora_prm_${VARIANT:-prime}}
+# An adapter wants a rate about ten times that of all weights.
+exec bash "$RUN" \
+    prm.model.lora_rank="$RANK" \
+    prm.model.lora_alpha="${LORA_ALPHA:-$((2 * RANK))}" \
+    prm.model.target_modules=all-linear \
+    prm.reference=base \
+    prm.optim.lr="${PRM_LR:-1e-5}" \
+    trainer.experiment_name=eurus2_7b_lora_prm \
+    "$@"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# Eurus-2-7B-PRIME with rollout servers on GPUs of their own, which go on generating while policy and PRM train
+# (verl's separate_async trainer, docs/async.md): 4 + 4 GPUs of 80 GB.
+#
+#   bash recipes/prime/run_eurus2-7b_separate-async_fsdp.sh [verl overrides ...]
+#
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too, but for what is asynchronous, which the
+# paper does not have and which is ours: a batch may be a few versions old, which importance weights per token, truncated at
+# 2, correct; baselines and whitening see the 64 prompts of one update, and weights go to the servers after each step of 4.
+# N_GPUS GPUs on each of NNODES nodes train, ROLLOUT_GPUS on each of ROLLOUT_NODES generate. WARMUP_BATCHES batches are
+# generated ahead. prime/staleness/* says how old the data are. DRY_RUN=1 plans the GPUs that train, as if they also generated.
+#
+# NEVER RUN ON A GPU: composed and checked by a test on the CPU, where SHRINK=1 runs it.
+set -euo pipefail
+
+RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_eurus2-7b_fsdp.sh
+if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+    sed -n '/^# Eurus-2-7B-PRIME with/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    bash "$RUN" --help | grep -A2 '^Knobs'
+    echo "                     ROLLOUT_GPUS ROLLOUT_NODES WARMUP_BATCHES"
+    exit 0
+fi
+export N_GPUS=${N_GPUS:-4}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_separate_async_${VARIANT:-prime}}
+if [[ "${SHRINK:-0}" != 0 ]]; then
+    # A batch of 4 prompts in updates of 2; one rank and one server, and weights that do not go through NCCL.
+    devices=(trainer.v1.separate_async.parameter_sync_step=2 actor_rollout_ref.rollout.nnodes=1
+        actor_rollout_ref.rollout.n_gpus_per_node=1 actor_rollout_ref.rollout.checkpoint_engine.backend=tcp
+        ray_kwargs.ray_init.num_gpus=2)
+else
+    devices=(trainer.v1.separate_async.parameter_sync_step=4 actor_rollout_ref.rollout.nnodes="${ROLLOUT_NODES:-1}"
+        actor_rollout_ref.rollout.n_gpus_per_node="${ROLLOUT_GPUS:-4}"
+        actor_rollout_ref.rollout.checkpoint_engine.backend=nccl)
+fi
+exec bash "$RUN" \
+    trainer.v1.trainer_mode=prime_separate_async \
+    trainer.v1.separate_async.num_warmup_batches="${WARMUP_BATCHES:-1}" \
+    actor_rollout_ref.hybrid_engine=false \
+    algorithm.rollout_correction.rollout_is=token \
+    algorithm.rollout_correction.rollout_is_threshold=2.0 \
+    trainer.experiment_name=eurus2_7b_separate_async \
+    "${devices[@]}" \
+    "$@"

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# EurusPRM, stage 1: an implicit PRM trained offline on labels of whole responses (arXiv 2502.01456, appendix).
+#
+#   bash recipes/prime/run_eurusprm-stage1_fsdp.sh [overrides of offline_prm_common.yaml ...]
+#   DRY_RUN=1 bash recipes/prime/run_eurusprm-stage1_fsdp.sh   # memory, time and disk space, without a GPU
+#   SHRINK=1 bash recipes/prime/run_eurusprm-stage1_fsdp.sh    # two steps on the CPU with a tiny untrained model
+#
+# Cross-entropy from Qwen2.5-Math-7B-Instruct, which stays the reference; 8 GPUs of 80 GB. README.md beside this file has
+# the settings with their sources, and the published numbers. Data: TRAIN_FILES, PRIME-RL/EurusPRM-Stage1-Data or your own
+# in the formats of docs/offline_prm.md. The result is OUTPUT_DIR/hf, which stage 2 starts from.
+# After an interruption the same command goes on from its last checkpoint.
+#
+# NEVER RUN ON A GPU: composed, checked and compared with the published settings by a test on the CPU.
+set -euo pipefail
+
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=recipes/launch.sh
+source "$PROJECT_ROOT/recipes/launch.sh"
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
+if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+    usage "${BASH_SOURCE[0]}"
+    echo "Knobs (environment): MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER PROMPTS RESPONSES"
+    echo "                     MEAN_TOKENS DEVICE_MEMORY DRY_RUN SHRINK PYTHON TORCHRUN"
+    exit 0
+fi
+
+MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
+TRAIN_FILES=${TRAIN_FILES:-data/eurusprm_stage1/Eurus2-PRM-stage1-data.parquet}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage1} N_PROC=${N_GPUS:-8}
+# For the plan: table 11 of the paper.
+export PROMPTS=${PROMPTS:-82455} RESPONSES=${RESPONSES:-8}
+
+if ! rehearsal && [[ ! -e "$TRAIN_FILES" && "$TRAIN_FILES" != \[* ]]; then
+    echo "$TRAIN_FILES does not exist; get the published data with: hf download --repo-type dataset" \
+        "PRIME-RL/EurusPRM-Stage1-Data --local-dir data/eurusprm_stage1, or set TRAIN_FILES" >&2
+    exit 2
+fi
+# 8 prompts with 8 responses are the published batch of 64.
+exec bash "$PROJECT_ROOT/recipes/train_implicit_prm.sh" "$MODEL_PATH" "$TRAIN_FILES" \
+    data.prompts_per_step=8 \
+    data.max_length=4096 \
+    prm.loss=ce \
+    prm.beta=0.05 \
+    prm.reference_path="${PRM_REFERENCE:-$MODEL_PATH}" \
+    optim.lr=5e-7 \
+    batching.max_token_len_per_gpu="${TOKENS_PER_GPU:-8192}" \
+    trainer.epochs=1 \
+    trainer.save_freq="${SAVE_FREQ:-500}" \
+    trainer.logger="${LOGGER:-[console,tensorboard]}" \
+    trainer.experiment_name=eurusprm_stage1 \
+    "$@"

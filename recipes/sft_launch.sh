@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# What the supervised recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
+# Sourced with PROJECT_ROOT, PYTHON, OUTPUT_DIR and N_GPUS set.
+
+# shellcheck source=recipes/launch.sh
+source "$PROJECT_ROOT/recipes/launch.sh"
+
+# Overrides of a shrunk run, which come after those of the recipe.
+SHRUNK=()
+
+# prepare_shrunk CONFIG: write the inputs of a shrunk run to OUTPUT_DIR/inputs.
+prepare_shrunk() {
+    local words
+    words=$("$PYTHON" -m recipes.shrink.supervised "$1" "$OUTPUT_DIR/inputs")
+    mapfile -t SHRUNK <<< "$words"
+}
+
+# launch_supervised CONFIG MODULE OVERRIDES...: replace this shell by the training, one process for each GPU.
+# With DRY_RUN=1 the configuration is composed and checked instead, and its memory, time and disk space are printed; of the
+# model only the sizes are read. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), ROWS (of the training data, where they
+# are not here), MEAN_TOKENS (of a row). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
+# With SHRINK=1 the same run makes two steps in one process on the CPU, with an untrained tiny model and generated rows.
+launch_supervised() {
+    local config=$1 module=$2 processes=$N_GPUS
+    shift 2
+    if dry_run; then
+        exec "$PYTHON" -m prime_ext.cost.supervised --config-name "$config" --devices "$N_GPUS" \
+            --device-memory "${DEVICE_MEMORY:-80}" --model-configs "$PROJECT_ROOT/recipes/model_configs" \
+            ${ROWS:+--rows "$ROWS"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
+    fi
+    if shrink; then
+        processes=1
+        export VERL_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=prime_ext.plugin TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1
+        export HF_HUB_OFFLINE=1
+    fi
+    set -x
+    # TORCHRUN holds several words.
+    # shellcheck disable=SC2086
+    exec "$PYTHON" -m torch.distributed.run ${TORCHRUN:---standalone} --nproc-per-node "$processes" -m "$module" \
+        "$@" "${SHRUNK[@]}"
+}
+
+# launch_sft NAME TRAIN OVERRIDES...: verl's SFT trainer on all weights of MODEL, which needs BATCH, LR, EPOCHS, MAX_LENGTH,
+# TOKENS_PER_GPU and SAVE_FREQ set.
+launch_sft() {
+    local name=$1 train=$2
+    shift 2
+    dry_run || mkdir -p "$OUTPUT_DIR"
+    export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl"
+    ! shrink || prepare_shrunk sft_trainer_engine
+    launch_supervised sft_trainer_engine verl.trainer.sft_trainer \
+        data.train_files="$train" \
+        data.val_files="${VAL_FILES:-null}" \
+        data.train_batch_size="$BATCH" \
+        data.max_length="$MAX_LENGTH" \
+        data.max_token_len_per_gpu="$TOKENS_PER_GPU" \
+        data.truncation=right \
+        model.path="$MODEL" \
+        model.enable_gradient_checkpointing=true \
+        model.use_remove_padding=true \
+        optim.lr="$LR" \
+        optim.lr_scheduler_type=cosine \
+        engine.ulysses_sequence_parallel_size="${ULYSSES:-1}" \
+        checkpoint.save_contents=[model,optimizer,extra,hf_model] \
+        trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \
+        trainer.project_name=prime_ext \
+        trainer.experiment_name="$name" \
+        trainer.logger=[console,file] \
+        trainer.nnodes="${NNODES:-1}" \
+        trainer.n_gpus_per_node="$N_GPUS" \
+        trainer.total_epochs="$EPOCHS" \
+        trainer.save_freq="$SAVE_FREQ" \
+        trainer.max_ckpt_to_keep=2 \
+        "$@"
+}
+
+export TOKENIZERS_PARALLELISM=false PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk

@@ -1,0 +1,90 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""docs/tuning.md and docs/memory.md: tables are what the scripts beside them write, records are those of the runs."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prime_ext.files import read_json
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def script(name):
+    """A script of the folder docs as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tuning():
+    return script("draw_tuning")
+
+
+@pytest.fixture(scope="module")
+def memory():
+    return script("write_memory_tables")
+
+
+def test_the_tables_of_tuning_are_those_of_the_records(tuning):
+    page = tuning.PAGE.read_text()
+    for name, text in tuning.tables().items():
+        assert text in page, name
+        page = tuning.replace(page, name, text)
+    assert page == tuning.PAGE.read_text()
+
+
+@pytest.mark.parametrize("suite", ["choices", "long_chains"])
+def test_the_recorded_steps_are_those_of_the_results(tuning, suite):
+    runs = tuning.read_runs(suite)
+    files = sorted((tuning.RESULTS / suite).glob("*_seed*.json"))
+    assert sum(map(len, runs.values())) == len(files)
+    for path in files:
+        variant, seed = re.fullmatch(r"(\w+)_seed(\d+)", path.stem).groups()
+        for name, kept in read_json(path)["metrics"].items():
+            values = runs[variant][int(seed)][name]
+            known = values[~np.isnan(values)]
+            found = [known[:5].mean(), known[-10:].mean()]
+            assert found == pytest.approx([kept["first_5"], kept["last_10"]], rel=1e-3, abs=1e-6), (path.stem, name)
+
+
+def test_the_plots_of_tuning_are_there_and_on_the_page(tuning):
+    page = tuning.PAGE.read_text()
+    for name in re.findall(r'save\(figure, "(\w+\.png)"\)', (DOCS / "draw_tuning.py").read_text()):
+        assert f"]({name})" in page and (DOCS / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_mean_is_over_what_was_measured(tuning):
+    assert tuning.known_mean(np.array([np.nan, 1.0, 3.0])) == 2.0
+    assert np.isnan(tuning.known_mean(np.array([np.nan])))
+    assert tuning.smooth(np.array([1.0, 3.0, np.nan])).tolist() == [1.0, 2.0, 2.0]
+
+
+def test_the_tables_of_memory_are_what_the_planner_says(memory):
+    page = memory.PAGE.read_text()
+    for name, text in memory.tables().items():
+        assert text in page, name
+
+
+def test_a_page_without_markers_is_refused(tuning, memory):
+    with pytest.raises(ValueError, match="markers"):
+        tuning.replace("a page", "choices", "")
+    with pytest.raises(ValueError, match="markers"):
+        memory.with_tables("a page", {"machines": ""})

@@ -1,0 +1,61 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""docs/metrics.md explains what is logged, and nothing else.
+
+Names come from the code, and from ``fixtures/logged_metrics.json``: what runs on the CPU have logged, by kind of run.
+The whole runs of ``tests/e2e`` compare what they log with the page as well.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import metric_names
+
+LOGGED = json.loads((Path(__file__).parent / "fixtures" / "logged_metrics.json").read_text())
+EVERY_LOGGED = {name for names in LOGGED.values() for name in names}
+
+
+def ours(names: set[str]) -> set[str]:
+    return {name for name in names if metric_names.OURS.fullmatch(name)}
+
+
+def test_every_metric_of_the_code_is_on_the_page():
+    assert metric_names.names_in_code() - metric_names.names_on_page() == set()
+
+
+def test_every_recorded_metric_of_ours_is_on_the_page_and_in_the_code():
+    assert metric_names.undocumented(EVERY_LOGGED) == []
+    assert ours(EVERY_LOGGED) - metric_names.names_in_code() == set()
+
+
+def test_the_page_names_no_metric_that_nobody_logs():
+    # Names with a part to fill in, such as a data source, are verl's and stand for many.
+    named = {name for name in metric_names.names_on_page() if "<" not in name}
+    assert named - metric_names.names_in_code() - EVERY_LOGGED == set()
+
+
+def test_no_metric_has_a_prefix_that_these_tests_do_not_look_for():
+    assert metric_names.unknown_prefixes() == set()
+
+
+def test_no_name_is_explained_twice_in_tables_with_units():
+    rows = re.findall(r"^\| (`[^|]*) \|(?:[^|]*\|){3}$", metric_names.PAGE.read_text(), re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert len(names) > 80
+    assert sorted(names) == sorted(set(names))
+
+
+def test_a_metric_that_is_not_on_the_page_is_noticed():
+    assert metric_names.undocumented(["prm/loss", "prm/surprise", "actor/surprise"]) == ["prm/surprise"]

@@ -1,0 +1,157 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The fault drills' own logic. The drills themselves are whole runs: python -m recipes.drills."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prime_ext.files import read_json
+from recipes.drills.__main__ import ALONE, CHAINED, DRILLS, add_result
+from recipes.drills.classify_server import PROBABILITIES, ClassifyServer
+from recipes.drills.outcome import Outcome
+from recipes.drills.runs import ROOT, DrillError, Run, alive, last_line, plain, resumed_from, wait_for_leftovers
+from recipes.drills.table import FAULTS, afterwards, ending, kept, table
+
+RESULTS = ROOT / "recipes" / "drills" / "results.json"
+PAGE = ROOT / "docs" / "fault_drills.md"
+FOLDER = Path("/somewhere/run")
+
+
+def test_every_drill_is_described():
+    assert set(FAULTS) == set(DRILLS) == set(CHAINED) | set(ALONE)
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="no results were kept")
+def test_the_page_has_the_table_of_the_kept_results():
+    results = read_json(RESULTS)
+    assert table(results) in PAGE.read_text()
+    assert set(results["drills"]) <= set(DRILLS)
+    assert "/tmp/" not in RESULTS.read_text() and "/work/" not in RESULTS.read_text()
+
+
+def test_our_own_last_line_is_preferred_to_errors_and_those_to_the_rest():
+    log = "start\nprime_ext: the run failed\n\x1b[36m(A pid=7)\x1b[0m ValueError: x\n\nSet HYDRA_FULL_ERROR\n"
+    assert last_line(log, FOLDER) == "prime_ext: the run failed"
+    assert last_line(log.replace("prime_ext:", ""), FOLDER) == "ValueError: x"
+    assert last_line("a\nb\n\n", FOLDER) == "b" and last_line("", FOLDER) == ""
+    assert len(last_line("x" * 999, FOLDER)) == 400
+
+
+def test_lines_name_no_place_of_this_machine():
+    line = f"(Trainer pid=12, ip=10.0.0.1) \x1b[31min {FOLDER}/checkpoints and {ROOT}/prime_ext; process 12 on host7"
+    assert plain(line, FOLDER) == "in RUN/checkpoints and PRIME_EXT/prime_ext; process ... on ..."
+
+
+def test_where_a_start_went_on_from():
+    assert resumed_from("x\nResuming from /a/checkpoints/global_step_12, setting global step to 12\n") == 12
+    assert resumed_from("Training from scratch") is None
+
+
+OUTCOME = Outcome(1, 12.34, 0.2, 0, "why", saved=[1, 2], whole=[1, 2], resumed_from=2, went_on=True)
+
+
+def test_results_are_kept_in_one_order_and_joined(tmp_path):
+    path = tmp_path / "results.json"
+    for name in (DRILLS[3], DRILLS[0]):
+        add_result(path, name, OUTCOME)
+    results = json.loads(path.read_text())
+    assert list(results["drills"]) == [DRILLS[0], DRILLS[3]]
+    assert results["settings"]["verl"] and results["drills"][DRILLS[0]]["last_line"] == "why"
+    assert len(table(results).splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({}, "ends with 1 after 12 s"),
+        ({"exit_status": -9, "leftover_seconds": 7.0}, "is killed (signal 9) after 12 s; its last process 7 s later"),
+        ({"exit_status": None}, "hangs (watched for 12 s)"),
+        ({"exit_status": None, "survived": True}, "goes on"),
+        ({"leftovers": 2}, "ends with 1 after 12 s; 2 processes stay"),
+    ],
+)
+def test_how_a_run_ended(changes, said):
+    assert ending({**OUTCOME.as_dict(), **changes}) == said
+
+
+def test_what_was_lost_and_what_went_on_is_said():
+    drill = OUTCOME.as_dict()
+    assert kept(drill) == "2, all" and afterwards(drill) == "resumes from step 2 and goes on"
+    assert kept({**drill, "whole": [1]}) == "**lost: steps [2]**"
+    assert kept({**drill, "saved": [], "whole": []}) == "nothing saved yet"
+    assert afterwards({**drill, "went_on": False, "note": "x"}) == "**does not go on**: x"
+    assert afterwards({**drill, "went_on": None}) == "-"
+
+
+@pytest.fixture
+def sleeper(tmp_path):
+    """A run whose command sleeps, with a child of a known title."""
+    run = Run(tmp_path, "any", [], "run")
+    child = "import time; time.sleep(60)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, 'ray::Title'])"
+    run.process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    run.started = time.monotonic()
+    while len(run.tree()) < 2:
+        time.sleep(0.01)
+    yield run
+    run.kill()
+
+
+def test_processes_are_found_and_killed_with_the_whole_tree(sleeper):
+    processes = sleeper.tree()
+    sleeper.wait_until(lambda: any("ray::Title" in part for part in processes[1].cmdline()))
+    assert sleeper.find("ray::Title").pid == processes[1].pid
+    with pytest.raises(DrillError, match="no process of the run is called ray::Other"):
+        sleeper.find("ray::Other")
+    assert sleeper.ended(0.01) is None
+    sleeper.kill()
+    assert sleeper.ended(10) == -9
+    seconds, left = wait_for_leftovers(processes, 10)
+    assert left == 0 and seconds < 10 and alive(processes) == []
+
+
+def test_processes_that_stay_are_killed_and_counted(sleeper):
+    assert wait_for_leftovers(sleeper.tree()[1:], 0.3)[1] == 1
+
+
+def test_waiting_for_a_run_that_ends_or_does_not_get_there(sleeper):
+    with pytest.raises(DrillError, match="not reached"):
+        sleeper.wait_until(lambda: False, seconds=0.1)
+    psutil.Process(sleeper.process.pid).kill()
+    with pytest.raises(DrillError, match="the run ended with -9"):
+        sleeper.wait_until(lambda: False)
+
+
+def test_the_server_answers_goes_away_and_comes_back():
+    server = ClassifyServer()
+    url = f"http://127.0.0.1:{server.port}/classify"
+
+    def ask():
+        request = urllib.request.Request(url, json.dumps({"input": ["a", [1, 2]]}).encode())
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return json.load(response)["data"]
+
+    for _ in range(2):
+        server.start()
+        assert [item["probs"] for item in ask()] == [PROBABILITIES] * 2
+        server.stop()
+        with pytest.raises(OSError):
+            ask()

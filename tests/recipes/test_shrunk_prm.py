@@ -1,0 +1,59 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""SHRINK=1 of the offline recipes for GPUs: two steps on the CPU, and what a run leaves behind."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from prime_ext.files import read_json
+from prime_ext.metrics_file import read_metrics
+from prime_ext.trainer.checkpoint import complete_steps
+
+pytestmark = pytest.mark.slow
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "loss"),
+    [
+        ("prime/run_eurusprm-stage1_fsdp.sh", [], "ce"),
+        ("prime/run_eurusprm-stage2_fsdp.sh", [], "step_ce"),
+        ("train_implicit_prm.sh", ["no/model", "no.parquet", "prm.loss=dpo"], "dpo"),
+    ],
+)
+def test_an_offline_recipe_makes_two_steps_on_the_cpu(tmp_path, script, words, loss):
+    environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(tmp_path)}
+    log = tmp_path / "log.txt"
+    with log.open("w") as stream:
+        command = ["bash", str(RECIPES / script), *words]
+        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=1800, check=False)
+    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+    folder = tmp_path / "shrunk"
+    metrics = read_metrics(folder / "metrics.jsonl")
+    for step in (1, 2):
+        assert math.isfinite(metrics[step]["train/loss"]) and math.isfinite(metrics[step]["train/grad_norm"])
+    assert any(name.startswith("val/") for name in metrics[2])
+    # A PRM that starts at its reference is at log 2 with every one of these losses.
+    assert metrics[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-3)
+    assert complete_steps(folder / "checkpoints") == [1, 2]
+    assert read_json(folder / "hf" / "prime_ext_prm.json")["loss"] == loss
+    with safe_open(folder / "hf" / "model.safetensors", "pt") as weights:
+        assert all(weights.get_tensor(name).isfinite().all() for name in weights.keys())

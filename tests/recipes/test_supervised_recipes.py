@@ -1,0 +1,57 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""DRY_RUN=1 of the supervised recipes: what they would need, without a GPU, data or models."""
+
+import pytest
+from recipe_calls import calls_of
+
+from prime_ext.cost import supervised
+
+SCRIPTS = {
+    "pspo_wrs_step_rm.sh": (["google-bert/bert-large-uncased", "labels.jsonl"], "335,144,963"),
+    "pspo_wrs_sft.sh": (["GAIR/Abel-7B-002", "sft.parquet"], "6,738,423,808"),
+    "eurus2_7b_sft.sh": (["sft.parquet"], "7,615,616,512"),
+}
+
+
+def planned(folder, script, *words, **knobs):
+    """The words that a dry run calls the plan with."""
+    (call,) = calls_of(folder, script, *words, DRY_RUN="1", **knobs)
+    assert call[:2] == ["-m", "prime_ext.cost.supervised"]
+    return call[2:]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_dry_run_plans_without_data_or_models(tmp_path, capsys, script):
+    words, parameters = SCRIPTS[script]
+    call = planned(tmp_path, script, *words, ROWS="229763", MEAN_TOKENS="1391")
+    assert not (tmp_path / "out").exists()
+    assert supervised.main(call) == 0
+    out = capsys.readouterr().out
+    assert f"parameters: {parameters}" in out and "H200" in out and "device hours" in out and "checkpoint:" in out
+    assert "fits:" in out and "not here: data:" in out and "not here: model.path:" in out
+
+
+def test_the_papers_data_give_the_number_of_updates_that_the_script_names(tmp_path, capsys):
+    call = planned(tmp_path, "eurus2_7b_sft.sh", "sft.parquet", ROWS="229763", MEAN_TOKENS="1391")
+    assert supervised.main(call) == 0
+    out = capsys.readouterr().out
+    assert "h for 7,179 steps" in out and "133,536 tokens" in out
+
+
+def test_a_dry_run_says_what_would_not_start(tmp_path, capsys):
+    assert supervised.main(planned(tmp_path, "eurus2_7b_sft.sh", "sft.parquet", BATCH="100")) == 1
+    assert "data.train_batch_size=100 is no multiple of the 8" in capsys.readouterr().err
+    assert supervised.main(planned(tmp_path, "pspo_wrs_sft.sh", "m", "d", "+data.colour=red")) == 1
+    assert "unknown key data.colour" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which metrics prime_ext logs, found in its code, and which ones docs/metrics.md explains."""
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from prime_ext.reward.pspo_info import MEANS
+from prime_ext.trainer.verdict_log import NOT_SCORED
+from prime_ext.verifiers import Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "metrics.md"
+
+# Metrics of training runs; train/ and val/ are those of prime_ext.prm.offline.
+OURS = re.compile(r"(prm|prime|pspo|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm")
+UPDATES = ("before", "during", "after")
+
+# Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
+# engine reports the first three, prime_ext/cost/fused_guard.py the last.
+PUT_TOGETHER: Mapping[str, Iterable[str]] = {
+    "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference"),
+    "prm/reward_sum/{}": ("correct", "wrong"),
+    "prm/pair_accuracy/{}_update": UPDATES,
+    "prm/absolute_accuracy/{}_update": UPDATES,
+    "prm/passes/{}": ("forward", "backward", "reference"),
+    "prime/{}/return_std": ("outcome", "process", "outcome_and_process"),
+    "prime/chain/{}": ("score", "factor", "reward"),
+    "verifier/{}": (*(str(outcome) for outcome in Outcome), NOT_SCORED),
+    "pspo/{}": MEANS,
+    "train/{}": ("loss", "grad_norm"),
+}
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """String constants, and f-strings with {} for what is put in. The parts of an f-string are not texts."""
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value
+
+
+def _keys(tree: ast.AST) -> Iterator[str]:
+    """Texts with a slash under which something is put into a mapping."""
+    for node in ast.walk(tree):
+        keys = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
+        for key in keys:
+            if isinstance(key, ast.JoinedStr | ast.Constant):
+                yield from (text for text in _texts(ast.Expression(key)) if "/" in text)
+
+
+def _timers(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "marked_timer":
+            name = node.args[0]
+            assert isinstance(name, ast.Constant), "a timer whose name is not a plain text"
+            yield f"timing_s/{name.value}"
+
+
+@functools.cache
+def names_in_code() -> frozenset[str]:
+    """Every metric that a module of prime_ext writes.
+
+    Raises:
+        KeyError: a name is put together in a way that :data:`PUT_TOGETHER` does not know.
+    """
+    names: set[str] = set()
+    for path in sorted((ROOT / "prime_ext").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        names.update(_timers(tree))
+        for text in _texts(tree):
+            if not OURS.fullmatch(text.replace("{}", "x")):
+                continue
+            if "{}" in text:
+                names.update(text.format(value) for value in PUT_TOGETHER[text])
+            else:
+                names.add(text)
+    return frozenset(names)
+
+
+def unknown_prefixes() -> set[str]:
+    """Keys of mappings that look like metrics and that :data:`OURS` would not notice."""
+    paths = (ROOT / "prime_ext").rglob("*.py")
+    keys = {key for path in paths for key in _keys(ast.parse(path.read_text()))}
+    return {key for key in keys if not OURS.fullmatch(key.replace("{}", "x"))}
+
+
+def names_on_page() -> set[str]:
+    """Every metric in the first column of a table of the page."""
+    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def undocumented(logged: Iterable[str]) -> list[str]:
+    """Those of our metrics among the logged ones that the page does not explain."""
+    return sorted({name for name in logged if OURS.fullmatch(name)} - names_on_page())

@@ -1,0 +1,75 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a recipe starts: its script is run with an interpreter that only writes down what it is called with."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+def calls_of(folder, script, *words, **knobs):
+    """The calls of the interpreter that a script makes, each a list of words.
+
+    Args:
+        folder: for the interpreter, its notes and the output of the script.
+        script: below ``recipes``.
+        words: arguments of the script.
+        knobs: environment variables.
+
+    Raises:
+        subprocess.CalledProcessError: the script failed.
+    """
+    calls, stub = folder / "calls", folder / "python"
+    stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n')
+    stub.chmod(0o755)
+    calls.unlink(missing_ok=True)
+    environment = {**os.environ, "OUTPUT_DIR": str(folder / "out"), **knobs, "PYTHON": str(stub)}
+    command = ["bash", str(RECIPES / script), *map(str, words)]
+    subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return [call.split("\0")[:-1] for call in calls.read_text().split("\n\0")[:-1]]
+
+
+def overrides_of(call, module):
+    """Overrides of a call of a module, and the name of its primary configuration."""
+    words = call[call.index(module) + 1 :]
+    names = [word.removeprefix("--config-name=") for word in words if word.startswith("--config-name=")]
+    return [word for word in words if not word.startswith("--")], names[0] if names else None
+
+
+def name_of(recipe):
+    """A row of a ``paper.yaml``, for the name of its test."""
+    return " ".join([recipe["script"], *(f"{key}={value}" for key, value in recipe.get("knobs", {}).items())])
+
+
+def wanted_of(paper, recipe):
+    """The values of a row: those of its parts, and its own."""
+    return {key: value for part in recipe["parts"] for key, value in paper[part].items()} | recipe.get("values", {})
+
+
+def differences(config, wanted):
+    """What the configuration has in place of what is wanted."""
+    found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in wanted}
+    plain = {key: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for key, value in found.items()}
+    return {key: value for key, value in plain.items() if value != wanted[key]}
+
+
+def variants_of(script):
+    """The values of VARIANT that a script below ``recipes`` knows."""
+    branches = (RECIPES / script).read_text().split('case "$VARIANT" in')[1].split("esac")[0]
+    names = [line.split(")")[0] for line in branches.splitlines() if ") options=" in line]
+    return {name.strip() for several in names for name in several.split("|")}

@@ -1,0 +1,172 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What every trainer does about faults, on a stand-in for verl's trainer that writes files and polls."""
+
+import errno
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
+
+from prime_ext.trainer import guarded_run, worker_watch
+from prime_ext.trainer.checkpoint import CheckpointDamaged, complete_steps
+from prime_ext.trainer.guarded_run import GuardedRunMixin
+from prime_ext.trainer.run_lock import RunFolderInUse
+from prime_ext.trainer.worker_watch import WorkerDied
+
+
+class Verl:
+    """As much of verl's trainer as is asked."""
+
+    def __init__(self, config):
+        self.config = config
+        self.global_steps = 0
+        self.kept_while_saving = []
+        self.fails = None
+        self.replay_buffer = SimpleNamespace(_wait_for_next_poll=lambda partition, last: last + 1)
+        self.llm_server_manager = SimpleNamespace(get_replicas=list)
+
+    def init(self):
+        pass
+
+    def get_reward_handles(self):
+        return None
+
+    def fit(self, agent_loop_manager):
+        self.polled = [self.replay_buffer._wait_for_next_poll("train", 0.0) for _ in range(3)]
+
+    def _load_checkpoint(self):
+        self.loaded = True
+
+    def _save_checkpoint(self):
+        self.kept_while_saving.append(self.config.trainer.max_actor_ckpt_to_keep)
+        folder = f"{self.config.trainer.default_local_dir}/global_step_{self.global_steps}"
+        with open(f"{folder}/weights", "w") as stream:
+            stream.write("half")
+            if self.fails:
+                raise self.fails
+            stream.write(" and half")
+        with open(f"{self.config.trainer.default_local_dir}/latest_checkpointed_iteration.txt", "w") as stream:
+            stream.write(str(self.global_steps))
+
+
+class Trainer(GuardedRunMixin, Verl):
+    def _save_more(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "more").write_text("more")
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.setattr(guarded_run.RunLock, "acquire", lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0))
+    made = []
+
+    def make(**changes):
+        trainer = {
+            "default_local_dir": str(tmp_path),
+            "resume_mode": "auto",
+            "max_actor_ckpt_to_keep": None,
+            "max_critic_ckpt_to_keep": None,
+            **changes,
+        }
+        config = {"trainer": trainer, "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}}}
+        trainer = Trainer(OmegaConf.create(config))
+        trainer.init()
+        made.append(trainer)
+        return trainer
+
+    yield make
+    for trainer in made:
+        if not trainer.config.trainer.get("val_only", False):
+            trainer._run_lock.release()
+
+
+def save(trainer, step):
+    trainer.global_steps = step
+    trainer._save_checkpoint()
+
+
+def test_two_trainers_never_have_one_folder(make):
+    make()
+    with pytest.raises(RunFolderInUse):
+        make()
+
+
+def test_looking_at_a_model_needs_no_folder_of_its_own(make):
+    make()
+    make(val_only=True)
+
+
+def test_a_save_that_fails_leaves_the_earlier_ones_alone(make, tmp_path):
+    trainer = make(max_actor_ckpt_to_keep=1)
+    save(trainer, 1)
+    trainer.fails = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space left"):
+        save(trainer, 2)
+    assert complete_steps(tmp_path) == [1]
+    assert trainer.config.trainer.max_actor_ckpt_to_keep == 1
+    trainer.fails = None
+    save(trainer, 2)
+    # The older one goes when the new one is whole, and verl itself is never asked to delete any.
+    assert complete_steps(tmp_path) == [2] and trainer.kept_while_saving == [None] * 3
+
+
+def test_saving_a_step_again_that_fails_is_no_whole_checkpoint(make, tmp_path):
+    trainer = make()
+    for step in (1, 2):
+        save(trainer, step)
+    trainer.fails = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError):
+        save(trainer, 2)
+    assert complete_steps(tmp_path) == [1]
+
+
+def test_a_resume_passes_over_a_damaged_checkpoint(make, tmp_path):
+    trainer = make()
+    for step in (1, 2):
+        save(trainer, step)
+    (tmp_path / "global_step_2" / "weights").write_text("h")
+    trainer._load_checkpoint()
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "1" and trainer.loaded
+    (tmp_path / "global_step_1" / "weights").unlink()
+    with pytest.raises(CheckpointDamaged):
+        trainer._load_checkpoint()
+
+
+def test_asynchronous_saves_are_verls_own(make, tmp_path):
+    trainer = make()
+    trainer.config.actor_rollout_ref.actor.checkpoint.async_save = True
+    (tmp_path / "global_step_1").mkdir()
+    save(trainer, 1)
+    assert not (tmp_path / "global_step_1" / "more").exists()
+
+
+def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch):
+    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda actors: worker_watch.WorkerWatch(actors, seconds=0))
+    actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "asked"))
+    monkeypatch.setattr(worker_watch.ray, "wait", lambda asked, **_: (asked, []))
+    monkeypatch.setattr(worker_watch.ray, "get", lambda asked: None)
+    trainer = make()
+    trainer.fit(SimpleNamespace(agent_loop_workers=[actor]))
+    assert trainer.polled == [1.0] * 3
+
+    def dead(asked):
+        raise ActorDiedError()
+
+    monkeypatch.setattr(worker_watch.ray, "get", dead)
+    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
+        trainer._pause(0)
+    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
+        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
