@@ -28,17 +28,13 @@
 # NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it out.
 set -euo pipefail
 
-if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    sed -n '/^# Evaluate a model on the six numeric/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
-    echo "Knobs (environment): TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT PYTHON"
-    [[ $# -ge 1 ]] && exit 0 || exit 2
-fi
-MODEL=$1
-shift
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
 # shellcheck source=recipes/eval_suite.sh
 source "$PROJECT_ROOT/recipes/eval_suite.sh"
+answer_suite_help "${BASH_SOURCE[0]}" "$@"
+MODEL=$1
+shift
 
 TASKS=${TASKS:-awpnli,newsnli,redditnli,rte_quant,stresstest,qqa}
 # transformers, vllm (no beams) or server (no beams).

@@ -14,6 +14,17 @@
 # limitations under the License.
 # What the evaluation recipes share. Sourced with PROJECT_ROOT, PYTHON and their knobs set.
 
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
+
+# answer_suite_help SCRIPT ARGUMENTS...: without arguments or if the first asks for help, print what SCRIPT says, and exit.
+answer_suite_help() {
+    [[ $# -lt 2 || "$2" == "-h" || "$2" == "--help" ]] || return 0
+    usage "$1"
+    echo "Knobs (environment): TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT PYTHON"
+    [[ $# -ge 2 ]] && exit 0 || exit 2
+}
+
 # evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table, say where everything is; exits.
 # NAME is the recipe's; TABLE that of eval.report. Knobs: TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT
 evaluate_suite() {
