@@ -23,6 +23,8 @@
 # models and OUTPUT_DIR. Relative paths are relative to the folder where head and worker were started: start all of them in
 # the same one. What belongs to a node or is secret (NCCL_SOCKET_IFNAME, WANDB_API_KEY) is exported before head and worker;
 # what the recipe sets reaches the workers by itself (prime_ext/ray_cluster.py).
+# Anybody who reaches the head's port can run programs on the cluster, unless there is a token (ray get-auth-token
+# --generate makes ~/.ray/auth_token, as any local run of Ray does; RAY_AUTH_TOKEN): the same on all nodes, and used if there.
 # run waits until NNODES nodes are there, sets RAY_ADDRESS and becomes the recipe. The cluster stays until stop, which ends
 # the node that head or worker started here, and no other Ray. DRY_RUN=1 prints the commands.
 #
@@ -49,6 +51,12 @@ RAY_TEMP_DIR=${RAY_TEMP_DIR:-}
 STATE_DIR=${STATE_DIR:-${TMPDIR:-/tmp}/prime_ext_ray_$(id -u)}
 # Seconds to wait for nodes.
 WAIT=${WAIT:-600}
+# Whether Ray asks for its token. A head does as soon as there is one; a worker and a run have to be told.
+if [[ -z "${RAY_AUTH_MODE:-}" ]]; then
+    RAY_AUTH_MODE=disabled
+    [[ -z "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" && ! -e ~/.ray/auth_token ]] || RAY_AUTH_MODE=token
+fi
+export RAY_AUTH_MODE
 dry_run() { [[ "${DRY_RUN:-0}" != 0 ]]; }
 fail() { echo "ray_cluster.sh: $*" >&2; exit 2; }
 

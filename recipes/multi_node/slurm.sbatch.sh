@@ -67,6 +67,9 @@ fi
     fail "$PROJECT_ROOT is not the root of this repository; submit from there, or set PROJECT_ROOT"
 export NNODES=${#NODES[@]} RAY_ADDRESS=$HEAD_IP:$PORT
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
+# A secret of this job's cluster; job steps and the recipe have it from the environment.
+export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
+export RAY_AUTH_TOKEN=${RAY_AUTH_TOKEN:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}
 
 step=(srun --overlap --nodes=1 --ntasks=1)
 options=(--num-gpus="$N_GPUS" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} --block --disable-usage-stats)

@@ -15,6 +15,7 @@
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -33,6 +34,8 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 NODES = ("127.0.0.1", "127.0.0.2")
 # verl's reservations for a rank, its store of rollouts, and the runner; see prime_ext/preflight_machine.py.
 CPUS = "12"
+# Of this cluster alone.
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 # Where the actors of the finished run were, as Ray remembers: class and node of each.
 WHERE = """
@@ -61,6 +64,7 @@ def cluster_command(folder, node, *words, **knobs):
         "NODE_IP": NODES[node],
         "NUM_CPUS": CPUS,
         "NUM_GPUS": "1",
+        **TOKEN,
         **knobs,
     }
     # Ray may be running here for others.
@@ -109,7 +113,8 @@ def test_all_steps_are_made_and_the_conditions_of_the_recipe_hold(run):
 
 
 def test_the_ranks_are_on_two_nodes(run, cluster):
-    done = subprocess.run([sys.executable, "-c", WHERE, cluster[1]], capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", WHERE, cluster[1]]
+    done = subprocess.run(command, env={**os.environ, **TOKEN}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     nodes = [node for name, node in json.loads(done.stdout.splitlines()[-1]) if name == "WorkerDict"]
     assert len(nodes) == 2 and len(set(nodes)) == 2
