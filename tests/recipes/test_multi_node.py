@@ -39,11 +39,12 @@ echo "$(basename "$0") $*" >> "$CALLS"
 echo "Ray runtime started."
 while :; do sleep 0.05; done
 """
-# As wait_for_nodes does, it waits for all to have started before it gives up.
+# As wait_for_nodes does, it waits for as many as its last word says, whether it gives up then or not.
 WAIT_FOR_NODES = """
-[[ "$*" == *"$NO_NODES" ]] || exit 0
-until [[ $(grep -c "^srun" "$CALLS") == 3 ]]; do sleep 0.05; done
-exit 1
+if [[ -n "${SLURM_JOB_ID:-}" ]]; then
+    until (($(grep -c "^srun" "$CALLS") >= ${*: -1})); do sleep 0.05; done
+fi
+[[ "$*" != *"$NO_NODES" ]]
 """
 STAND_INS = {
     "srun": BLOCK,
