@@ -77,7 +77,7 @@ start_node() {
         > "$STATE_DIR/ray.log" 2>&1 < /dev/null &
     echo $! > "$STATE_DIR/pid"
     local end=$((SECONDS + WAIT))
-    until grep -qi "ray runtime started" "$STATE_DIR/ray.log"; do
+    until grep -qis "ray runtime started" "$STATE_DIR/ray.log"; do
         kill -0 "$(< "$STATE_DIR/pid")" 2> /dev/null || { tail -20 "$STATE_DIR/ray.log" >&2; fail "ray start failed"; }
         ((SECONDS < end)) || fail "ray start is not ready after $WAIT s; see $STATE_DIR/ray.log"
         sleep 0.2
