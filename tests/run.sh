@@ -12,7 +12,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-# Installs what the tests need and runs them (about 20 minutes on 2 cores, installation included).
+# Installs what the tests need and runs them (about half an hour on 2 cores, installation included).
 #
 #   bash tests/run.sh [pytest arguments ...]
 #
