@@ -39,7 +39,6 @@ from prime_ext.cost.report import as_dict, render, stand_in
 from prime_ext.prm.offline.settings import OfflineSettings
 
 MODEL, REFERENCE = "PRM", "reference"
-EXPORT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def make_offline_plan(
@@ -92,12 +91,7 @@ def make_offline_plan(
         kept=settings.trainer.keep_checkpoints + 1 if settings.trainer.save_freq else 1,
         device_bytes=device_bytes,
     )
-    name, peak = plan.peak
-    if device_bytes is not None and peak > device_bytes:
-        plan.warnings.append(
-            f"the part {name!r} needs about {peak / GIB:.1f} GiB of a device's {device_bytes / GIB:.1f}; try "
-            f"{_lever(plan, name)}"
-        )
+    plan.warn_if_too_large(lambda name: f"try {_lever(plan, name)}")
     return plan
 
 

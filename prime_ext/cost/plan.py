@@ -13,7 +13,7 @@
 # limitations under the License.
 """Memory per device and FLOPs per step of a composed configuration, from the models' config.json alone."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,15 @@ class Plan:
         name = max(self.phases, key=lambda phase: self.phases[phase])
         return name, self.phases[name]
 
+    def warn_if_too_large(self, advice: Callable[[str], str]) -> None:
+        """Add a warning if the peak is above a device's memory; ``advice`` says for the name of a phase what to do."""
+        name, peak = self.peak
+        if self.device_bytes is not None and peak > self.device_bytes:
+            self.warnings.append(
+                f"the part {name!r} needs about {peak / GIB:.1f} GiB of a device's {self.device_bytes / GIB:.1f}; "
+                f"{advice(name)}"
+            )
+
     @property
     def prm_share(self) -> float:
         """Part of the step's FLOPs that the PRM takes."""
@@ -128,12 +137,7 @@ def make_plan(config: DictConfig, device_bytes: float | None, mean_tokens: int |
         device_bytes=device_bytes,
         warnings=problems,
     )
-    name, peak = plan.peak
-    if device_bytes is not None and peak > device_bytes:
-        plan.warnings.append(
-            f"the part {name!r} needs about {peak / GIB:.1f} GiB of a device's {device_bytes / GIB:.1f}; "
-            f"{_advice(config, plan, name)}"
-        )
+    plan.warn_if_too_large(lambda name: _advice(config, plan, name))
     if any(engine.shape.mixture for engine in engines.values()):
         plan.warnings.append("a model has experts: its FLOPs are counted as if every token used all of them")
     return plan

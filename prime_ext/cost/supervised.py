@@ -33,7 +33,7 @@ from omegaconf import DictConfig
 
 from prime_ext.compose_config import SFT_CONFIG, compose_config
 from prime_ext.cost.errors import PlanError
-from prime_ext.cost.estimate import DEVICES, UTILISATION, Hours
+from prime_ext.cost.estimate import UTILISATION, Hours, estimate_hours
 from prime_ext.cost.flops import flops, training_passes
 from prime_ext.cost.memory import EngineMemory, engine_memory
 from prime_ext.cost.plan import GIB, PROCESS_BYTES
@@ -109,7 +109,7 @@ def make_plan(
         tokens=tokens,
         flops=work,
         steps=steps,
-        hours=[] if run.cpu else _estimate(work, run.devices, steps),
+        hours=[] if run.cpu else estimate_hours(work, 0.0, run.devices, steps, 1.0),
         checkpoint=run.checkpoint_bytes,
         kept=run.kept,
         device_bytes=device_bytes,
@@ -140,15 +140,6 @@ def _steps(run: SupervisedRun, rows: int | None) -> tuple[int | None, list[str]]
     if batches == 0:
         return 0, [f"{rows} rows are fewer than the {run.rows_per_step} of a step, so that there would be none"]
     return int(batches * run.epochs), []
-
-
-def _estimate(work: float, devices: int, steps: int | None) -> list[Hours]:
-    found = []
-    for name, peak in DEVICES.items():
-        seconds = work / (devices * peak * UTILISATION)
-        hours = None if steps is None else steps * seconds / 3600
-        found.append(Hours(name, seconds, hours, None if hours is None else hours * devices))
-    return found
 
 
 def _facts(run: SupervisedRun, rows: int | None, length: int, longest: bool) -> dict[str, Any]:
