@@ -68,7 +68,7 @@ def check_config(config: DictConfig) -> list[str]:
         *_check_trainer(config, prime, prm),
         *check_async(config),
         *check_batches(config, _optimisers(config, prime, prm)),
-        *check_learning_rates(config, _trained(prime, prm)),
+        *check_learning_rates(config, _optimisers(config, prime, prm)),
         *check_fused_kernels(config, _models(config, prm)),
         *check_prm(config, prm),
         *check_cpu(config, _strategies(config, prime, prm)),
@@ -108,11 +108,6 @@ def _optimisers(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> l
         parallel = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
         found.append(Optimiser("prm.mini_batch_size", prm.mini_batch_size, micro, parallel))
     return [*found, critic_optimiser(config)] if prime.critic_sources else found
-
-
-def _trained(prime: PrimeSettings, prm: PRMSettings) -> list[str]:
-    found = ["actor_rollout_ref.actor", *(["prm"] if prm.enable else [])]
-    return [*found, "critic"] if prime.critic_sources else found
 
 
 def _models(config: DictConfig, prm: PRMSettings) -> dict[str, DictConfig]:

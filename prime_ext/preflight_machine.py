@@ -50,6 +50,11 @@ class Optimiser:
     micro_batch: int | None
     sequence_parallel: int
 
+    @property
+    def section(self) -> str:
+        """Key of the model's section."""
+        return self.key.rpartition(".")[0]
+
 
 def actor_optimiser(config: DictConfig) -> Optimiser:
     """The policy's."""
@@ -131,12 +136,13 @@ def policy_strategies(config: DictConfig) -> dict[str, str]:
     }
 
 
-def check_learning_rates(config: DictConfig, sections: Iterable[str]) -> Iterable[str]:
+def check_learning_rates(config: DictConfig, optimisers: Iterable[Optimiser]) -> Iterable[str]:
     """Rates that would turn every weight into NaN at the first update, and negative ones."""
-    for section in sections:
-        rate = OmegaConf.select(config, f"{section}.optim.lr")
+    for optimiser in optimisers:
+        key = f"{optimiser.section}.optim.lr"
+        rate = OmegaConf.select(config, key)
         if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
-            yield f"{section}.optim.lr={rate} must be a number from 0 on"
+            yield f"{key}={rate} must be a number from 0 on"
 
 
 def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:

@@ -66,14 +66,10 @@ def check_pspo_config(config: DictConfig) -> list[str]:
         *check_async(config),
         *_check_micro_batches(optimisers, config),
         *check_batches(config, optimisers),
-        *check_learning_rates(config, _trained(config)),
+        *check_learning_rates(config, optimisers),
         *check_fused_kernels(config, {"actor_rollout_ref.model": config.actor_rollout_ref.model}),
         *check_cpu(config, strategies),
     ]
-
-
-def _trained(config: DictConfig) -> list[str]:
-    return ["actor_rollout_ref.actor", *(["critic"] if config.algorithm.adv_estimator == "gae" else [])]
 
 
 def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
