@@ -21,7 +21,6 @@ value is a mean over seeds with its standard error; curves are means over a wind
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from page_tables import replace
 
 from prime_ext.files import atomic_path, read_json, write_text
 
@@ -231,20 +231,6 @@ def tables() -> dict[str, str]:
         "long_chains": table("long_chains", long_chains, "outcome"),
         "choices": table("choices", choices, "prime"),
     }
-
-
-def replace(page: str, name: str, text: str) -> str:
-    """The page with a new table between the markers of that name.
-
-    Raises:
-        ValueError: the markers are not there once.
-    """
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
-    page, count = re.subn(pattern, lambda match: match[1] + text + match[2], page, flags=re.DOTALL)
-    if count != 1:
-        raise ValueError(f"{name}: the page has {count} pairs of markers")
-    return page
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
+from page_tables import replace
 
 from prime_ext.compose_config import compose_config
 from prime_ext.cost.plan import GIB, Plan, make_plan
@@ -165,12 +166,7 @@ def with_tables(page: str, found: dict[str, str]) -> str:
         ValueError: a marker is missing.
     """
     for name, text in found.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        before, _, rest = page.partition(begin)
-        _, found_end, after = rest.partition(end)
-        if not found_end:
-            raise ValueError(f"{name}: the page has no such markers")
-        page = f"{before}{begin}{text}{end}{after}"
+        page = replace(page, name, text)
     return page
 
 

@@ -15,6 +15,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ import pytest
 from prime_ext.files import read_json
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+# Where the scripts of that folder find one another.
+sys.path.append(str(DOCS))
 
 
 def script(name):
