@@ -33,19 +33,26 @@ launch() {
         exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$config" --device-memory "${DEVICE_MEMORY:-80}" \
             --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
     fi
-    local shrunk=()
     if shrink; then
-        local words
-        words=$("$PYTHON" -m recipes.shrink.prepare "${config%%_*}" "$OUTPUT_DIR/inputs" \
-            ${RAY_ADDRESS:+--nodes "${NNODES:-1}"})
-        mapfile -t shrunk <<< "$words"
+        prepare_shrunk prepare "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"}
         [[ "$config" == *_cpu ]] || config=${config}_cpu
-        export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
     fi
     # Read by the trainer's process itself, so that signals and its exit status take no detour through a shell.
     [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS="default;${CHECKS:-}"
     set -x
-    exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${shrunk[@]}"
+    exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"
+}
+
+# Overrides of a shrunk run, which come after those of the recipe.
+SHRUNK=()
+
+# prepare_shrunk MODULE ARGUMENTS...: let the module of recipes/shrink write the inputs of a shrunk run and name its
+# overrides, and set the environment of a run on the CPU.
+prepare_shrunk() {
+    local words
+    words=$("$PYTHON" -m "recipes.shrink.$1" "${@:2}")
+    mapfile -t SHRUNK <<< "$words"
+    export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 }
 
 # Whether this is no real run, so that neither data nor models of the recipe are needed.

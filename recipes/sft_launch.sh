@@ -18,16 +18,6 @@
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 
-# Overrides of a shrunk run, which come after those of the recipe.
-SHRUNK=()
-
-# prepare_shrunk CONFIG: write the inputs of a shrunk run to OUTPUT_DIR/inputs.
-prepare_shrunk() {
-    local words
-    words=$("$PYTHON" -m recipes.shrink.supervised "$1" "$OUTPUT_DIR/inputs")
-    mapfile -t SHRUNK <<< "$words"
-}
-
 # launch_supervised CONFIG MODULE OVERRIDES...: replace this shell by the training, one process for each GPU.
 # With DRY_RUN=1 the configuration is composed and checked instead, and its memory, time and disk space are printed; of the
 # model only the sizes are read. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), ROWS (of the training data, where they
@@ -43,8 +33,7 @@ launch_supervised() {
     fi
     if shrink; then
         processes=1
-        export VERL_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=prime_ext.plugin TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1
-        export HF_HUB_OFFLINE=1
+        export VERL_USE_EXTERNAL_MODULES=prime_ext.plugin
     fi
     set -x
     # TORCHRUN holds several words.
@@ -60,7 +49,7 @@ launch_sft() {
     shift 2
     dry_run || mkdir -p "$OUTPUT_DIR"
     export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl"
-    ! shrink || prepare_shrunk sft_trainer_engine
+    ! shrink || prepare_shrunk supervised sft_trainer_engine "$OUTPUT_DIR/inputs"
     launch_supervised sft_trainer_engine verl.trainer.sft_trainer \
         data.train_files="$train" \
         data.val_files="${VAL_FILES:-null}" \

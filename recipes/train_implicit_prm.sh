@@ -64,11 +64,9 @@ if dry_run; then
         ${RESPONSES:+--responses "$RESPONSES"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
 fi
 if shrink; then
-    words=$("$PYTHON" -m recipes.shrink.prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}")
-    mapfile -t shrunk <<< "$words"
-    ARGUMENTS+=("${shrunk[@]}")
+    prepare_shrunk prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
+    ARGUMENTS+=("${SHRUNK[@]}")
     N_PROC=1
-    export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TORCH_COMPILE_DISABLE=1
 fi
 if [[ -z "${N_PROC:-}" ]]; then
     N_PROC=$("$PYTHON" -c 'import torch; print(max(1, torch.cuda.device_count()))')

@@ -20,10 +20,11 @@ usage() {
 }
 
 # answer_help SCRIPT BASE [ARGUMENT]: if ARGUMENT asks for help, print what SCRIPT says and the knobs of BASE, the script that
-# it runs, and exit.
+# it runs, and those in OWN_KNOBS, and exit.
 answer_help() {
     [[ "${3:-}" == "-h" || "${3:-}" == "--help" ]] || return 0
     usage "$1"
     bash "$2" --help | sed -n '/^Knobs/,$p'
+    [[ -z "${OWN_KNOBS:-}" ]] || echo "                     $OWN_KNOBS"
     exit 0
 }

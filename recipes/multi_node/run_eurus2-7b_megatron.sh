@@ -24,13 +24,11 @@
 # NEVER RUN: neither on a GPU nor anywhere else; only composed and checked.
 set -euo pipefail
 
-RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")/../prime" && pwd)/run_eurus2-7b_fsdp.sh
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '/^# Eurus-2-7B-PRIME with/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
-    bash "$RUN" --help | grep -A2 '^Knobs'
-    echo "                     TP PP"
-    exit 0
-fi
+RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
+# shellcheck source=recipes/usage.sh
+source "$RECIPES/usage.sh"
+OWN_KNOBS="TP PP" answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
 [[ "${SHRINK:-0}" == 0 ]] || { echo "run_eurus2-7b_megatron.sh: SHRINK=1 runs on the CPU, and Megatron does not" >&2; exit 2; }
 export ENGINE=megatron OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_megatron_${VARIANT:-prime}}
 exec bash "$RUN" \

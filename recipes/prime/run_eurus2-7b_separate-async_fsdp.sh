@@ -26,13 +26,11 @@
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU, where SHRINK=1 runs it.
 set -euo pipefail
 
-RUN=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_eurus2-7b_fsdp.sh
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '/^# Eurus-2-7B-PRIME with/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
-    bash "$RUN" --help | grep -A2 '^Knobs'
-    echo "                     ROLLOUT_GPUS ROLLOUT_NODES WARMUP_BATCHES"
-    exit 0
-fi
+RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
+# shellcheck source=recipes/usage.sh
+source "$RECIPES/usage.sh"
+OWN_KNOBS="ROLLOUT_GPUS ROLLOUT_NODES WARMUP_BATCHES" answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
 export N_GPUS=${N_GPUS:-4}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_separate_async_${VARIANT:-prime}}
 if [[ "${SHRINK:-0}" != 0 ]]; then

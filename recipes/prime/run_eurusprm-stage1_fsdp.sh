@@ -27,8 +27,8 @@
 set -euo pipefail
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/launch.sh
-source "$PROJECT_ROOT/recipes/launch.sh"
+# shellcheck source=recipes/eurusprm.sh
+source "$PROJECT_ROOT/recipes/eurusprm.sh"
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
@@ -39,27 +39,16 @@ if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
 fi
 
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
+PRM_REFERENCE=${PRM_REFERENCE:-$MODEL_PATH}
 TRAIN_FILES=${TRAIN_FILES:-data/eurusprm_stage1/Eurus2-PRM-stage1-data.parquet}
-export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage1} N_PROC=${N_GPUS:-8}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage1}
 # For the plan: table 11 of the paper.
 export PROMPTS=${PROMPTS:-82455} RESPONSES=${RESPONSES:-8}
 
-if ! rehearsal && [[ ! -e "$TRAIN_FILES" && "$TRAIN_FILES" != \[* ]]; then
-    echo "$TRAIN_FILES does not exist; get the published data with: hf download --repo-type dataset" \
-        "PRIME-RL/EurusPRM-Stage1-Data --local-dir data/eurusprm_stage1, or set TRAIN_FILES" >&2
-    exit 2
-fi
 # 8 prompts with 8 responses are the published batch of 64.
-exec bash "$PROJECT_ROOT/recipes/train_implicit_prm.sh" "$MODEL_PATH" "$TRAIN_FILES" \
+train_eurusprm "get the published data with: hf download --repo-type dataset PRIME-RL/EurusPRM-Stage1-Data --local-dir data/eurusprm_stage1, or set TRAIN_FILES" \
     data.prompts_per_step=8 \
-    data.max_length=4096 \
     prm.loss=ce \
-    prm.beta=0.05 \
-    prm.reference_path="${PRM_REFERENCE:-$MODEL_PATH}" \
-    optim.lr=5e-7 \
-    batching.max_token_len_per_gpu="${TOKENS_PER_GPU:-8192}" \
-    trainer.epochs=1 \
     trainer.save_freq="${SAVE_FREQ:-500}" \
-    trainer.logger="${LOGGER:-[console,tensorboard]}" \
     trainer.experiment_name=eurusprm_stage1 \
     "$@"

@@ -27,8 +27,8 @@
 set -euo pipefail
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/launch.sh
-source "$PROJECT_ROOT/recipes/launch.sh"
+# shellcheck source=recipes/eurusprm.sh
+source "$PROJECT_ROOT/recipes/eurusprm.sh"
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
@@ -39,27 +39,17 @@ if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
 fi
 
 MODEL_PATH=${MODEL_PATH:-PRIME-RL/EurusPRM-Stage1}
+PRM_REFERENCE=${PRM_REFERENCE:-Qwen/Qwen2.5-Math-7B-Instruct}
 TRAIN_FILES=${TRAIN_FILES:-data/eurusprm_stage2/steps.jsonl}
-export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage2} N_PROC=${N_GPUS:-8}
+export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage2}
 # For the plan: the released checkpoint is of step 470.
 export PROMPTS=${PROMPTS:-30080} RESPONSES=${RESPONSES:-1}
 
-if ! rehearsal && [[ ! -e "$TRAIN_FILES" && "$TRAIN_FILES" != \[* ]]; then
-    echo "$TRAIN_FILES does not exist; set TRAIN_FILES to responses with labelled steps (docs/offline_prm.md)" >&2
-    exit 2
-fi
 # One response per prompt: 64 of them are the published batch.
-exec bash "$PROJECT_ROOT/recipes/train_implicit_prm.sh" "$MODEL_PATH" "$TRAIN_FILES" \
+train_eurusprm "set TRAIN_FILES to responses with labelled steps (docs/offline_prm.md)" \
     data.prompts_per_step=64 \
-    data.max_length=4096 \
     prm.loss=step_ce \
     prm.steps.score=prefix \
-    prm.beta=0.05 \
-    prm.reference_path="${PRM_REFERENCE:-Qwen/Qwen2.5-Math-7B-Instruct}" \
-    optim.lr=5e-7 \
-    batching.max_token_len_per_gpu="${TOKENS_PER_GPU:-8192}" \
-    trainer.epochs=1 \
     trainer.save_freq="${SAVE_FREQ:-100}" \
-    trainer.logger="${LOGGER:-[console,tensorboard]}" \
     trainer.experiment_name=eurusprm_stage2 \
     "$@"

@@ -14,12 +14,9 @@
 """SHRINK=1 of the offline recipes for GPUs: two steps on the CPU, and what a run leaves behind."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from recipe_calls import run_shrunk
 from safetensors import safe_open
 
 from prime_ext.files import read_json
@@ -27,8 +24,6 @@ from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 
 pytestmark = pytest.mark.slow
-
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 @pytest.mark.parametrize(
@@ -40,13 +35,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
     ],
 )
 def test_an_offline_recipe_makes_two_steps_on_the_cpu(tmp_path, script, words, loss):
-    environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(tmp_path)}
-    log = tmp_path / "log.txt"
-    with log.open("w") as stream:
-        command = ["bash", str(RECIPES / script), *words]
-        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=1800, check=False)
-    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
-    folder = tmp_path / "shrunk"
+    folder = run_shrunk(tmp_path, script, *words, timeout=1800)
     metrics = read_metrics(folder / "metrics.jsonl")
     for step in (1, 2):
         assert math.isfinite(metrics[step]["train/loss"]) and math.isfinite(metrics[step]["train/grad_norm"])

@@ -14,19 +14,14 @@
 """SHRINK=1: the scripts for GPUs themselves, two steps on the CPU."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from recipe_calls import run_shrunk
 
 from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 
 pytestmark = pytest.mark.slow
-
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 @pytest.mark.parametrize(
@@ -38,16 +33,11 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
     ],
 )
 def test_a_recipe_for_gpus_makes_two_steps_on_the_cpu(tmp_path, script, words, logged):
-    environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(tmp_path)}
-    log = tmp_path / "log.txt"
-    with log.open("w") as stream:
-        command = ["bash", str(RECIPES / script), *words]
-        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=900, check=False)
-    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
-    assert "conditions hold" in log.read_text(errors="replace")
-    metrics = read_metrics(tmp_path / "shrunk" / "metrics.jsonl")
+    folder = run_shrunk(tmp_path, script, *words)
+    assert "conditions hold" in (tmp_path / "log.txt").read_text(errors="replace")
+    metrics = read_metrics(folder / "metrics.jsonl")
     assert {1, 2} <= set(metrics)
     for step in (1, 2):
         assert math.isfinite(metrics[step][logged]) and math.isfinite(metrics[step]["actor/grad_norm"])
     assert any(name.startswith("val-") for name in metrics[2])
-    assert 2 in complete_steps(tmp_path / "shrunk" / "checkpoints")
+    assert 2 in complete_steps(folder / "checkpoints")

@@ -15,27 +15,13 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
-from recipe_calls import RECIPES
+from recipe_calls import run_shrunk
 
 from prime_ext.metrics_file import read_metrics
 
 pytestmark = pytest.mark.slow
-
-
-def shrunk(folder, script, *words):
-    """Run a script; returns the folder of the shrunk run."""
-    environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)}
-    log = folder / "log.txt"
-    with log.open("w") as stream:
-        command = ["bash", str(RECIPES / script), *words]
-        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=900, check=False)
-    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
-    return folder / "shrunk"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +29,7 @@ def shrunk(folder, script, *words):
     [("pspo_wrs_sft.sh", ["no/model", "no.parquet"]), ("eurus2_7b_sft.sh", ["no.parquet"])],
 )
 def test_verls_sft_trainer_makes_two_steps_on_the_cpu(tmp_path, script, words):
-    folder = shrunk(tmp_path, script, *words)
+    folder = run_shrunk(tmp_path, script, *words)
     metrics = read_metrics(folder / "metrics.jsonl")
     assert {1, 2} <= set(metrics)
     for step in (1, 2):
@@ -54,7 +40,7 @@ def test_verls_sft_trainer_makes_two_steps_on_the_cpu(tmp_path, script, words):
 
 
 def test_the_step_reward_model_is_trained_and_written_on_the_cpu(tmp_path):
-    folder = shrunk(tmp_path, "pspo_wrs_step_rm.sh", "no/model", "no.jsonl")
+    folder = run_shrunk(tmp_path, "pspo_wrs_step_rm.sh", "no/model", "no.jsonl")
     results = json.loads((folder / "results.json").read_text())
     assert results["steps"] == 2 and 0 <= results["validation"]["accuracy"] <= 1
     assert (folder / "model" / "config.json").is_file() and (folder / "steps.parquet").is_file()

@@ -15,6 +15,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -42,6 +43,21 @@ def calls_of(folder, script, *words, **knobs):
     command = ["bash", str(RECIPES / script), *map(str, words)]
     subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return [call.split("\0")[:-1] for call in calls.read_text().split("\n\0")[:-1]]
+
+
+def run_shrunk(folder, script, *words, timeout=900):
+    """Run a script shrunk, to its end; returns the folder of the run, beside which ``log.txt`` has what it printed.
+
+    Raises:
+        AssertionError: the script failed; with the end of what it printed.
+    """
+    environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)}
+    log = folder / "log.txt"
+    with log.open("w") as stream:
+        command = ["bash", str(RECIPES / script), *words]
+        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=timeout, check=False)
+    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+    return folder / "shrunk"
 
 
 def overrides_of(call, module):

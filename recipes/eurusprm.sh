@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# What the two stages of EurusPRM share. Sourced with MODEL_PATH, TRAIN_FILES and PRM_REFERENCE set, and OUTPUT_DIR, PROMPTS and
+# RESPONSES exported.
+
+# shellcheck source=recipes/launch.sh
+source "$PROJECT_ROOT/recipes/launch.sh"
+
+# train_eurusprm MISSING OVERRIDES...: replace this shell by offline training with the published settings. MISSING says what to
+# do when the data are not there.
+train_eurusprm() {
+    if ! rehearsal && [[ ! -e "$TRAIN_FILES" && "$TRAIN_FILES" != \[* ]]; then
+        echo "$TRAIN_FILES does not exist; $1" >&2
+        exit 2
+    fi
+    export N_PROC=${N_GPUS:-8}
+    exec bash "$PROJECT_ROOT/recipes/train_implicit_prm.sh" "$MODEL_PATH" "$TRAIN_FILES" \
+        data.max_length=4096 \
+        prm.beta=0.05 \
+        prm.reference_path="$PRM_REFERENCE" \
+        optim.lr=5e-7 \
+        batching.max_token_len_per_gpu="${TOKENS_PER_GPU:-8192}" \
+        trainer.epochs=1 \
+        trainer.logger="${LOGGER:-[console,tensorboard]}" \
+        "${@:2}"
+}
