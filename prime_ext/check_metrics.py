@@ -21,11 +21,12 @@ are those of :mod:`prime_ext.metric_conditions`. Status: 0 all hold; 1 at least 
 the standard error; 2 a condition cannot be read.
 
 Training runs check themselves when ``PRIME_EXT_CHECKS`` is set, as the recipes do: ``default``, which every healthy run
-meets (:func:`default_conditions`), and conditions, separated by semicolons.
+of that kind meets (:func:`default_conditions` for RL), and conditions, separated by semicolons.
 """
 
 import argparse
 import math
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prime_ext.metric_conditions import Condition, ConditionError, parse
-from prime_ext.metrics_file import metrics_path, read_metrics
+from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 
 if TYPE_CHECKING:
@@ -78,26 +79,32 @@ class RunChecks:
 
     Args:
         words: value of the environment variable.
-        config: of the run, resolved.
+        path: of the metrics file; None where the run writes none.
+        defaults: what ``default`` stands for.
+        checkpoints: folder that must hold a whole checkpoint, if ``default`` is asked for.
 
     Raises:
         ConditionError: a condition cannot be read, or the run writes no metrics file.
     """
 
-    def __init__(self, words: str, config: "DictConfig"):
-        trainer = config.trainer
-        path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
+    def __init__(self, words: str, path: Path | None, defaults: Sequence[str], checkpoints: Path | None = None):
         if path is None:
             raise ConditionError(f"{ENVIRONMENT}={words}: add `file` to trainer.logger, whose metrics are checked")
         # Absolute, because Hydra may change the folder of the process.
         self.path = path.resolve()
         texts = [word.strip() for word in words.split(";") if word.strip()]
+        asked = DEFAULT in texts
         own = [text for text in texts if text != DEFAULT]
-        defaults = default_conditions(config) if DEFAULT in texts else []
-        self.conditions = [parse(text) for text in [*defaults, *own]]
-        self.checkpoints = (
-            Path(trainer.default_local_dir).resolve() if DEFAULT in texts and trainer.save_freq > 0 else None
-        )
+        self.conditions = [parse(text) for text in [*(defaults if asked else []), *own]]
+        self.checkpoints = checkpoints.resolve() if asked and checkpoints is not None else None
+
+    @classmethod
+    def from_environment(
+        cls, path: Path | None, defaults: Sequence[str], checkpoints: Path | None = None
+    ) -> "RunChecks | None":
+        """As ``PRIME_EXT_CHECKS`` says; None when it is not set. Arguments and errors are those of the class."""
+        words = os.environ.get(ENVIRONMENT)
+        return cls(words, path, defaults, checkpoints) if words else None
 
     @property
     def number(self) -> int:
@@ -110,6 +117,10 @@ class RunChecks:
         words += ["--checkpoints", str(self.checkpoints)] if self.checkpoints else []
         print(f"prime_ext: python -m prime_ext.check_metrics {shlex.join(words)}", flush=True)
         return check(self.path, self.conditions, self.checkpoints)
+
+    def finish(self) -> None:
+        """Check, and say what came of it; ends the process with status 1 when something does not hold."""
+        report(self.run(), self.number)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prime_ext.check_metrics import ENVIRONMENT, RunChecks, report
+from prime_ext.check_metrics import RunChecks, default_conditions
 from prime_ext.compose_config import CONFIG_MODULE, compose_config
 from prime_ext.last_words import last_words
 from prime_ext.metric_conditions import ConditionError
@@ -88,16 +88,16 @@ def main() -> None:
         # With its own status.
         raise
     if checks is not None:
-        report(checks.run(), checks.number)
+        checks.finish()
 
 
 def _checks(config: "DictConfig") -> tuple[RunChecks | None, list[str]]:
     """What to check after the run, and one line if that cannot be done."""
-    words = os.environ.get(ENVIRONMENT)
-    if not words:
-        return None, []
+    trainer = config.trainer
+    path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
+    checkpoints = Path(trainer.default_local_dir) if trainer.save_freq > 0 else None
     try:
-        return RunChecks(words, config), []
+        return RunChecks.from_environment(path, default_conditions(config), checkpoints), []
     except ConditionError as error:
         return None, [str(error)]
 

@@ -15,10 +15,15 @@
 # What the training recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
 # Sourced with PROJECT_ROOT, PYTHON and OUTPUT_DIR set.
 
-# launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is set. The run checks its
-# metrics at the end: all steps are there, losses and gradient norms are finite, a checkpoint is whole. Its status is 1 if
-# one of these does not hold, or a condition of CHECKS, e.g. CHECKS='mean(critic/score/mean, last=20) > 0.3; last(prm/loss)
-# < 0.6' (python -m prime_ext.check_metrics --help). CHECKS=none checks nothing.
+# ask_for_checks: let the run check its metrics at the end: all steps are there, losses and gradient norms are finite, a
+# checkpoint is whole. Its status is 1 if one of these does not hold, or a condition of CHECKS, e.g.
+# CHECKS='mean(critic/score/mean, last=20) > 0.3; last(prm/loss) < 0.6' (python -m prime_ext.check_metrics --help).
+# CHECKS=none checks nothing.
+ask_for_checks() {
+    [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS="default;${CHECKS:-}"
+}
+
+# launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is set, and let it check itself.
 # With DRY_RUN=1 the configuration is composed and checked instead, and its memory, time and disk space are printed; nothing
 # is read but the sizes of the models, and no GPU is needed. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS
 # (prompt and response, for the hours). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
@@ -37,8 +42,8 @@ launch() {
         prepare_shrunk prepare "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"}
         [[ "$config" == *_cpu ]] || config=${config}_cpu
     fi
-    # Read by the trainer's process itself, so that signals and its exit status take no detour through a shell.
-    [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS="default;${CHECKS:-}"
+    # By the trainer's process itself, so that signals and its exit status take no detour through a shell.
+    ask_for_checks
     set -x
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"
 }

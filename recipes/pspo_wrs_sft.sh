@@ -30,7 +30,7 @@ set -euo pipefail
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES"
-    echo "                     SAVE_FREQ DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
+    echo "                     SAVE_FREQ CHECKS DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 2 ]]; then

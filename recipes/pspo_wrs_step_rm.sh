@@ -32,7 +32,7 @@ set -euo pipefail
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
     echo "Knobs (environment): OUTPUT_DIR FORMAT (pspo prm800k math_shepherd processbench chains) N_GPUS BATCH"
-    echo "                     EFFECTIVE_BATCH LR EPOCHS MAX_LENGTH DEVICE DTYPE DRY_RUN ROWS MEAN_TOKENS"
+    echo "                     EFFECTIVE_BATCH LR EPOCHS MAX_LENGTH DEVICE DTYPE CHECKS DRY_RUN ROWS MEAN_TOKENS"
     echo "                     DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi

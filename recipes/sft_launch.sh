@@ -23,6 +23,7 @@ source "$PROJECT_ROOT/recipes/launch.sh"
 # model only the sizes are read. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), ROWS (of the training data, where they
 # are not here), MEAN_TOKENS (of a row). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
 # With SHRINK=1 the same run makes two steps in one process on the CPU, with an untrained tiny model and generated rows.
+# The run checks its metrics at the end; CHECKS adds conditions, and CHECKS=none checks nothing (recipes/launch.sh).
 launch_supervised() {
     local config=$1 module=$2 processes=$N_GPUS
     shift 2
@@ -35,6 +36,7 @@ launch_supervised() {
         processes=1
         export VERL_USE_EXTERNAL_MODULES=prime_ext.plugin
     fi
+    ask_for_checks
     set -x
     # TORCHRUN holds several words.
     # shellcheck disable=SC2086
@@ -50,7 +52,7 @@ launch_sft() {
     dry_run || mkdir -p "$OUTPUT_DIR"
     export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl"
     ! shrink || prepare_shrunk supervised sft_trainer_engine "$OUTPUT_DIR/inputs"
-    launch_supervised sft_trainer_engine verl.trainer.sft_trainer \
+    launch_supervised sft_trainer_engine prime_ext.sft \
         data.train_files="$train" \
         data.val_files="${VAL_FILES:-null}" \
         data.train_batch_size="$BATCH" \

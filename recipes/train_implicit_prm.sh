@@ -35,6 +35,7 @@ source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON,"
+    echo "                     CHECKS (conditions on the metrics at the end, recipes/launch.sh),"
     echo "                     TORCHRUN (options of torchrun; default --standalone, for several nodes its rendezvous options)"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
@@ -74,6 +75,7 @@ if [[ -z "${N_PROC:-}" ]]; then
 fi
 
 "$PYTHON" -m prime_ext.prm.offline --check "${ARGUMENTS[@]}"
+ask_for_checks
 # TORCHRUN holds several words.
 # shellcheck disable=SC2086
 exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.prm.offline "${ARGUMENTS[@]}"

@@ -27,7 +27,8 @@ EVERY_STEP = [
     "trainer.save_freq=1",
     "trainer.test_freq=-1",
     "trainer.val_before_train=false",
-    "actor_rollout_ref.actor.optim.lr=1e-3",
+    # So small that the policy, and with it what passes the filter, stays as it is for all the drills.
+    "actor_rollout_ref.actor.optim.lr=1e-7",
 ]
 PRIME = [
     # An untrained PRM would be shut out by the gate.

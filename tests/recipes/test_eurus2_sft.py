@@ -28,8 +28,8 @@ CONVERSATIONS = (12_715, 15_086, 55_845, 29_831, 27_663, 24_480, 28_980, 35_163)
 def config_of(tmp_path, *words, **knobs):
     """The configuration that the script starts verl's trainer with, and the words before it."""
     (call,) = calls_of(tmp_path, SCRIPT.name, *words, **knobs)
-    overrides, _ = overrides_of(call, "verl.trainer.sft_trainer")
-    return compose_config(SFT_CONFIG, overrides), call[: call.index("verl.trainer.sft_trainer")]
+    overrides, _ = overrides_of(call, "prime_ext.sft")
+    return compose_config(SFT_CONFIG, overrides), call[: call.index("prime_ext.sft")]
 
 
 def test_the_settings_are_those_of_the_paper(tmp_path):

@@ -77,7 +77,7 @@ def test_a_recipe_is_what_the_paper_and_its_code_say(started, step_rm, recipe):
         config = checked(started(script, "policy", step_rm, "train.parquet", "val.parquet", **knobs)[0])
     elif script == "pspo_wrs_sft.sh":
         (call,) = started(script, *recipe["words"], **knobs)
-        config = compose_config(SFT_CONFIG, overrides_of(call, "verl.trainer.sft_trainer")[0])
+        config = compose_config(SFT_CONFIG, overrides_of(call, "prime_ext.sft")[0])
     else:
         (call,) = started(script, *recipe["words"], **knobs)
         config = compose_config("step_rm", overrides_of(call, "prime_ext.step_rm.train")[0])

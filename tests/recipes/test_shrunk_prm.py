@@ -36,6 +36,7 @@ pytestmark = pytest.mark.slow
 )
 def test_an_offline_recipe_makes_two_steps_on_the_cpu(tmp_path, script, words, loss):
     folder = run_shrunk(tmp_path, script, *words, timeout=1800)
+    assert "all 4 conditions hold" in (tmp_path / "log.txt").read_text(errors="replace")
     metrics = read_metrics(folder / "metrics.jsonl")
     for step in (1, 2):
         assert math.isfinite(metrics[step]["train/loss"]) and math.isfinite(metrics[step]["train/grad_norm"])

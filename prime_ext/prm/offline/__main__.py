@@ -17,7 +17,8 @@
 
 Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks configuration and data,
 and stops before a model is loaded. Exits with 2 and one line when something cannot work, and with 130 when interrupted;
-the same command goes on from the last checkpoint.
+the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS`` set (:mod:`prime_ext.check_metrics`) a run
+that has ended checks its metrics, and exits with 1 if they are not as they should be.
 """
 
 import os
@@ -27,7 +28,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prime_ext.check_metrics import RunChecks
 from prime_ext.compose_config import compose_config
+from prime_ext.metric_conditions import ConditionError
 from prime_ext.prm.offline.data import BadData, LabelledData, is_held_out, is_mixed, read_data
 from prime_ext.prm.offline.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.prm.offline.text import TextError
@@ -35,6 +38,8 @@ from prime_ext.settings import SettingsError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+METRICS_FILE = "metrics.jsonl"
 
 
 def device_of(overrides: list[str]) -> str:
@@ -117,6 +122,12 @@ def describe(train: LabelledData, validation: LabelledData) -> str:
     )
 
 
+def default_conditions(settings: OfflineSettings) -> list[str]:
+    """What every healthy run meets: all its epochs, logged without a gap, and finite numbers."""
+    ends = f"last(train/epoch) >= {settings.trainer.epochs}"
+    return [ends, "complete(step)", "finite(train/loss)", "finite(train/grad_norm)"]
+
+
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
     """Train, validate, save."""
     import torch.distributed as dist
@@ -145,7 +156,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             if count:
                 say(f"{name}: {count} {what}, longer than data.max_length={settings.data.max_length}")
     tracking = _tracking(config, settings) if main_rank and settings.trainer.logger else None
-    log = MetricsLog(trainer.folder / "metrics.jsonl", tracking, main_rank)
+    log = MetricsLog(trainer.folder / METRICS_FILE, tracking, main_rank)
     steps = trainer.fit(checkpoints, log)
     weights = trainer.weights()
     if main_rank:
@@ -224,19 +235,25 @@ def main(arguments: list[str] | None = None) -> int:
             print(describe(*load(settings)))
             return 0
         _single_rank()
+        checks = None
+        if os.environ["RANK"] == "0":
+            path = Path(settings.trainer.output_dir) / METRICS_FILE
+            checks = RunChecks.from_environment(path, default_conditions(settings))
         from prime_ext.prm.offline.checkpoints import CheckpointError
 
         try:
             train(config, settings)
         except CheckpointError as error:
             raise SettingsError(str(error)) from error
-    except (SettingsError, BadData, TextError) as error:
+    except (SettingsError, BadData, TextError, ConditionError) as error:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"prime_ext: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
+    if checks is not None:
+        checks.finish()
     return 0
 
 

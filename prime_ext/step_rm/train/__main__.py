@@ -17,17 +17,22 @@
         trainer.output_dir=outputs/step_rm
 
 Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something cannot work, and with 130
-when interrupted; the same command goes on from the last checkpoint.
+when interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS`` set
+(:mod:`prime_ext.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
+should be.
 """
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
+from prime_ext.check_metrics import RunChecks
 from prime_ext.compose_config import compose_config
+from prime_ext.metric_conditions import ConditionError
 from prime_ext.settings_checks import SettingsError
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.train.settings import StepRMSettings
+from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
 
 
 def compose(overrides: list[str]) -> StepRMSettings:
@@ -44,6 +49,13 @@ def compose(overrides: list[str]) -> StepRMSettings:
         raise SettingsError(f"{missing[0]} is missing; give {missing[0]}=...")
     values: Any = OmegaConf.to_container(config)
     return StepRMSettings.from_mapping(values)
+
+
+def default_conditions(settings: StepRMSettings) -> list[str]:
+    """What every healthy run meets: its last epoch, unless it may stop early, and finite numbers."""
+    epochs = settings.optim.epochs
+    ends = [] if settings.trainer.patience else [f"last(epoch) > {max(0, epochs - 1):g}"]
+    return [*ends, "finite(train_loss)", "finite(eval_loss)"]
 
 
 def summary(results: dict[str, Any], output_dir: str) -> str:
@@ -65,20 +77,27 @@ def main(arguments: list[str] | None = None) -> int:
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0
+    first = int(os.environ.get("RANK", "0")) == 0
+    checks = None
     try:
         settings = compose(words)
+        if first:
+            path = Path(settings.trainer.output_dir).expanduser() / METRICS_FILE
+            checks = RunChecks.from_environment(path, default_conditions(settings))
         from prime_ext.step_rm.train.run import train
 
         results = train(settings)
-    except (SettingsError, StepRMError) as error:
-        if int(os.environ.get("RANK", "0")) == 0:
+    except (SettingsError, StepRMError, ConditionError) as error:
+        if first:
             print(f"prime_ext: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
-    if int(os.environ.get("RANK", "0")) == 0:
+    if first:
         print(summary(results, settings.trainer.output_dir))
+    if checks is not None:
+        checks.finish()
     return 0
 
 

@@ -34,7 +34,7 @@ from prime_ext.step_rm.train.card import model_card
 from prime_ext.step_rm.train.data import Collator, StepDataset, class_weights, load_splits
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.model import load_model
-from prime_ext.step_rm.train.settings import StepRMSettings
+from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
 
 FINGERPRINT = "run.json"
 
@@ -154,7 +154,7 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     pad = check_fit(model, tokenizer, pair_format.max_length, settings.model.path)
     model.config.pad_token_id = pad
     checkpoint = check_run(folder, settings, splits)
-    callbacks: list[TrainerCallback] = [MetricsFile(folder / "metrics.jsonl")]
+    callbacks: list[TrainerCallback] = [MetricsFile(folder / METRICS_FILE)]
     if settings.trainer.patience:
         callbacks.append(EarlyStoppingCallback(settings.trainer.patience))
     trainer = Trainer(

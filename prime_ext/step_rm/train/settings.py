@@ -23,6 +23,7 @@ from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.pairs import PairFormat
 
 METRICS = ("macro_f1", "accuracy", "nll")
+METRICS_FILE = "metrics.jsonl"
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("float32", "bfloat16")
 CLASS_WEIGHTS = ("none", "balanced")
