@@ -21,13 +21,9 @@ from dataclasses import dataclass
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.cost import BACKENDS, CPU_BACKENDS
-from prime_ext.preflight_async import prompts_per_update, rollout_ranks
+from prime_ext.preflight_async import prompts_per_update
 from prime_ext.ray_cluster import address_of
-
-# What verl 0.9.1 reserves: CPUs per worker process (ResourcePoolManager) and for TransferQueue's controller.
-CPUS_PER_RANK = 3
-CPUS_PER_ROLLOUT_RANK = 2
-CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+from prime_ext.ray_reservations import check_own_cpus, reservation
 
 MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
@@ -162,18 +158,8 @@ def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str
     if address_of(config) is not None:
         # What a running cluster has is no part of the configuration.
         return
-    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    rollouts = rollout_ranks(config)
-    needed = CPUS_PER_RANK * ranks + CPUS_PER_ROLLOUT_RANK * rollouts + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
-    cpus = config.ray_kwargs.ray_init.num_cpus
-    cpus = os.cpu_count() if cpus is None else cpus
-    if cpus < needed:
-        yield (
-            f"ray_kwargs.ray_init.num_cpus={cpus}: verl reserves {needed} logical CPUs ({CPUS_PER_RANK} for each of "
-            f"{ranks} ranks, {f'{CPUS_PER_ROLLOUT_RANK} for each of {rollouts} rollout ranks, ' if rollouts else ''}"
-            f"{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units} for TransferQueue), Ray would wait forever"
-        )
+    yield from check_own_cpus(config)
+    ranks, rollouts = reservation(config).ranks, reservation(config).rollouts
     gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
     if gpus < ranks + rollouts:
         each = "one per rank and rollout rank" if rollouts else "one per rank"

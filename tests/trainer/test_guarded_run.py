@@ -20,6 +20,7 @@ import pytest
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 
+from prime_ext.ray_reservations import ClusterTooSmall
 from prime_ext.trainer import guarded_run, worker_watch
 from prime_ext.trainer.checkpoint import CheckpointDamaged, complete_steps
 from prime_ext.trainer.guarded_run import GuardedRunMixin
@@ -68,12 +69,20 @@ class Trainer(GuardedRunMixin, Verl):
         (folder / "more").write_text("more")
 
 
+def asked(config, resources):
+    """In place of what Ray is asked for; tests/trainer/test_ray_reservations.py has that."""
+    if resources["CPU"] < config.get("wants", 0):
+        raise ClusterTooSmall("too small")
+
+
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     monkeypatch.setattr(guarded_run.RunLock, "acquire", lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0))
+    monkeypatch.setattr(guarded_run.ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(guarded_run, "require_cpus", asked)
     made = []
 
-    def make(**changes):
+    def make(wants=0, **changes):
         trainer = {
             "default_local_dir": str(tmp_path),
             "resume_mode": "auto",
@@ -81,7 +90,11 @@ def make(tmp_path, monkeypatch):
             "max_critic_ckpt_to_keep": None,
             **changes,
         }
-        config = {"trainer": trainer, "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}}}
+        config = {
+            "wants": wants,
+            "trainer": trainer,
+            "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}},
+        }
         trainer = Trainer(OmegaConf.create(config))
         trainer.init()
         made.append(trainer)
@@ -96,6 +109,12 @@ def make(tmp_path, monkeypatch):
 def save(trainer, step):
     trainer.global_steps = step
     trainer._save_checkpoint()
+
+
+def test_a_run_that_ray_cannot_place_ends_before_it_takes_the_folder(make):
+    with pytest.raises(ClusterTooSmall):
+        make(wants=5)
+    make(wants=4)
 
 
 def test_two_trainers_never_have_one_folder(make):

@@ -1,0 +1,68 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Logical CPUs: what verl reserves, on this machine and in a cluster."""
+
+import os
+
+import pytest
+
+from prime_ext import train
+from prime_ext.compose_config import compose_config
+from prime_ext.ray_reservations import ClusterTooSmall, check_own_cpus, require_cpus, reservation
+
+SEPARATE = [
+    "actor_rollout_ref.hybrid_engine=false",
+    "actor_rollout_ref.rollout.nnodes=2",
+    "actor_rollout_ref.rollout.n_gpus_per_node=4",
+    "trainer.v1.trainer_mode=prime_separate_async",
+]
+NODE = ["trainer.n_gpus_per_node=8", "transfer_queue.backend.SimpleStorage.num_data_storage_units=8"]
+
+
+def composed(*words):
+    return compose_config("prime_trainer", words)
+
+
+def test_what_a_node_and_servers_of_their_own_take():
+    assert reservation(composed(*NODE)).cpus == 3 * 8 + 1 + 8
+    assert reservation(composed(*NODE, "trainer.nnodes=2")).cpus == 3 * 16 + 1 + 8
+    separate = reservation(composed(*NODE, *SEPARATE))
+    assert separate.cpus == 3 * 8 + 2 * 8 + 1 + 8 and "2 for each of 8 rollout ranks" in str(separate)
+
+
+def test_a_machine_with_too_few_is_told_before_ray_starts(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    (problem,) = check_own_cpus(composed(*NODE))
+    assert "num_cpus=32: verl reserves 33 logical CPUs (3 for each of 8 ranks, 1 + 8 for" in problem
+    monkeypatch.setattr(os, "cpu_count", lambda: 33)
+    assert list(check_own_cpus(composed(*NODE))) == []
+    assert len(list(check_own_cpus(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1
+
+
+def test_a_running_cluster_is_judged_by_what_it_has(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    config = composed(*NODE, "+ray_kwargs.ray_init.address=auto")
+    assert list(check_own_cpus(config)) == []
+    require_cpus(config, {"CPU": 33.0, "GPU": 8.0})
+    for resources in ({"CPU": 32.0}, {}):
+        with pytest.raises(ClusterTooSmall, match=r"logical CPUs, and verl reserves 33 .* --num-cpus$"):
+            require_cpus(config, resources)
+
+
+def test_a_run_on_accelerators_is_checked_when_it_starts(monkeypatch):
+    for name in ("check_config", "check_files"):
+        monkeypatch.setattr(f"prime_ext.preflight.{name}", lambda config: [])
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    problems = train.preflight("prime_trainer", NODE)[1]
+    assert len(problems) == 1 and "Ray would wait forever" in problems[0]
