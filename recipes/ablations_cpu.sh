@@ -21,10 +21,12 @@
 # Knobs (environment): SEEDS (default "0 1 2"), OUT (working folder), PYTHON
 set -euo pipefail
 
-case "${1:-}" in
-    -h | --help) sed -n '/^# Ablations of/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-; exit 0 ;;
-esac
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$ROOT/recipes/usage.sh"
+case "${1:-}" in
+    -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
+esac
 cd "$ROOT"
 [[ $# -gt 0 ]] || set -- choices long_chains
 if [[ -z "${PYTHON:-}" ]]; then

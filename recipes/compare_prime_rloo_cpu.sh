@@ -22,10 +22,12 @@
 # Knobs (environment): OUT SEEDS STEPS EVERY TEST_SIZE, and those of recipes/quickstart/train.sh
 set -euo pipefail
 
-case "${1:-}" in
-    -h | --help) sed -n '/^# PRIME against/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-; exit 0 ;;
-esac
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$ROOT/recipes/usage.sh"
+case "${1:-}" in
+    -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
+esac
 cd "$ROOT"
 OUT=${OUT:-$ROOT/outputs/compare_prime_rloo}
 SEEDS=${SEEDS:-"0 1 2"}

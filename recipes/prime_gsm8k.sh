@@ -29,7 +29,7 @@ if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE"
     echo "                     POLICY_LR PRM_LR BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ"
-    echo "                     TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) DRY_RUN SHRINK PYTHON"
+    echo "                     TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) CHECKS DRY_RUN SHRINK PYTHON"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 MODEL_PATH=$1

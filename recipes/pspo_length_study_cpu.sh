@@ -23,11 +23,13 @@
 #   OUT (working folder), PYTHON
 set -euo pipefail
 
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$ROOT/recipes/usage.sh"
 case "${1:-}" in
-    -h | --help) sed -n '/^# The reward-length study/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-; exit 0 ;;
+    -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
     ?*) echo "pspo_length_study_cpu.sh takes no arguments, got: $1 (see --help)" >&2; exit 2 ;;
 esac
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
 if [[ -z "${PYTHON:-}" ]]; then
     bash recipes/make_environment.sh

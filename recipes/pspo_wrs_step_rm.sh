@@ -29,8 +29,11 @@
 # recipes/pspo_quickstart_cpu.sh with a small encoder.
 set -euo pipefail
 
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    sed -n '/^# PSPO-WRS on GPUs/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): OUTPUT_DIR FORMAT (pspo prm800k math_shepherd processbench chains) N_GPUS BATCH"
     echo "                     EFFECTIVE_BATCH LR EPOCHS MAX_LENGTH DEVICE DTYPE CHECKS DRY_RUN ROWS MEAN_TOKENS"
     echo "                     DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
@@ -43,7 +46,6 @@ fi
 MODEL=$1
 STEPS=$2
 shift 2
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/step_rm}
 FORMAT=${FORMAT:-pspo}

@@ -31,12 +31,14 @@
 # NEVER RUN ON SEVERAL MACHINES; docs/multi_node.md says what has been tried.
 set -euo pipefail
 
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    sed -n '/^# A Ray cluster of/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-
+    usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): NNODES NODE_IP PORT NUM_GPUS NUM_CPUS RAY_TEMP_DIR STATE_DIR WAIT RAY PYTHON DRY_RUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PYTHON=${PYTHON:-$(command -v python3)}
 RAY=${RAY:-$(dirname "$PYTHON")/ray}
 # Address under which the other nodes reach this one; empty: what Ray finds.

@@ -37,7 +37,8 @@ source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): VARIANT MODEL_PATH PRM_PATH PRM_REFERENCE TRAIN_FILES VAL_FILES OUTPUT_DIR N_GPUS NNODES"
-    echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER DRY_RUN SHRINK PYTHON"
+    echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER CHECKS"
+    echo "                     DRY_RUN SHRINK SHRINK_STEPS PYTHON"
     exit 0
 fi
 # shellcheck source=recipes/launch.sh

@@ -21,11 +21,13 @@
 # Started again, it resumes from the last checkpoint of RUN_DIR.
 set -euo pipefail
 
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$ROOT/recipes/usage.sh"
 if [[ $# -lt 4 ]]; then
-    sed -n '/^# The training run/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3- >&2
+    usage "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 RUN_DIR=$1 DATA_DIR=$2 MODEL=$3 STEP_RM=$4
 shift 4
 PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
