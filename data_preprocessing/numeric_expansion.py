@@ -18,8 +18,9 @@
 
 Input are rows of ``data_preprocessing.numeric_reasoning``. The teacher sees one worked example and the prompt of the
 row; a chain stays if it has the form that the prompt asks for and names the gold option. Otherwise the teacher is asked
-again, up to --tries times per chain, each with a seed of its own. ``recipes/pspo_wrs_sft.sh`` trains on the output.
-Interrupted or killed, the same command goes on and asks nothing twice.
+again, up to --tries times per chain, each with a seed of its own. The output is what
+``recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh`` trains on. Interrupted or killed, the same command goes on and asks nothing
+twice.
 
 Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
 """

@@ -29,7 +29,8 @@ ask_for_checks() {
 # (prompt and response, for the hours). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
 # With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated rows and a coin for a
 # verifier: filter, PRM or step reward model, checkpoints and validation are all there, and nothing is learned. With
-# RAY_ADDRESS it runs on the NNODES nodes of that cluster, one rank on each.
+# RAY_ADDRESS it runs on the NNODES nodes of that cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or goes on from
+# the two that are there.
 launch() {
     local config=$1
     shift
@@ -39,7 +40,8 @@ launch() {
             --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
     fi
     if shrink; then
-        prepare_shrunk prepare "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"}
+        prepare_shrunk prepare "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
+            ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"}
         [[ "$config" == *_cpu ]] || config=${config}_cpu
     fi
     # By the trainer's process itself, so that signals and its exit status take no detour through a shell.

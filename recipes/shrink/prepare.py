@@ -40,6 +40,7 @@ from recipes.shrink.verifier import DATA_SOURCE
 FAMILIES = ("prime", "pspo")
 ROWS = {"train": 64, "val": 4}
 WIDTH = 32
+STEPS = 2
 
 
 def write_model(folder: Path) -> None:
@@ -92,13 +93,14 @@ def prepare(family: str, folder: Path) -> None:
         write_step_rm(folder / "step_rm")
 
 
-def overrides(family: str, folder: Path, nodes: int | None = None) -> list[str]:
+def overrides(family: str, folder: Path, nodes: int | None = None, steps: int = STEPS) -> list[str]:
     """What comes after the overrides of a recipe.
 
     Args:
         family: of the recipe.
         folder: where :func:`prepare` wrote.
         nodes: number of nodes of a Ray cluster that is running; None: the run starts Ray itself, on this machine.
+        steps: of the run; after every second one it saves and validates.
     """
     model = folder / "model"
     common = [
@@ -124,13 +126,13 @@ def overrides(family: str, folder: Path, nodes: int | None = None) -> list[str]:
         f"trainer.nnodes={nodes or 1}",
         *(["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []),
         "trainer.total_epochs=50",
-        "trainer.total_training_steps=2",
+        f"trainer.total_training_steps={steps}",
         "trainer.save_freq=2",
         "trainer.test_freq=2",
     ]
     if family == "pspo":
-        steps = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]']
-        return [*common, *steps, f"step_scorer.model_path={folder}/step_rm"]
+        cuts = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]']
+        return [*common, *cuts, f"step_scorer.model_path={folder}/step_rm"]
     engine = ["prm.engine.param_offload=false", "prm.engine.optimizer_offload=false"]
     return [*common, *engine, f"prm.model.path={model}", f"prm.reference_path={model}"]
 
@@ -140,10 +142,11 @@ def main() -> None:
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the run (default: %(default)s)")
     options = parser.parse_args()
     folder = options.folder.resolve()
     prepare(options.family, folder)
-    print("\n".join(overrides(options.family, folder, options.nodes)))
+    print("\n".join(overrides(options.family, folder, options.nodes, options.steps)))
 
 
 if __name__ == "__main__":

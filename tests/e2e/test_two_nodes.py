@@ -15,6 +15,7 @@
 
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -92,13 +93,18 @@ def cluster(tmp_path_factory):
         shutil.rmtree(ray_folder, ignore_errors=True)
 
 
+def run_recipe(cluster, folder, steps):
+    """What the shrunk recipe printed."""
+    recipe = str(RECIPES / "prime" / "run_eurus2-7b_fsdp.sh")
+    knobs = {"NNODES": "2", "SHRINK": "1", "SHRINK_STEPS": str(steps), "OUTPUT_DIR": str(folder)}
+    return cluster_command(cluster[0], 0, "run", recipe, **knobs)
+
+
 @pytest.fixture(scope="module")
 def run(cluster, tmp_path_factory):
     """Folder of the shrunk recipe's run."""
     folder = tmp_path_factory.mktemp("run")
-    recipe = str(RECIPES / "prime" / "run_eurus2-7b_fsdp.sh")
-    said = cluster_command(cluster[0], 0, "run", recipe, NNODES="2", SHRINK="1", OUTPUT_DIR=str(folder))
-    (folder / "log.txt").write_text(said)
+    (folder / "log.txt").write_text(run_recipe(cluster, folder, 2))
     return folder
 
 
@@ -127,3 +133,11 @@ def test_a_checkpoint_has_the_shards_of_both(run, part):
     for rank in (0, 1):
         for kind in ("model", "optim"):
             assert (checkpoints / "global_step_2" / part / f"{kind}_world_size_2_rank_{rank}.pt").stat().st_size > 0
+
+
+def test_the_same_command_goes_on_from_it_on_both(run, cluster):
+    said = run_recipe(cluster, run, 4)
+    assert re.search(r"Resuming from \S+/global_step_2\b", said) and "conditions hold" in said
+    metrics = read_metrics(run / "shrunk" / "metrics.jsonl")
+    assert sorted(step for step in metrics if "prm/loss" in metrics[step]) == [1, 2, 3, 4]
+    assert complete_steps(run / "shrunk" / "checkpoints") == [2, 4]

@@ -263,9 +263,13 @@ def started(machine, script, *words, **knobs):
 
 
 def test_nnodes_reaches_recipes_that_do_not_know_it(machine):
-    _, words = started(machine, "pspo_wrs_ppo.sh", "policy", "step_rm", "a.parquet", "b.parquet", NNODES="3")
+    _, words = started(
+        machine, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "policy", "step_rm", "a.parquet", "b.parquet", NNODES="3"
+    )
     assert "trainer.nnodes=3" in words
-    _, words = started(machine, "pspo_wrs_ppo.sh", "policy", "step_rm", "a.parquet", "b.parquet", "trainer.nnodes=4")
+    _, words = started(
+        machine, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "policy", "step_rm", "a.parquet", "b.parquet", "trainer.nnodes=4"
+    )
     assert "trainer.nnodes=4" in words and "trainer.nnodes=3" not in words[words.index("trainer.nnodes=4") :]
 
 

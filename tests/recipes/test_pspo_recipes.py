@@ -33,7 +33,9 @@ from recipes.pspo_wrs.prepare import STEP_RM_SETTINGS
 from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH
 
 PAPER = yaml.safe_load((RECIPES / "pspo_wrs" / "paper.yaml").read_text())
-PPO = "pspo_wrs_ppo.sh"
+FOLDER = RECIPES / "pspo_wrs"
+SCRIPTS = sorted(path.name for path in FOLDER.glob("run_*.sh"))
+PPO, SFT, STEP_RM = "run_abel-7b_ppo_fsdp.sh", "run_abel-7b_sft_fsdp.sh", "run_bert-large_step-rm_ddp.sh"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def started(tmp_path):
     """Runs a script with an interpreter that only writes down its arguments; returns them, call by call."""
 
     def run(script, *words, **knobs):
-        return calls_of(tmp_path, script, *words, **knobs)
+        return calls_of(tmp_path, f"pspo_wrs/{script}", *words, **knobs)
 
     return run
 
@@ -75,7 +77,7 @@ def test_a_recipe_is_what_the_paper_and_its_code_say(started, step_rm, recipe):
     wanted = wanted_of(PAPER, recipe)
     if script == PPO:
         config = checked(started(script, "policy", step_rm, "train.parquet", "val.parquet", **knobs)[0])
-    elif script == "pspo_wrs_sft.sh":
+    elif script == SFT:
         (call,) = started(script, *recipe["words"], **knobs)
         config = compose_config(SFT_CONFIG, overrides_of(call, "prime_ext.sft")[0])
     else:
@@ -88,13 +90,13 @@ def test_every_variant_and_every_script_is_in_the_table():
     named = {
         recipe.get("knobs", {}).get("VARIANT", "weibull") for recipe in PAPER["recipes"] if recipe["script"] == PPO
     }
-    assert variants_of(PPO) == named
-    assert {path.name for path in RECIPES.glob("pspo_wrs_*.sh")} == {recipe["script"] for recipe in PAPER["recipes"]}
+    assert variants_of(f"pspo_wrs/{PPO}") == named
+    assert set(SCRIPTS) == {recipe["script"] for recipe in PAPER["recipes"]}
 
 
 def test_the_help_names_every_variant():
-    done = subprocess.run(["bash", str(RECIPES / PPO), "--help"], capture_output=True, text=True, check=True)
-    assert all(variant in done.stdout for variant in variants_of(PPO))
+    done = subprocess.run(["bash", str(FOLDER / PPO), "--help"], capture_output=True, text=True, check=True)
+    assert all(variant in done.stdout for variant in variants_of(f"pspo_wrs/{PPO}"))
 
 
 def test_a_dry_run_plans_without_data_or_models(started, capsys):
@@ -107,7 +109,7 @@ def test_a_dry_run_plans_without_data_or_models(started, capsys):
 
 
 def test_an_unknown_variant_is_one_line(tmp_path):
-    command = ["env", "VARIANT=weibul", f"OUTPUT_DIR={tmp_path / 'out'}", "bash", str(RECIPES / PPO), *"abcd"]
+    command = ["env", "VARIANT=weibul", f"OUTPUT_DIR={tmp_path / 'out'}", "bash", str(FOLDER / PPO), *"abcd"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "VARIANT=weibul is unknown" in done.stderr and not (tmp_path / "out").exists()
 
@@ -118,7 +120,7 @@ def test_an_unknown_variant_is_one_line(tmp_path):
 def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
     words = ("policy", step_rm, "train.parquet", "val.parquet")
     for rank, knobs in ((0, {}), (16, {"LORA": "16"})):
-        config = checked(started("pspo_wrs_ppo.sh", *words, **knobs)[0])
+        config = checked(started(PPO, *words, **knobs)[0])
         policy, critic = config.actor_rollout_ref.model, config.critic.model
         assert policy.lora_rank == rank and critic.lora_rank == 0
         assert not rank or policy.lora_alpha == 32
@@ -136,14 +138,14 @@ def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
     ids=["grpo", "rloo", "chain", "server", "scorer_on_gpu"],
 )
 def test_variants_of_the_ppo_recipe_are_configurations_that_work(started, step_rm, overrides, knobs):
-    checked(started("pspo_wrs_ppo.sh", "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0])
+    checked(started(PPO, "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0])
 
 
 # ---- step reward model ----
 
 
 def test_the_step_rm_recipe_converts_the_labels_first(started, tmp_path):
-    convert, train = started("pspo_wrs_step_rm.sh", "bert", "labels.jsonl")
+    convert, train = started(STEP_RM, "bert", "labels.jsonl")
     steps = str(tmp_path / "out" / "steps.parquet")
     assert convert == ["-m", "prime_ext.step_rm.convert", "--pspo", "labels.jsonl", "--output", steps]
     settings = compose_step_rm(overrides_of(train, "prime_ext.step_rm.train")[0])
@@ -154,25 +156,28 @@ def test_the_step_rm_recipe_converts_the_labels_first(started, tmp_path):
 
 
 def test_the_step_rm_recipe_takes_converted_steps_and_other_formats(started):
-    (train,) = started("pspo_wrs_step_rm.sh", "bert", "steps.parquet", N_GPUS="8", EFFECTIVE_BATCH="512")
+    (train,) = started(STEP_RM, "bert", "steps.parquet", N_GPUS="8", EFFECTIVE_BATCH="512")
     settings = compose_step_rm(overrides_of(train, "prime_ext.step_rm.train")[0])
     assert settings.data.paths == ["steps.parquet"] and settings.optim.accumulation == 2
-    convert, _ = started("pspo_wrs_step_rm.sh", "bert", "shepherd.jsonl", FORMAT="math_shepherd")
+    convert, _ = started(STEP_RM, "bert", "shepherd.jsonl", FORMAT="math_shepherd")
     assert convert[2] == "--math-shepherd"
 
 
 # ---- help ----
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in RECIPES.glob("pspo_*.sh")))
+CPU_RECIPES = sorted(path.name for path in RECIPES.glob("pspo_*.sh"))
+
+
+@pytest.mark.parametrize("script", [*CPU_RECIPES, *(f"pspo_wrs/{name}" for name in SCRIPTS)])
 def test_every_recipe_explains_itself(script):
     done = subprocess.run(["bash", str(RECIPES / script), "--help"], capture_output=True, text=True, check=True)
     assert f"recipes/{script}" in done.stdout
 
 
-@pytest.mark.parametrize("script", ["pspo_wrs_ppo.sh", "pspo_wrs_sft.sh", "pspo_wrs_step_rm.sh"])
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_gpu_recipe_without_arguments_is_refused_and_says_that_it_was_never_run(script):
-    done = subprocess.run(["bash", str(RECIPES / script)], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", str(FOLDER / script)], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "NEVER RUN ON A GPU" in done.stdout
 
 
@@ -185,7 +190,7 @@ def test_every_shape_of_the_study_is_a_configuration_that_works(started, step_rm
     words = length_study.arguments(run, tmp_path)
     assert words[3] == str(tmp_path / "step_rm_lenient" / "model")
     words[3] = str(step_rm)
-    (call,) = started("pspo_wrs/train_cpu.sh", *words, SEED="3", **length_study.KNOBS)
+    (call,) = started("train_cpu.sh", *words, SEED="3", **length_study.KNOBS)
     config = checked(call)
     assert config.pspo.shaping.name == shape
     expected = {"gaussian": (0.2, 1.0), "released": (1.0, 2.0)}.get(shape, (1.0, 1.0))

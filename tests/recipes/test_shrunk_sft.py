@@ -26,7 +26,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("script", "words"),
-    [("pspo_wrs_sft.sh", ["no/model", "no.parquet"]), ("eurus2_7b_sft.sh", ["no.parquet"])],
+    [
+        ("pspo_wrs/run_abel-7b_sft_fsdp.sh", ["no/model", "no.parquet"]),
+        ("prime/run_eurus2-7b_sft_fsdp.sh", ["no.parquet"]),
+    ],
 )
 def test_verls_sft_trainer_makes_two_steps_on_the_cpu(tmp_path, script, words):
     folder = run_shrunk(tmp_path, script, *words)
@@ -41,7 +44,7 @@ def test_verls_sft_trainer_makes_two_steps_on_the_cpu(tmp_path, script, words):
 
 
 def test_the_step_reward_model_is_trained_and_written_on_the_cpu(tmp_path):
-    folder = run_shrunk(tmp_path, "pspo_wrs_step_rm.sh", "no/model", "no.jsonl")
+    folder = run_shrunk(tmp_path, "pspo_wrs/run_bert-large_step-rm_ddp.sh", "no/model", "no.jsonl")
     assert "all 3 conditions hold" in (tmp_path / "log.txt").read_text(errors="replace")
     results = json.loads((folder / "results.json").read_text())
     assert results["steps"] == 2 and 0 <= results["validation"]["accuracy"] <= 1

@@ -19,9 +19,9 @@ from recipe_calls import calls_of
 from prime_ext.cost import supervised
 
 SCRIPTS = {
-    "pspo_wrs_step_rm.sh": (["google-bert/bert-large-uncased", "labels.jsonl"], "335,144,963"),
-    "pspo_wrs_sft.sh": (["GAIR/Abel-7B-002", "sft.parquet"], "6,738,423,808"),
-    "eurus2_7b_sft.sh": (["sft.parquet"], "7,615,616,512"),
+    "pspo_wrs/run_bert-large_step-rm_ddp.sh": (["google-bert/bert-large-uncased", "labels.jsonl"], "335,144,963"),
+    "pspo_wrs/run_abel-7b_sft_fsdp.sh": (["GAIR/Abel-7B-002", "sft.parquet"], "6,738,423,808"),
+    "prime/run_eurus2-7b_sft_fsdp.sh": (["sft.parquet"], "7,615,616,512"),
 }
 
 
@@ -44,14 +44,14 @@ def test_a_dry_run_plans_without_data_or_models(tmp_path, capsys, script):
 
 
 def test_the_papers_data_give_the_number_of_updates_that_the_script_names(tmp_path, capsys):
-    call = planned(tmp_path, "eurus2_7b_sft.sh", "sft.parquet", ROWS="229763", MEAN_TOKENS="1391")
+    call = planned(tmp_path, "prime/run_eurus2-7b_sft_fsdp.sh", "sft.parquet", ROWS="229763", MEAN_TOKENS="1391")
     assert supervised.main(call) == 0
     out = capsys.readouterr().out
     assert "h for 7,179 steps" in out and "133,536 tokens" in out
 
 
 def test_a_dry_run_says_what_would_not_start(tmp_path, capsys):
-    assert supervised.main(planned(tmp_path, "eurus2_7b_sft.sh", "sft.parquet", BATCH="100")) == 1
+    assert supervised.main(planned(tmp_path, "prime/run_eurus2-7b_sft_fsdp.sh", "sft.parquet", BATCH="100")) == 1
     assert "data.train_batch_size=100 is no multiple of the 8" in capsys.readouterr().err
-    assert supervised.main(planned(tmp_path, "pspo_wrs_sft.sh", "m", "d", "+data.colour=red")) == 1
+    assert supervised.main(planned(tmp_path, "pspo_wrs/run_abel-7b_sft_fsdp.sh", "m", "d", "+data.colour=red")) == 1
     assert "unknown key data.colour" in capsys.readouterr().err

@@ -14,9 +14,9 @@
 # limitations under the License.
 # PSPO-WRS on GPUs, 1 of 3: the step reward model, with the settings of the released code (arXiv 2411.11681).
 #
-#   bash recipes/pspo_wrs_step_rm.sh MODEL STEPS [overrides of prime_ext/config/step_rm.yaml ...]
-#   bash recipes/pspo_wrs_step_rm.sh google-bert/bert-large-uncased train_steps.jsonl
-#   FORMAT=prm800k bash recipes/pspo_wrs_step_rm.sh google-bert/bert-large-uncased phase2_train.jsonl
+#   bash recipes/pspo_wrs/run_bert-large_step-rm_ddp.sh MODEL STEPS [overrides of prime_ext/config/step_rm.yaml ...]
+#   bash recipes/pspo_wrs/run_bert-large_step-rm_ddp.sh google-bert/bert-large-uncased train_steps.jsonl
+#   FORMAT=prm800k bash recipes/pspo_wrs/run_bert-large_step-rm_ddp.sh google-bert/bert-large-uncased phase2_train.jsonl
 #
 # STEPS is a parquet file of python -m prime_ext.step_rm.convert, or a file in the format FORMAT, which is converted.
 # bert-large-uncased, three classes, 10 epochs at 2e-5 with 5 % warm-up, 2,048 steps per update, 256 tokens, and the
@@ -29,7 +29,7 @@
 # recipes/pspo_quickstart_cpu.sh with a small encoder.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
@@ -40,7 +40,7 @@ if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 2 ]]; then
-    echo "pspo_wrs_step_rm.sh: give MODEL and STEPS; -h explains" >&2
+    echo "run_bert-large_step-rm_ddp.sh: give MODEL and STEPS; -h explains" >&2
     exit 2
 fi
 MODEL=$1

@@ -14,9 +14,9 @@
 # limitations under the License.
 # PSPO-WRS on GPUs, 3 of 3: PPO on the rewards of the step reward model (arXiv 2411.11681).
 #
-#   bash recipes/pspo_wrs_ppo.sh POLICY STEP_RM TRAIN_PARQUET VAL_PARQUET [verl overrides ...]
+#   bash recipes/pspo_wrs/run_abel-7b_ppo_fsdp.sh POLICY STEP_RM TRAIN_PARQUET VAL_PARQUET [verl overrides ...]
 #   SFT=outputs/pspo_wrs/sft/checkpoints/global_step_N/huggingface
-#   bash recipes/pspo_wrs_ppo.sh $SFT outputs/pspo_wrs/step_rm/model train.parquet test.parquet
+#   bash recipes/pspo_wrs/run_abel-7b_ppo_fsdp.sh $SFT outputs/pspo_wrs/step_rm/model train.parquet test.parquet
 #
 # The settings of the released code: PPO with a critic, gamma 1, lambda .95, four passes over each batch, rate 1.41e-5,
 # 8 responses per GPU and step, one response per prompt, temperature 1, 512 new tokens, KL penalty in the reward (.2,
@@ -36,7 +36,7 @@
 # recipes/pspo_quickstart_cpu.sh.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
@@ -46,7 +46,7 @@ if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 4 ]]; then
-    echo "pspo_wrs_ppo.sh: give POLICY, STEP_RM, TRAIN_PARQUET and VAL_PARQUET; -h explains" >&2
+    echo "run_abel-7b_ppo_fsdp.sh: give POLICY, STEP_RM, TRAIN_PARQUET and VAL_PARQUET; -h explains" >&2
     exit 2
 fi
 POLICY=$1 STEP_RM=$2 TRAIN=$3 VAL=$4
@@ -75,7 +75,7 @@ case "$VARIANT" in
     geometric | mean | sum | product | min | last) options=("${no_shaping[@]}" pspo.accumulation.mode="$VARIANT") ;;
     plain) options=("${no_shaping[@]}") ;;
     outcome) options=(pspo.outcome_coefficient=1.0) ;;
-    *) echo "pspo_wrs_ppo.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;
+    *) echo "run_abel-7b_ppo_fsdp.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;
 esac
 if ((LORA)); then
     # The policy only: verl 0.9.1 makes a critic's adapter as one of a causal model, which peft refuses; and beside a critic

@@ -14,8 +14,8 @@
 # limitations under the License.
 # PSPO-WRS on GPUs, 2 of 3: the policy that PPO starts from, with verl's own SFT trainer (arXiv 2411.11681).
 #
-#   bash recipes/pspo_wrs_sft.sh MODEL TRAIN_PARQUET [overrides of verl's sft_trainer_engine ...]
-#   bash recipes/pspo_wrs_sft.sh GAIR/Abel-7B-002 sft.parquet
+#   bash recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh MODEL TRAIN_PARQUET [overrides of verl's sft_trainer_engine ...]
+#   bash recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh GAIR/Abel-7B-002 sft.parquet
 #
 # TRAIN_PARQUET has a column messages with question and answer in steps ("\n [1] ...", "the answer is option 1. #### 1").
 # One epoch at 3e-5 with 3 % warm-up, 64 conversations per update, 1,024 tokens, as the original. After an interruption
@@ -27,7 +27,7 @@
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
@@ -37,7 +37,7 @@ if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 2 ]]; then
-    echo "pspo_wrs_sft.sh: give MODEL and TRAIN_PARQUET; -h explains" >&2
+    echo "run_abel-7b_sft_fsdp.sh: give MODEL and TRAIN_PARQUET; -h explains" >&2
     exit 2
 fi
 MODEL=$1

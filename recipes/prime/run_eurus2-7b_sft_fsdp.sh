@@ -14,8 +14,8 @@
 # limitations under the License.
 # Eurus-2-7B-SFT on GPUs: the start of PRIME's policy and PRM, with verl's own SFT trainer (arXiv 2502.01456).
 #
-#   bash recipes/eurus2_7b_sft.sh TRAIN_PARQUET [overrides of verl's sft_trainer_engine ...]
-#   bash recipes/eurus2_7b_sft.sh data/sft/problems.parquet
+#   bash recipes/prime/run_eurus2-7b_sft_fsdp.sh TRAIN_PARQUET [overrides of verl's sft_trainer_engine ...]
+#   bash recipes/prime/run_eurus2-7b_sft_fsdp.sh data/sft/problems.parquet
 #
 # TRAIN_PARQUET has a column messages: of python -m data_preprocessing.sft_data, or any other. Several files: "[a,b]".
 # The paper's data are 229,763 conversations of 1,391 tokens on average; its settings are the defaults here: all weights
@@ -29,7 +29,7 @@
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
