@@ -24,7 +24,7 @@ from omegaconf import DictConfig, open_dict
 from prime_ext.ray_reservations import require_cpus
 from prime_ext.trainer import checkpoint
 from prime_ext.trainer.run_lock import RunLock
-from prime_ext.trainer.worker_watch import WorkerWatch, workers_of
+from prime_ext.trainer.worker_watch import WorkerDied, WorkerWatch, workers_of
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,16 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments, **keywords)
 
         buffer._wait_for_next_poll = checked
-        super().fit(agent_loop_manager)
+        try:
+            super().fit(agent_loop_manager)
+        except WorkerDied:
+            raise
+        except Exception as error:
+            # What a dead worker leaves behind, as rollouts that failed, is not the reason.
+            death = self._watch.death()
+            if death:
+                raise WorkerDied(death) from error
+            raise
 
     def _pause(self, seconds: float) -> None:
         """Wait for those that make rollouts, outside the replay buffer. Raises ``WorkerDied``."""

@@ -121,17 +121,28 @@ class PromptJudge:
             **self._log.metrics(uids),
         }
 
-    def shortage(self, uids: Collection[str], kept: int, wanted: int) -> str:
-        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
+    def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
+        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help.
+
+        Args:
+            uids: the prompts that were examined.
+            kept: those of them that passed.
+            wanted: prompts of a batch.
+            partial: whether the run takes a smaller batch.
+        """
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
             f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined "
             f"({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]} truncated, "
-            f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}; use data of another "
-            f"difficulty, widen prime.filter.lower/upper, or raise prime.filter.max_examined"
+            f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}"
         )
         undecided = self._log.failures(uids)
+        if counts[FAILED] and not undecided:
+            message += "; the rollouts that failed ended with an error, which the log has after 'Error in _run_prompt'"
+        if counts[FAILED] < len(uids):
+            message += (
+                "; use data of another difficulty, widen prime.filter.lower/upper, or raise prime.filter.max_examined"
+            )
+            if kept and not partial:
+                message += ", or set prime.filter.on_exhausted=partial to train on fewer"
         return f"{undecided}; {message}" if undecided else message
-
-
-PARTIAL_HINT = ", or set prime.filter.on_exhausted=partial to train on fewer"

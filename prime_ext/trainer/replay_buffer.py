@@ -28,7 +28,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.skip import SkipManager
 
 from prime_ext.algorithms.prompt_filter import KEPT
-from prime_ext.trainer.prompt_judge import PARTIAL_HINT, PromptJudge, PromptsExhausted
+from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
 
 logger = logging.getLogger(__name__)
 
@@ -138,9 +138,9 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         return max(min(max(wanted, least), room), 0)
 
     def _report_exhaustion(self, batch_size: int, kept: list[str], examined: int) -> None:
-        message = self.judge.shortage(self._submitted[:examined], len(kept), batch_size)
+        message = self.judge.shortage(self._submitted[:examined], len(kept), batch_size, self.partial)
         if not kept or not self.partial:
-            raise PromptsExhausted(message + ("" if self.partial else PARTIAL_HINT))
+            raise PromptsExhausted(message)
         logger.warning("%s; training on the smaller batch", message)
 
     def _take(self, partition_id: str, kept: list[str]) -> KVBatchMeta:

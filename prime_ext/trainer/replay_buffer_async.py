@@ -34,7 +34,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
 from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import FAILED
-from prime_ext.trainer.prompt_judge import PARTIAL_HINT, PromptJudge, PromptsExhausted
+from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
 from prime_ext.trainer.staleness import staleness_metrics
 
 logger = logging.getLogger(__name__)
@@ -105,9 +105,9 @@ class PromptFilterReplayBufferAsync(ReplayBufferAsync):
             examined = self._judged_since_batch
             if len(examined) < self.max_examined:
                 return False
-            message = self.judge.shortage(examined, len(sampleable_keys), batch_size)
+            message = self.judge.shortage(examined, len(sampleable_keys), batch_size, self.partial)
             if not sampleable_keys or not self.partial:
-                raise PromptsExhausted(message + ("" if self.partial else PARTIAL_HINT))
+                raise PromptsExhausted(message)
             logger.warning("%s; training on the smaller batch", message)
             return True
         return super()._has_enough_samples(global_steps, partition_id, batch_size, sampleable_keys)

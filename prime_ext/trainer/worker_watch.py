@@ -65,6 +65,26 @@ class WorkerWatch:
                 pass
             self._asked[name] = self._actors[name].__ray_ready__.remote()
 
+    def death(self, seconds: float = 2.0) -> str:
+        """Who is dead now, in one line; empty if nobody is, as far as Ray can tell in ``seconds``.
+
+        Rollouts fail at once when one of those who make them dies, so a run may notice their failure first.
+        """
+        try:
+            asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
+            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds) if asked else ([], [])
+        except Exception:
+            # Ray itself is gone.
+            return ""
+        for name in [name for name, reference in asked.items() if reference in answered]:
+            try:
+                ray.get(asked[name])
+            except ActorDiedError as error:
+                return f"the {name} died ({cause_of_death(error)})"
+            except Exception:
+                continue
+        return ""
+
 
 def cause_of_death(error: RayActorError) -> str:
     """What Ray says of the end of a process, in one line."""

@@ -19,12 +19,16 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from prime_ext.step_rm.labels import ID2LABEL
+
 PROBABILITIES = [0.2, 0.3, 0.5]
+LIKELIEST = ID2LABEL[PROBABILITIES.index(max(PROBABILITIES))]
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What vLLM answers, for every input of the request."""
-    return {"data": [{"index": number, "probs": PROBABILITIES} for number in range(len(request["input"]))]}
+    numbers = range(len(request["input"]))
+    return {"data": [{"index": number, "label": LIKELIEST, "probs": PROBABILITIES} for number in numbers]}
 
 
 class _Handler(BaseHTTPRequestHandler):

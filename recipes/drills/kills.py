@@ -43,7 +43,7 @@ def kill_verifiers(session: Session) -> Outcome:
         # The step in progress may have all its verdicts already.
         run.wait_until(lambda: max(session.saved()) >= max(saved) + 3)
     except DrillError as error:
-        return Outcome(run.ended(0), round(time.monotonic() - since, 1), 0.0, 0, str(error), saved, session.saved())
+        return Outcome(run.ended(0), round(time.monotonic() - since, 1), 0.0, [], str(error), saved, session.saved())
     lines = [line for line in run.log.splitlines() if "the verifiers of this node died" in line]
     line = "the run goes on; its log has a warning" if lines else "the run goes on, and says nothing"
-    return Outcome(None, round(time.monotonic() - since, 1), 0.0, 0, line, saved, session.saved(), survived=True)
+    return Outcome(None, round(time.monotonic() - since, 1), 0.0, [], line, saved, session.saved(), survived=True)

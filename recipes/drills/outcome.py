@@ -27,7 +27,7 @@ class Outcome:
         seconds: from the fault to the end of the run, or as long as it was watched; from the start, for a run that has
             its fault from the start.
         leftover_seconds: how long its processes outlived it.
-        leftovers: processes that had to be killed after that.
+        leftovers: names of the processes that had to be killed after that.
         last_line: what the user sees.
         saved: steps whose checkpoints were whole when the fault came.
         whole: those that were whole after the run had ended.
@@ -40,7 +40,7 @@ class Outcome:
     exit_status: int | None
     seconds: float
     leftover_seconds: float
-    leftovers: int
+    leftovers: list[str]
     last_line: str
     saved: list[int]
     whole: list[int]

@@ -36,6 +36,7 @@ LEFTOVER_SECONDS = 60.0
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FROM_WORKER = re.compile(r"^\(.{1,80}? pid=[^)]*\)\s*")
+_LOG_HEAD = re.compile(r"^(\w+):[\d\- :,]+:(?=\S)")
 _RESUMING = re.compile(r"Resuming from \S*global_step_(\d+)")
 _ERROR = re.compile(r"\b[\w.]*(Error|Exception|Failed|Exhausted|Died|InUse)\b.*:")
 
@@ -183,19 +184,35 @@ def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def wait_for_leftovers(processes: Sequence[psutil.Process], seconds: float = LEFTOVER_SECONDS) -> tuple[float, int]:
-    """Wait until none of them runs any more. Returns the seconds, and how many had to be killed."""
+def wait_for_leftovers(
+    processes: Sequence[psutil.Process], seconds: float = LEFTOVER_SECONDS
+) -> tuple[float, list[str]]:
+    """Wait until none of them runs any more. Returns the seconds, and what those are called that had to be killed."""
     start = time.monotonic()
     while (left := alive(processes)) and time.monotonic() - start < seconds:
         time.sleep(0.2)
+    names = sorted(map(name_of, left))
     kill_all(left)
-    return time.monotonic() - start, len(left)
+    return time.monotonic() - start, names
+
+
+def name_of(process: psutil.Process) -> str:
+    """What Ray calls a process, or the name of its program or module."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return "gone"
+    if words and words[0].startswith("ray::"):
+        return words[0].split()[0]
+    scripts = [word for word in words[1:] if word.endswith(".py")]
+    return Path((scripts or words or ["unknown"])[0]).name
 
 
 def plain(text: str, folder: Path) -> str:
     """A line of a log without colours, the process it came from, and paths of this machine."""
     text = _FROM_WORKER.sub("", _COLOURS.sub("", text)).strip()
-    text = text.replace(str(folder), "RUN").replace(str(ROOT), "PRIME_EXT")
+    text = _LOG_HEAD.sub("", text.replace(str(folder), "RUN").replace(str(ROOT), "PRIME_EXT"))
+    text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", text)
     text = re.sub(r"\bprocess \d+ on [\w.\-]+", "process ... on ...", text)
     return re.sub(r"\b(pid|ip|actor_id)[=: ]+[\w.\-]+", r"\1=...", text)
 

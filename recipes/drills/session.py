@@ -140,7 +140,8 @@ def observe(run: Run, saved: list[int], processes: list[psutil.Process], since: 
         seconds=round(seconds, 1),
         leftover_seconds=round(took, 1),
         leftovers=left,
-        last_line=last_line(run.log, run.folder),
+        # A command that is killed says nothing.
+        last_line=last_line(run.log, run.folder) if status is None or status >= 0 else "",
         saved=saved,
         whole=complete_steps(run.checkpoints),
     )

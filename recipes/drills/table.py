@@ -29,7 +29,7 @@ FAULTS = {
     "kill_verifiers": "SIGKILL of the actor with the verifiers of a node",
     "kill_agent_loop": "SIGKILL of an agent-loop worker",
     "full_disk": "the disk of the checkpoints fills up in the middle of a save",
-    "corrupt_checkpoint": "SIGKILL of all processes, and a file of the newest checkpoint cut in half",
+    "corrupt_checkpoint": "SIGKILL of all processes, and a file of the newest checkpoint (not counted) cut in half",
     "kill_rank": "SIGKILL of a training rank",
     "kill_driver": "SIGKILL of the command itself",
     "kill_reward_worker": "SIGKILL of a reward worker",
@@ -54,7 +54,7 @@ def ending(drill: Mapping[str, Any]) -> str:
     status = drill["exit_status"]
     how = f"is killed (signal {-status})" if status < 0 else f"ends with {status}"
     left = f"; its last process {drill['leftover_seconds']:.0f} s later" if drill["leftover_seconds"] >= 1 else ""
-    stuck = f"; {drill['leftovers']} processes stay" if drill["leftovers"] else ""
+    stuck = f"; {', '.join(f'`{name}`' for name in drill['leftovers'])} had to be killed" if drill["leftovers"] else ""
     return f"{how} after {seconds}{left}{stuck}"
 
 

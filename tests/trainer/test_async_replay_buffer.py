@@ -237,7 +237,10 @@ def test_rollouts_that_could_not_be_judged_leave_their_group(patch):
 
 def test_too_few_good_prompts_end_in_an_error_that_says_what_to_change(patch):
     rollouts = start(patch, [HARD, EASY] * 20, max_examined=8)
-    with pytest.raises(PromptsExhausted, match=r"only 0 of 2 prompts passed .* set prime.filter.on_exhausted=partial"):
+    with pytest.raises(PromptsExhausted, match=r"only 0 of 2 prompts passed .* raise prime.filter.max_examined$"):
+        step(rollouts, 2, 4)
+    rollouts = start(patch, [HARD, GOOD] + [HARD] * 40, max_examined=8)
+    with pytest.raises(PromptsExhausted, match=r"only 1 of 2 .* set prime.filter.on_exhausted=partial"):
         step(rollouts, 2, 4)
     rollouts = start(patch, [HARD] * 40, max_examined=8, partial=True)
     with pytest.raises(PromptsExhausted, match="only 0 of 2"):

@@ -47,6 +47,8 @@ class Verl:
 
     def fit(self, agent_loop_manager):
         self.polled = [self.replay_buffer._wait_for_next_poll("train", 0.0) for _ in range(3)]
+        if self.fails:
+            raise self.fails
 
     def _load_checkpoint(self):
         self.loaded = True
@@ -189,3 +191,16 @@ def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch
         trainer._pause(0)
     with pytest.raises(WorkerDied, match="agent-loop worker 0"):
         trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+
+
+def test_an_error_that_a_dead_worker_caused_is_told_as_its_death(make, monkeypatch):
+    trainer = make()
+    trainer.fails = ValueError("no rollout came")
+    deaths = [""]
+    monkeypatch.setattr(guarded_run.WorkerWatch, "death", lambda watch: deaths[0])
+    with pytest.raises(ValueError, match="no rollout came"):
+        trainer.fit(SimpleNamespace())
+    deaths[0] = "the reward worker 0 died (killed)"
+    with pytest.raises(WorkerDied, match="the reward worker 0 died") as error:
+        trainer.fit(SimpleNamespace())
+    assert error.value.__cause__ is trainer.fails

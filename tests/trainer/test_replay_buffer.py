@@ -192,9 +192,28 @@ def test_data_outside_the_band_ends_in_an_error_that_says_what_to_change(patch):
         step(rollouts, 2)
     message = str(error.value)
     assert message.startswith("only 0 of 2 prompts passed the filter among 8 examined (4 too hard, 4 too easy")
-    for key in ("prime.filter.lower/upper", "prime.filter.max_examined", "prime.filter.on_exhausted=partial"):
+    for key in ("prime.filter.lower/upper", "prime.filter.max_examined"):
         assert key in message
+    # A batch of none is no smaller batch.
+    assert "on_exhausted" not in message
     assert rollouts.n_submitted == 8
+
+
+def test_a_batch_that_could_be_smaller_is_offered(patch):
+    rollouts = start(patch, [GOOD] + [HARD] * 20, oversample=4, max_examined=8)
+    with pytest.raises(
+        PromptsExhausted, match=r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$"
+    ):
+        step(rollouts, 2)
+
+
+def test_rollouts_that_failed_are_no_matter_of_difficulty(patch):
+    rollouts = start(patch, [[None, None]] * 20, oversample=4, max_examined=8)
+    with pytest.raises(PromptsExhausted) as error:
+        step(rollouts, 2)
+    message = str(error.value)
+    assert "8 failed)" in message and message.endswith("which the log has after 'Error in _run_prompt'")
+    assert "difficulty" not in message and "prime.filter" not in message
 
 
 def test_the_bound_counts_prompts_examined_not_prompts_generated(patch):

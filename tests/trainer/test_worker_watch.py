@@ -56,6 +56,25 @@ def test_busy_or_unreachable_is_not_dead():
         watch.check()
 
 
+def test_who_is_dead_is_asked_when_something_failed():
+    agent, reward = Actor("busy"), Actor()
+    watch = WorkerWatch({"agent-loop worker 0": agent, "reward worker 0": reward}, seconds=60)
+    assert watch.death() == "" == WorkerWatch({}).death()
+    reward.state = ActorUnavailableError("for now", None)
+    assert watch.death() == ""
+    reward.state = ActorDiedError()
+    assert watch.death().startswith("the reward worker 0 died (")
+
+
+def test_nobody_is_blamed_when_ray_itself_is_gone(monkeypatch):
+    def gone(actors, **options):
+        raise RuntimeError("Ray has not been started yet")
+
+    watch = WorkerWatch({"a": Actor(ActorDiedError())})
+    monkeypatch.setattr(worker_watch.ray, "wait", gone)
+    assert watch.death() == ""
+
+
 def test_it_looks_only_now_and_then():
     WorkerWatch({"a": Actor(ActorDiedError())}, seconds=60).check()
 
