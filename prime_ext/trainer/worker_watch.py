@@ -90,7 +90,8 @@ def cause_of_death(error: RayActorError) -> str:
     """What Ray says of the end of a process, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("The actor is dead because") or "exit" in line.lower()]
-    return (said or lines or ["no reason given"])[0][:200]
+    # Ray goes on with a list of common causes.
+    return (said or lines or ["no reason given"])[0].split(" Some common causes")[0][:200]
 
 
 def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:

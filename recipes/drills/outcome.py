@@ -50,4 +50,7 @@ class Outcome:
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For the file: ``saved`` is a number there, and ``lost`` has the steps that were not whole any more."""
+        lost = sorted(set(self.saved) - set(self.whole))
+        values = {key: value for key, value in asdict(self).items() if key != "whole"}
+        return {**values, "saved": len(self.saved), "lost": lost}

@@ -60,10 +60,9 @@ def ending(drill: Mapping[str, Any]) -> str:
 
 def kept(drill: Mapping[str, Any]) -> str:
     """Whether anything that was saved is lost."""
-    lost = sorted(set(drill["saved"]) - set(drill["whole"]))
     if not drill["saved"]:
         return "nothing saved yet"
-    return f"**lost: steps {lost}**" if lost else f"{len(drill['saved'])}, all"
+    return f"**lost: steps {drill['lost']}**" if drill["lost"] else f"{drill['saved']}, all"
 
 
 def afterwards(drill: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -96,8 +97,8 @@ def test_how_a_run_ended(changes, said):
 def test_what_was_lost_and_what_went_on_is_said():
     drill = OUTCOME.as_dict()
     assert kept(drill) == "2, all" and afterwards(drill) == "resumes from step 2 and goes on"
-    assert kept({**drill, "whole": [1]}) == "**lost: steps [2]**"
-    assert kept({**drill, "saved": [], "whole": []}) == "nothing saved yet"
+    assert kept(replace(OUTCOME, whole=[1]).as_dict()) == "**lost: steps [2]**"
+    assert kept(replace(OUTCOME, saved=[], whole=[]).as_dict()) == "nothing saved yet"
     assert afterwards({**drill, "went_on": False, "note": "x"}) == "**does not go on**: x"
     assert afterwards({**drill, "went_on": None}) == "-"
 

@@ -87,6 +87,8 @@ def test_the_cause_is_one_line():
     message = "The actor died unexpectedly.\n\tclass_name: A\nThe actor is dead because its worker process has died."
     assert cause_of_death(ValueError(message)) == "The actor is dead because its worker process has died."
     assert "\n" not in cause_of_death(ActorDiedError())
+    said = "The actor is dead because its worker process has died. End of file. Some common causes include: (1) memory"
+    assert cause_of_death(ValueError(said)).endswith("End of file.")
 
 
 def test_who_is_watched():
