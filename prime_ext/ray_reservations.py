@@ -14,9 +14,9 @@
 """The logical CPUs that verl reserves in Ray. With fewer of them Ray waits forever, without a word."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prime_ext.preflight_async import rollout_ranks
 from prime_ext.ray_cluster import address_of
@@ -75,16 +75,24 @@ def check_own_cpus(config: "DictConfig") -> Iterable[str]:
         yield f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}"
 
 
-def require_cpus(config: "DictConfig", resources: Mapping[str, float]) -> None:
-    """Ask for enough in all nodes together.
+def require_cpus(config: "DictConfig", nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Ask for enough in all nodes together, and for the ranks of a node on one.
 
     Args:
         config: of the run.
-        resources: ``ray.cluster_resources()``.
+        nodes: ``ray.nodes()``.
 
     Raises:
         ClusterTooSmall: there are fewer.
     """
-    cpus, needed = resources.get("CPU", 0), reservation(config)
-    if cpus < needed.cpus:
-        raise ClusterTooSmall(f"Ray has {cpus:g} logical CPUs, and {needed}; give `ray start` more with --num-cpus")
+    found = [node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]]
+    needed, more = reservation(config), "give `ray start` more with --num-cpus"
+    if sum(found) < needed.cpus:
+        raise ClusterTooSmall(f"Ray has {sum(found):g} logical CPUs, and {needed}; {more}")
+    ranks, wanted = config.trainer.n_gpus_per_node, config.trainer.nnodes
+    enough = sum(cpus >= CPUS_PER_RANK * ranks for cpus in found)
+    if enough < wanted:
+        raise ClusterTooSmall(
+            f"{enough} of {len(found)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
+            f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
+        )

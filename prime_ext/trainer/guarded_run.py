@@ -44,7 +44,7 @@ class GuardedRunMixin(_Trainer):
             RunFolderInUse: somebody does.
             ClusterTooSmall: Ray has fewer logical CPUs than the run reserves.
         """
-        require_cpus(self.config, ray.cluster_resources())
+        require_cpus(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
             self._run_lock = RunLock(Path(self.config.trainer.default_local_dir))

@@ -119,6 +119,9 @@ def overrides(family: str, folder: Path, nodes: int | None = None, steps: int = 
         # Its weights are sent whole; means nothing without an adapter.
         "actor_rollout_ref.model.lora.merge=true",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        # Where the recipe has a critic.
+        f"critic.model.path={model}",
+        "critic.ppo_max_token_len_per_gpu=512",
         "critic.fsdp.param_offload=false",
         "critic.fsdp.optimizer_offload=false",
         "trainer.logger=[console,file]",

@@ -30,6 +30,11 @@ SEPARATE = [
 NODE = ["trainer.n_gpus_per_node=8", "transfer_queue.backend.SimpleStorage.num_data_storage_units=8"]
 
 
+def node(cpus, alive=True):
+    """One of those that Ray lists."""
+    return {"Alive": alive, "Resources": {"CPU": float(cpus), "GPU": 8.0}}
+
+
 def composed(*words):
     return compose_config("prime_trainer", words)
 
@@ -54,10 +59,19 @@ def test_a_running_cluster_is_judged_by_what_it_has(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     config = composed(*NODE, "+ray_kwargs.ray_init.address=auto")
     assert list(check_own_cpus(config)) == []
-    require_cpus(config, {"CPU": 33.0, "GPU": 8.0})
-    for resources in ({"CPU": 32.0}, {}):
+    require_cpus(config, [node(33)])
+    require_cpus(config, [node(24), node(9)])
+    for nodes in ([node(32)], [node(32), node(8, alive=False)], [{"Alive": True, "Resources": {}}], []):
         with pytest.raises(ClusterTooSmall, match=r"logical CPUs, and verl reserves 33 .* --num-cpus$"):
-            require_cpus(config, resources)
+            require_cpus(config, nodes)
+
+
+def test_the_ranks_of_a_node_are_on_one():
+    config = composed(*NODE, "trainer.nnodes=2")
+    require_cpus(config, [node(32), node(32)])
+    for nodes in ([node(60), node(23)], [node(20)] * 4):
+        with pytest.raises(ClusterTooSmall, match=r"\d of \d nodes have the 24 logical CPUs .* trainer.nnodes=2"):
+            require_cpus(config, nodes)
 
 
 def test_a_run_on_accelerators_is_checked_when_it_starts(monkeypatch):
