@@ -38,9 +38,12 @@ def one_line(error: BaseException) -> str:
     # A class that Ray made up for the error of a task is called RayTaskError(Name).
     if name.startswith("RayTaskError(") and lines:
         return lines[-1][:_LONGEST]
-    # Ray describes a dead process over several lines; its class is what a user can look for.
-    who = [line for line in lines[1:] if line.startswith("class_name:")]
-    return f"{name}: {' '.join([*lines[:1], *who])}"[:_LONGEST].rstrip(": ")
+    # A first line that ends with a colon only announces the error, as Hydra's does.
+    head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    # Ray describes a dead process over several lines, and Hydra a section: what a user can look for.
+    where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
+    said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
+    return said[:_LONGEST].rstrip(": ")
 
 
 def last_words(checkpoints: Path, error: BaseException | None) -> str:

@@ -40,6 +40,16 @@ def test_of_a_dead_process_its_class_is_told():
     assert said == "RuntimeError: The actor died unexpectedly before finishing this task. class_name: WorkerDict"
 
 
+def test_a_line_that_only_announces_the_error_is_not_all():
+    message = "Error in call to target 'HFModelConfig':\nOSError('no such model' {})\nfull_key: critic.model"
+    said = one_line(RuntimeError(message.format("")))
+    assert said == (
+        "RuntimeError: Error in call to target 'HFModelConfig': OSError('no such model' ) full_key: critic.model"
+    )
+    long = one_line(RuntimeError(message.format("x" * 500)))
+    assert len(long) <= 300 and long.endswith(" full_key: critic.model")
+
+
 @pytest.mark.parametrize("error", [ValueError(), None])
 def test_errors_without_a_message(tmp_path, error):
     said = last_words(tmp_path, error)
