@@ -72,7 +72,10 @@ def check_own_cpus(config: "DictConfig") -> Iterable[str]:
     given, needed = config.ray_kwargs.ray_init.num_cpus, reservation(config)
     cpus = (os.cpu_count() or 1) if given is None else given
     if cpus < needed.cpus:
-        yield f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}"
+        yield (
+            f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}; they are only a number to Ray, so "
+            f"set it to {needed.cpus} or more"
+        )
 
 
 def require_cpus(config: "DictConfig", nodes: Sequence[Mapping[str, Any]]) -> None:

@@ -50,6 +50,7 @@ def test_a_machine_with_too_few_is_told_before_ray_starts(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 32)
     (problem,) = check_own_cpus(composed(*NODE))
     assert "num_cpus=32: verl reserves 33 logical CPUs (3 for each of 8 ranks, 1 + 8 for" in problem
+    assert problem.endswith("set it to 33 or more")
     monkeypatch.setattr(os, "cpu_count", lambda: 33)
     assert list(check_own_cpus(composed(*NODE))) == []
     assert len(list(check_own_cpus(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1
