@@ -15,6 +15,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -118,8 +119,14 @@ def run(
     assert metric_names.undocumented(logged) == []
 
 
-def run_until_killed(inputs: Path, output: Path, overrides: list[str], when: Callable[[], bool]) -> None:
-    """Start a run and send SIGKILL to all its processes as soon as ``when`` says so."""
+def run_until_killed(
+    inputs: Path, output: Path, overrides: list[str], ready: Callable[[], bool], when: Callable[[], bool]
+) -> None:
+    """Start a run and send SIGKILL to all its processes as soon as ``when`` says so.
+
+    Looking for the processes takes as long as a small checkpoint, so they are looked up before: once ``ready`` says
+    that all are there.
+    """
     output.mkdir(parents=True, exist_ok=True)
     with (output / "log.txt").open("a") as stream:
         process = subprocess.Popen(
@@ -127,14 +134,25 @@ def run_until_killed(inputs: Path, output: Path, overrides: list[str], when: Cal
             start_new_session=True,
         )  # fmt: skip
         deadline = time.monotonic() + TIMEOUT
-        while not when():
-            assert process.poll() is None, (output / "log.txt").read_text(errors="replace")[-6000:]
-            assert time.monotonic() < deadline, "the moment to kill the run never came"
-            time.sleep(0.002)
+
+        def wait_for(moment: Callable[[], bool]) -> None:
+            while not moment():
+                assert process.poll() is None, (output / "log.txt").read_text(errors="replace")[-6000:]
+                assert time.monotonic() < deadline, "the moment to kill the run never came"
+                time.sleep(0.001)
+
         # Ray's workers have sessions of their own and would go on for a while: kill the whole tree at once.
-        for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+        tree = psutil.Process(process.pid)
+        wait_for(ready)
+        members = [member.pid for member in tree.children(recursive=True)]
+        wait_for(when)
+        for member in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        # And those that have come since.
+        for later in [*tree.children(recursive=True), tree]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
+                later.kill()
         process.wait()
 
 

@@ -64,9 +64,10 @@ def runs(tmp_path_factory):
     harness.write_inputs(inputs)
     alone, killed = base / "alone", base / "killed"
     harness.run(inputs, alone, OVERRIDES, module="verl.trainer.main_ppo")
-    saving = killed / "checkpoints" / "global_step_4"
-    harness.run_until_killed(inputs, killed, OVERRIDES, when=saving.exists)
-    assert not (saving / "prime_ext_complete.json").exists(), "it was killed too late to prove anything"
+    saved, saving = (killed / "checkpoints" / f"global_step_{step}" for step in (2, 4))
+    marker = "prime_ext_complete.json"
+    harness.run_until_killed(inputs, killed, OVERRIDES, ready=(saved / marker).exists, when=saving.exists)
+    assert not (saving / marker).exists(), "it was killed too late to prove anything"
     harness.run(inputs, killed, OVERRIDES)
     return alone, killed
 
