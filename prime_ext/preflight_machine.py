@@ -159,7 +159,8 @@ def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str
         # What a running cluster has is no part of the configuration.
         return
     yield from check_own_cpus(config)
-    ranks, rollouts = reservation(config).ranks, reservation(config).rollouts
+    reserved = reservation(config)
+    ranks, rollouts = reserved.ranks, reserved.rollouts
     gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
     if gpus < ranks + rollouts:
         each = "one per rank and rollout rank" if rollouts else "one per rank"

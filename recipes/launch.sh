@@ -44,7 +44,7 @@ launch() {
             ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"}
         [[ "$config" == *_cpu ]] || config=${config}_cpu
     fi
-    # By the trainer's process itself, so that signals and its exit status take no detour through a shell.
+    # The trainer's process checks itself, so that signals and its exit status take no detour through a shell.
     ask_for_checks
     set -x
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"

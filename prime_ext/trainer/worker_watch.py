@@ -56,13 +56,9 @@ class WorkerWatch:
         self._next = time.monotonic() + self._seconds
         answered, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=0)
         for name in [name for name, asked in self._asked.items() if asked in answered]:
-            try:
-                ray.get(self._asked[name])
-            except ActorDiedError as error:
-                raise WorkerDied(f"the {name} died ({cause_of_death(error)})") from error
-            except RayActorError:
-                # Out of reach for the moment, as during a restart.
-                pass
+            death = _death_of(name, self._asked[name])
+            if death:
+                raise WorkerDied(death)
             self._asked[name] = self._actors[name].__ray_ready__.remote()
 
     def death(self, seconds: float = 2.0) -> str:
@@ -70,20 +66,28 @@ class WorkerWatch:
 
         Rollouts fail at once when one of those who make them dies, so a run may notice their failure first.
         """
+        if not self._actors:
+            return ""
         try:
             asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
-            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds) if asked else ([], [])
+            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds)
+            deaths = (_death_of(name, reference) for name, reference in asked.items() if reference in answered)
+            return next(filter(None, deaths), "")
         except Exception:
             # Ray itself is gone.
             return ""
-        for name in [name for name, reference in asked.items() if reference in answered]:
-            try:
-                ray.get(asked[name])
-            except ActorDiedError as error:
-                return f"the {name} died ({cause_of_death(error)})"
-            except Exception:
-                continue
-        return ""
+
+
+def _death_of(name: str, answered: Any) -> str:
+    """What a worker that has answered, or failed to, says of its death, in one line; empty if it is alive."""
+    try:
+        ray.get(answered)
+    except ActorDiedError as error:
+        return f"the {name} died ({cause_of_death(error)})"
+    except RayActorError:
+        # Out of reach for the moment, as during a restart.
+        pass
+    return ""
 
 
 def cause_of_death(error: RayActorError) -> str:
