@@ -19,12 +19,11 @@ Importing it registers the trainers, the reward manager and, under ``VERL_PLATFO
 errors of entry points; ``python -m prime_ext.doctor`` shows them.
 """
 
-import os
+from prime_ext import cpu
 
-if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
-    from prime_ext import cpu
-
+if cpu.is_active():
     cpu.install()
+cpu.install_rollout()
 
 import prime_ext.reward.pspo_manager  # noqa: E402, F401
 import prime_ext.trainer.registration  # noqa: E402, F401

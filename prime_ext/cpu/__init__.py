@@ -101,18 +101,27 @@ def _keep_vllm_linear_weights(module: ModuleType) -> None:
     keep_linear_weights(module)
 
 
+# The rollouts of transformers serve on accelerators, too.
+_ROLLOUT_HOOKS = {
+    "verl.workers.rollout.replica": _register_replica,
+    "verl.workers.rollout.base": _register_weight_receiver,
+    "verl.experimental.agent_loop": _register_agent_loop,
+}
 _POST_IMPORT_HOOKS = {
     "verl.utils.distributed": _patch_process_group,
     "verl.utils.model": _patch_value_model_loading,
     "verl.workers.engine.fsdp": _register_engines,
-    "verl.workers.rollout.replica": _register_replica,
-    "verl.workers.rollout.base": _register_weight_receiver,
-    "verl.experimental.agent_loop": _register_agent_loop,
     "vllm.model_executor.layers.utils": _keep_vllm_linear_weights,
 }
 
 # Modules that copy a patched function with "from ... import": they have to be imported after install().
 _TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
+
+
+def install_rollout() -> None:
+    """Offer ``rollout.name=transformers`` and its agent loop as soon as verl imports its rollouts."""
+    for module_name, hook in _ROLLOUT_HOOKS.items():
+        wrapt.register_post_import_hook(hook, module_name)
 
 
 def install() -> None:

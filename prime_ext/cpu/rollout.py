@@ -11,7 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""rollout.name=transformers: the replica that starts the server and the adapter that sends it the weights."""
+"""rollout.name=transformers: the replica that starts the server and the adapter that sends it the weights.
+
+On an accelerator the server shares the training rank's device and keeps its weights there: for small models, and where
+vLLM is not installed."""
 
 import os
 from collections.abc import AsyncIterable, Iterable
@@ -20,6 +23,7 @@ from typing import Any
 import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl.plugin.platform import get_platform
 from verl.workers.config import RolloutConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
@@ -29,7 +33,16 @@ from prime_ext.cpu.rollout_server import TransformersServer
 from prime_ext.cpu.weights import pack_in_buckets_async
 
 # The server lives in a process of its own, started by Ray; what it needs from this process's environment.
-_FORWARDED_VARIABLES = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS")
+_FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}
+
+
+def _node_and_devices(worker: Any) -> tuple[str, dict[str, str]]:
+    """Runs in a training worker: its node, and the environment with which a server shares its accelerator."""
+    platform = get_platform()
+    name = platform.visible_devices_envvar()
+    visible = {name: os.environ[name]} if name in os.environ else {}
+    # Ray hides the accelerators from an actor that reserves none.
+    return ray.get_runtime_context().get_node_id(), visible | dict.fromkeys(platform.ray_noset_envvars(), "1")
 
 
 def _server_name(replica_rank: int, suffix: str = "") -> str:
@@ -58,7 +71,7 @@ class TransformersReplica(RolloutReplica):
 
     async def launch_servers(self) -> None:
         """Start the server actor and wait until its model is loaded."""
-        node_id = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        node_id, devices = await self.workers[0].__ray_call__.remote(_node_and_devices)
         name = _server_name(self.replica_rank, self.name_suffix)
         server = (
             ray.remote(TransformersServer)
@@ -67,7 +80,9 @@ class TransformersReplica(RolloutReplica):
                 num_cpus=0,
                 max_concurrency=self.max_concurrency,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
-                runtime_env={"env_vars": {key: os.environ[key] for key in _FORWARDED_VARIABLES if key in os.environ}},
+                runtime_env={
+                    "env_vars": devices | {key: os.environ[key] for key in _FORWARDED_VARIABLES & set(os.environ)}
+                },
             )
             .remote(self.config, self.model_config, self.replica_rank)
         )

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_name
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
@@ -131,7 +132,7 @@ class TransformersServer:
 
     def _load(self) -> tuple[PreTrainedModel, BatchedGenerator]:
         if self.config.dtype not in _DTYPES:
-            raise ValueError(f"rollout.dtype={self.config.dtype!r} is not supported on the CPU; use {list(_DTYPES)}.")
+            raise ValueError(f"rollout.dtype={self.config.dtype!r} is not supported; use one of {list(_DTYPES)}.")
         path, tokenizer = self.model_config.local_path, self.model_config.tokenizer
         options = {
             "dtype": _DTYPES[self.config.dtype],
@@ -147,7 +148,7 @@ class TransformersServer:
         listed = generation_config.eos_token_id
         eos = {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
         generator = BatchedGenerator(
-            model.eval().requires_grad_(False),
+            model.eval().requires_grad_(False).to(get_device_name()),
             eos_token_ids=eos,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
             n_tokens=len(tokenizer),

@@ -100,15 +100,27 @@ def build_worker(
     remove_padding: bool = False,
     micro_batch_size: int = 4,
     learning_rate: float = 1e-6,
+    strategy: str = "fsdp2",
+    compute: str | None = None,
+    offload: bool = False,
 ) -> ImplicitPRMWorker:
-    """A worker for ``role`` prm, policy or reference; ``fused`` names the backend of fused kernels."""
-    cpu = get_device_name() == "cpu"
-    precision = {name: "fp32" for name in ("param_dtype", "reduce_dtype", "buffer_dtype")} if cpu else None
+    """A worker for ``role`` prm, policy or reference; its weights at rest are fp32.
+
+    Args:
+        path: folder of the model.
+        fused: backend of fused kernels.
+        strategy: ``fsdp`` or ``fsdp2``.
+        compute: dtype of the passes; None: fp32 on the CPU, bf16 elsewhere.
+        offload: whether weights and optimiser states are on the host between passes.
+    """
+    compute = compute or ("fp32" if get_device_name() == "cpu" else "bf16")
     engine = FSDPEngineConfig(
-        strategy="fsdp2",
+        strategy=strategy,
         forward_only=role == "reference",
-        model_dtype="fp32" if cpu else None,
-        mixed_precision=precision,
+        model_dtype="fp32",
+        mixed_precision={"param_dtype": compute, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+        param_offload=offload,
+        optimizer_offload=offload,
         use_torch_compile=False,
         use_dynamic_bsz=False,
         micro_batch_size_per_gpu=micro_batch_size,
@@ -136,7 +148,7 @@ def build_worker(
     worker.reset()
     if role == "policy":
         actor = FSDPActorConfig(
-            strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=micro_batch_size, use_kl_loss=False
+            strategy=strategy, rollout_n=4, ppo_micro_batch_size_per_gpu=micro_batch_size, use_kl_loss=False
         )
         worker.set_loss_fn(partial(ppo_loss, config=actor))
     else:
@@ -176,18 +188,18 @@ class Rollouts:
         options = {"pad_mode": "no_padding", "temperature": 1.0, "calculate_entropy": False, **options}
         return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict=options)
 
-    def update_data(self, fields: dict[str, Any], mini_batch: int):
-        options = {"global_batch_size": mini_batch, "mini_batch_size": mini_batch, "epochs": 1, "seed": 0}
+    def update_data(self, fields: dict[str, Any], mini_batch: int, **options: Any):
+        options |= {"global_batch_size": mini_batch, "mini_batch_size": mini_batch, "epochs": 1, "seed": 0}
         return self.data(fields, dataloader_kwargs={"shuffle": False}, **options)
 
-    def prm_data(self, reference: torch.Tensor, mini_batch: int):
+    def prm_data(self, reference: torch.Tensor, mini_batch: int, **options: Any):
         fields = {
             REFERENCE_LOG_PROBS: reference,
             LABEL: torch.arange(self.rows).remainder(2).float(),
             WEIGHT: torch.full((self.rows,), 1 / mini_batch),
             OFFSET: torch.zeros(self.rows),
         }
-        return self.update_data(fields, mini_batch)
+        return self.update_data(fields, mini_batch, **options)
 
     def policy_data(self, old_log_probs: torch.Tensor, mini_batch: int):
         generator = torch.Generator().manual_seed(1)
@@ -195,9 +207,10 @@ class Rollouts:
         return self.update_data({"old_log_probs": old_log_probs, "advantages": advantages}, mini_batch)
 
 
-def score(worker: ImplicitPRMWorker, rollouts: Rollouts, without_adapter: bool = False) -> torch.Tensor:
-    """Log-probabilities of the response tokens, nested."""
-    options = {"no_lora_adapter": True} if without_adapter else {}
+def score(worker: ImplicitPRMWorker, rollouts: Rollouts, without_adapter: bool = False, **options: Any) -> torch.Tensor:
+    """Log-probabilities of the response tokens, nested; ``options`` are those of verl's engines for one batch."""
+    if without_adapter:
+        options["no_lora_adapter"] = True
     return worker.score(rollouts.data(compute_loss=False, **{OUTPUT_FIELD: PRM_LOG_PROBS}, **options))[PRM_LOG_PROBS]
 
 
