@@ -44,7 +44,10 @@ fail() { echo "slurm.sbatch.sh: $*" >&2; exit 2; }
 
 # sbatch runs a copy of this script, so its own path says nothing.
 PROJECT_ROOT=${PROJECT_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}}
-export PYTHON=${PYTHON:-$(command -v python3)}
+[[ -e "$PROJECT_ROOT/recipes/launch.sh" ]] ||
+    fail "$PROJECT_ROOT is not the root of this repository; submit from there, or set PROJECT_ROOT"
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
 RAY=${RAY:-$(dirname "$PYTHON")/ray}
 REQUEUE=${REQUEUE:-1}
 WAIT=${WAIT:-600}
@@ -63,8 +66,6 @@ else
     # This script runs on the first node.
     HEAD_IP=${HEAD_IP:-$(hostname --ip-address | awk '{print $1}')}
 fi
-[[ -e "$PROJECT_ROOT/recipes/launch.sh" ]] ||
-    fail "$PROJECT_ROOT is not the root of this repository; submit from there, or set PROJECT_ROOT"
 export NNODES=${#NODES[@]} RAY_ADDRESS=$HEAD_IP:$PORT
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 # A secret of this job's cluster; job steps and the recipe have it from the environment.
