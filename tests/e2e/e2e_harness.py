@@ -24,6 +24,7 @@ from pathlib import Path
 
 import metric_names
 import psutil
+import torch
 
 from prime_ext.metrics_file import read_metrics
 from recipes.quickstart import task
@@ -33,6 +34,8 @@ from recipes.quickstart.tokenizer import build_tokenizer
 
 # Long enough for a machine that is busy with other work; an idle one takes a minute or two.
 TIMEOUT = 900
+# Clocks and memory differ between runs, and the rollout engine's log-probabilities by the rounding of its batches.
+NOT_REPEATABLE = ("timing", "perf/", "rollout_corr/", "training/rollout_", "/perf/", "prime/filter/refills")
 
 
 def write_inputs(folder: Path) -> None:
@@ -120,7 +123,12 @@ def run(
 
 
 def run_until_killed(
-    inputs: Path, output: Path, overrides: list[str], ready: Callable[[], bool], when: Callable[[], bool]
+    inputs: Path,
+    output: Path,
+    overrides: list[str],
+    ready: Callable[[], bool],
+    when: Callable[[], bool],
+    config: str = "prime_trainer_cpu",
 ) -> None:
     """Start a run and send SIGKILL to all its processes as soon as ``when`` says so.
 
@@ -130,7 +138,7 @@ def run_until_killed(
     output.mkdir(parents=True, exist_ok=True)
     with (output / "log.txt").open("a") as stream:
         process = subprocess.Popen(
-            command(inputs, output, overrides), env=environment(output), stdout=stream, stderr=stream,
+            command(inputs, output, overrides, config=config), env=environment(output), stdout=stream, stderr=stream,
             start_new_session=True,
         )  # fmt: skip
         deadline = time.monotonic() + TIMEOUT
@@ -156,6 +164,39 @@ def run_until_killed(
         process.wait()
 
 
+def run_killed_while_saving(
+    inputs: Path, output: Path, overrides: list[str], whole: int, torn: int, config: str = "prime_trainer_cpu"
+) -> None:
+    """Kill a run while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete."""
+    saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
+    marker = "prime_ext_complete.json"
+    run_until_killed(inputs, output, overrides, (saved / marker).exists, saving.exists, config)
+    assert not (saving / marker).exists(), "it was killed too late to prove anything"
+
+
 def metrics(output: Path) -> dict[int, dict[str, float]]:
     """Metrics by step."""
     return read_metrics(output / "metrics.jsonl")
+
+
+def repeatable(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics that two equal runs share. How far it generated ahead is a matter of speed, not of the result."""
+    skipped = (*NOT_REPEATABLE, "prime/filter/returned_to_queue")
+    return {name: value for name, value in metrics.items() if not any(part in name for part in skipped)}
+
+
+def weights(folder, part: str) -> dict:
+    """Weights and optimiser state of one model of a checkpoint, as plain tensors by name."""
+    tensors = {}
+    for kind in ("model", "optim"):
+        path = folder / part / f"{kind}_world_size_1_rank_0.pt"
+        stack = [(kind, torch.load(path, weights_only=False))]
+        while stack:
+            name, value = stack.pop()
+            if isinstance(value, dict):
+                stack.extend((f"{name}.{key}", item) for key, item in value.items())
+            elif isinstance(value, list | tuple):
+                stack.extend((f"{name}.{key}", item) for key, item in enumerate(value))
+            elif isinstance(value, torch.Tensor):
+                tensors[name] = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return tensors
