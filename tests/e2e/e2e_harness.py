@@ -35,7 +35,7 @@ from recipes.quickstart.tokenizer import build_tokenizer
 # Long enough for a machine that is busy with other work; an idle one takes a minute or two.
 TIMEOUT = 900
 # Clocks and memory differ between runs, and the rollout engine's log-probabilities by the rounding of its batches.
-NOT_REPEATABLE = ("timing", "perf/", "rollout_corr/", "training/rollout_", "/perf/", "prime/filter/refills")
+NOT_REPEATABLE = ("timing", "seconds", "perf/", "rollout_corr/", "training/rollout_", "/perf/", "prime/filter/refills")
 
 
 def write_inputs(folder: Path) -> None:
