@@ -25,8 +25,11 @@ from pathlib import Path
 import metric_names
 import psutil
 import torch
+from tiny_step_rm import save_bert
 
 from prime_ext.metrics_file import read_metrics
+from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.pairs import PairFormat
 from recipes.quickstart import task
 from recipes.quickstart.data import rl_rows, write_parquet
 from recipes.quickstart.model import build_model
@@ -46,6 +49,13 @@ def write_inputs(folder: Path) -> None:
     for name, size in (("train", 64), ("val", 4)):
         problems = task.generate_problems(name, size, seed=0)
         write_parquet(folder / f"{name}.parquet", rl_rows(name, problems))
+
+
+def write_step_rm(folder: Path) -> Path:
+    """An untrained step reward model; returns its folder."""
+    model = save_bert(folder / "step_rm")
+    (model / FILE).write_text(Description(PairFormat(max_length=64), 1.0, (-1, 0, 1)).to_json())
+    return model
 
 
 def command(

@@ -8,10 +8,6 @@ import e2e_harness as harness
 import pytest
 import torch
 from e2e_harness import repeatable, weights
-from tiny_step_rm import save_bert
-
-from prime_ext.step_rm.description import FILE, Description
-from prime_ext.step_rm.pairs import PairFormat
 
 pytestmark = pytest.mark.slow
 
@@ -41,9 +37,7 @@ def runs(tmp_path_factory):
     """Folders of the run left alone and of the one that was killed and started again."""
     base = tmp_path_factory.mktemp("pspo_resume")
     harness.write_inputs(base)
-    model = save_bert(base / "step_rm")
-    (model / FILE).write_text(Description(PairFormat(max_length=64), 1.0, (-1, 0, 1)).to_json())
-    overrides = [*OVERRIDES, f"step_scorer.model_path={model}"]
+    overrides = [*OVERRIDES, f"step_scorer.model_path={harness.write_step_rm(base)}"]
     alone, killed = base / "alone", base / "killed"
     harness.run(base, alone, overrides, config="pspo_trainer_cpu")
     harness.run_killed_while_saving(base, killed, overrides, whole=2, torn=3, config="pspo_trainer_cpu")
