@@ -54,6 +54,7 @@ VERL_NAMES = (
     VerlName(_TRAINER, "PPOTrainer._save_checkpoint", "saving the PRM"),
     VerlName(_TRAINER, "PPOTrainer.init", "locking the folder of the run", "self._setup()"),
     VerlName(_TRAINER, "PPOTrainer.fit", "watching the workers while it trains", "self.agent_loop_manager = agent_"),
+    *(VerlName(_TRAINER, name, "one line for each step on the console") for name in ("Tracking", "tqdm", "pprint")),
     VerlName(_TRAINER, "PPOTrainer.get_reward_handles", "watching the reward workers"),
     VerlName("verl.workers.rollout.llm_server", "LLMServerManager.get_replicas", "watching the rollout servers"),
     VerlName(

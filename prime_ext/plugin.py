@@ -15,11 +15,16 @@
 ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
 Importing it registers the trainers, the reward manager and, under ``VERL_PLATFORM=cpu``, CPU support; it makes
-``use_fused_kernels`` a choice of each model; and it keeps verl from repeating one warning for every rollout. verl hides
-errors of entry points; ``python -m prime_ext.doctor`` shows them.
+``use_fused_kernels`` a choice of each model; it keeps verl from repeating one warning for every rollout; and it hides
+notes that no user can do anything about. verl hides errors of entry points; ``python -m prime_ext.doctor`` shows them.
 """
 
-from prime_ext import cpu
+from prime_ext import quiet
+
+# First: what is imported below warns.
+quiet.install()
+
+from prime_ext import cpu  # noqa: E402
 
 if cpu.is_active():
     cpu.install()

@@ -41,6 +41,7 @@ from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
 from prime_ext.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
+from prime_ext.trainer.console import check_console
 
 
 def check_config(config: DictConfig) -> list[str]:
@@ -73,6 +74,7 @@ def check_config(config: DictConfig) -> list[str]:
         *check_prm(config, prm),
         *check_cpu(config, _strategies(config, prime, prm)),
         *check_manager_in_prime(config, prime),
+        *check_console(config),
     ]
 
 

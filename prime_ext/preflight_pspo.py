@@ -42,6 +42,7 @@ from prime_ext.pspo_settings import (
 from prime_ext.settings import PrimeSettings
 from prime_ext.settings_checks import SettingsError
 from prime_ext.step_rm.scorers.settings import ScorerSettings
+from prime_ext.trainer.console import check_console
 
 # Estimators that verl's V1 trainer names but gives less than they need.
 _NOT_IN_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
@@ -69,6 +70,7 @@ def check_pspo_config(config: DictConfig) -> list[str]:
         *check_learning_rates(config, optimisers),
         *check_fused_kernels(config, {"actor_rollout_ref.model": config.actor_rollout_ref.model}),
         *check_cpu(config, strategies),
+        *check_console(config),
     ]
 
 

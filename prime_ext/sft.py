@@ -31,6 +31,7 @@ from prime_ext.compose_config import SFT_CONFIG, compose_config
 from prime_ext.cost.supervised_config import check_sft
 from prime_ext.metric_conditions import ConditionError
 from prime_ext.metrics_file import metrics_path, put_aside
+from prime_ext.quiet import set_levels
 from prime_ext.settings_checks import SettingsError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def default_conditions(config: "DictConfig") -> list[str]:
 
 def main() -> None:
     """Check, then hand over to verl. All files are written by the process with the rank 0."""
+    set_levels()
     first = int(os.environ.get("RANK", "0")) == 0
     checks = None
     try:

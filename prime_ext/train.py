@@ -29,6 +29,7 @@ from prime_ext.compose_config import CONFIG_MODULE, compose_config
 from prime_ext.last_words import last_words
 from prime_ext.metric_conditions import ConditionError
 from prime_ext.metrics_file import metrics_path, put_aside
+from prime_ext.quiet import set_levels
 from prime_ext.ray_cluster import address_words, check_cluster, environment_words
 from prime_ext.ray_reservations import check_own_cpus
 from prime_ext.settings_checks import SettingsError
@@ -42,6 +43,7 @@ def main() -> None:
     """Check, then hand over to verl."""
     from hydra._internal.utils import get_args_parser
 
+    set_levels()
     args, unknown = get_args_parser().parse_known_args()
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")

@@ -22,14 +22,14 @@
 # Knobs (environment): OUT SEEDS STEPS EVERY TEST_SIZE, and those of recipes/quickstart/train.sh
 set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=recipes/usage.sh
-source "$ROOT/recipes/usage.sh"
+source "$PROJECT_ROOT/recipes/usage.sh"
 case "${1:-}" in
     -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
-cd "$ROOT"
-OUT=${OUT:-$ROOT/outputs/compare_prime_rloo}
+cd "$PROJECT_ROOT"
+OUT=${OUT:-$PROJECT_ROOT/outputs/compare_prime_rloo}
 SEEDS=${SEEDS:-"0 1 2"}
 export STEPS=${STEPS:-60}
 EVERY=${EVERY:-10}
@@ -37,17 +37,17 @@ TEST_SIZE=${TEST_SIZE:-2000}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 
-if [[ -z "${PYTHON:-}" ]]; then
-    bash recipes/make_environment.sh
-    PYTHON=$ROOT/.venv/bin/python
-fi
+[[ -n "${PYTHON:-}" ]] || bash recipes/make_environment.sh
+PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
 export PYTHON OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 settings=$(printf '%s\n' "steps=$STEPS" "evaluated_every=$EVERY" "test_size=$TEST_SIZE" "prompts=${PROMPTS:-16}" \
     "rollouts=${ROLLOUTS:-4}" "policy_lr=${LR:-2e-4}" "lr_warmup=${LR_WARMUP:-10}" "prm_lr=${PRM_LR:-1e-3}" \
     "prm_mini_batch=${PRM_MINI_BATCH:-4}" "beta=${BETA:-0.2}" "overrides=$*")
 # shellcheck source=recipes/quickstart/settings.sh
-source "$ROOT/recipes/quickstart/settings.sh"
+source "$PROJECT_ROOT/recipes/quickstart/settings.sh"
 keep_settings runs "$settings"
 
 [[ -e "$OUT/data/data.json" ]] \

@@ -30,7 +30,6 @@
 set -euo pipefail
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PYTHON=${PYTHON:-$(command -v python3)}
 # shellcheck source=recipes/eval_suite.sh
 source "$PROJECT_ROOT/recipes/eval_suite.sh"
 answer_suite_help "${BASH_SOURCE[0]}" "$@"

@@ -12,7 +12,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-# What the evaluation recipes share. Sourced with PROJECT_ROOT, PYTHON and their knobs set.
+# What the evaluation recipes share. Sourced with PROJECT_ROOT set.
 
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
@@ -30,6 +30,8 @@ answer_suite_help() {
 evaluate_suite() {
     local name=$1 table=$2 model=$3 options=() status=0
     shift 3
+    # shellcheck source=recipes/python.sh
+    source "$PROJECT_ROOT/recipes/python.sh"
     # paper or recommended.
     DECODING=${DECODING:-paper}
     if [[ "$DECODING" != paper && "$DECODING" != recommended ]]; then

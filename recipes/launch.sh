@@ -13,7 +13,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # What the training recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
-# Sourced with PROJECT_ROOT, PYTHON and OUTPUT_DIR set.
+# Sourced with PROJECT_ROOT and OUTPUT_DIR set.
+
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
 
 # ask_for_checks: let the run check its metrics at the end: all steps are there, losses and gradient norms are finite, a
 # checkpoint is whole. Its status is 1 if one of these does not hold, or a condition of CHECKS, e.g.

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # What the supervised recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
-# Sourced with PROJECT_ROOT, PYTHON, OUTPUT_DIR and N_GPUS set.
+# Sourced with PROJECT_ROOT, OUTPUT_DIR and N_GPUS set.
 
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"

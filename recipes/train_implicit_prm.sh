@@ -48,7 +48,6 @@ DATA=$2
 shift 2
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
-PYTHON=${PYTHON:-$(command -v python3)}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/implicit_prm}
 ! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 TORCHRUN=${TORCHRUN:---standalone}

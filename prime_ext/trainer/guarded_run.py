@@ -11,18 +11,22 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
+"""What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead.
+And one line on the console for what happens (:mod:`prime_ext.trainer.console`)."""
 
 import logging
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from omegaconf import DictConfig, open_dict
+from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.ray_reservations import require_cpus
 from prime_ext.trainer import checkpoint
+from prime_ext.trainer.console import ConsoleLines, lines_in, prints_lines
 from prime_ext.trainer.run_lock import RunLock
 from prime_ext.trainer.worker_watch import WorkerDied, WorkerWatch, workers_of
 
@@ -65,8 +69,10 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments, **keywords)
 
         buffer._wait_for_next_poll = checked
+        lines = prints_lines(self.config)
         try:
-            super().fit(agent_loop_manager)
+            with lines_in(trainer_base, ConsoleLines(self.total_training_steps)) if lines else nullcontext():
+                super().fit(agent_loop_manager)
         except WorkerDied:
             raise
         except Exception as error:
@@ -85,6 +91,18 @@ class GuardedRunMixin(_Trainer):
         if self.config.trainer.resume_mode == "auto":
             checkpoint.repair_tracker(Path(self.config.trainer.default_local_dir))
         super()._load_checkpoint()
+        if self.global_steps > 0:
+            self._say(f"going on from step {self.global_steps} ({self._checkpoint_folder()})")
+
+    def _checkpoint_folder(self) -> Path:
+        """Where verl has just resumed from."""
+        if self.config.trainer.resume_mode == "resume_path":
+            return Path(self.config.trainer.resume_from_path)
+        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _say(self, line: str) -> None:
+        if prints_lines(self.config):
+            print(line, flush=True)
 
     def _save_more(self, folder: Path) -> None:
         """Write to ``folder`` what verl's trainer knows nothing of."""
@@ -96,6 +114,7 @@ class GuardedRunMixin(_Trainer):
             # Nobody knows when it is whole; verl writes its tracker by itself then.
             super()._save_checkpoint()
             return
+        start = time.monotonic()
         root = Path(trainer.default_local_dir)
         folder = root / f"global_step_{self.global_steps}"
         checkpoint.mark_incomplete(folder)
@@ -104,6 +123,7 @@ class GuardedRunMixin(_Trainer):
         with _without_retention(self.config):
             super()._save_checkpoint()
         checkpoint.mark_complete(folder, {"global_step": self.global_steps})
+        self._say(f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s: {folder}")
         deleted = checkpoint.prune(root, keep, self.global_steps)
         if deleted:
             logger.info("deleted checkpoints of steps %s", deleted)

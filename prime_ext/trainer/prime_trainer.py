@@ -240,12 +240,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             if self._buffers_prompts:
                 self.replay_buffer.drop_orphans()
 
-    def _checkpoint_folder(self) -> Path:
-        """Where verl has just resumed from."""
-        if self.config.trainer.resume_mode == "resume_path":
-            return Path(self.config.trainer.resume_from_path)
-        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-
     def _load_prime_state(self, folder: Path) -> None:
         if self.prm is not None:
             self.prm.load(str(folder / PRM_FOLDER), self.config.trainer.del_local_ckpt_after_load)

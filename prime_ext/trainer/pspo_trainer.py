@@ -13,15 +13,21 @@
 # limitations under the License.
 """PSPO-WRS on verl's V1 trainers, as a mixin that goes before one of them."""
 
+import logging
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils import tensordict_utils as tu
 
 from prime_ext import transfer
 from prime_ext.compat import check_verl
+from prime_ext.files import read_json, write_json
 from prime_ext.preflight_pspo import check_pspo_config
 from prime_ext.pspo_settings import GROUP_ESTIMATORS, sections_of
 from prime_ext.reward.pspo_info import pspo_metrics
@@ -29,6 +35,9 @@ from prime_ext.settings import SettingsError
 from prime_ext.trainer.guarded_run import GuardedRunMixin
 from prime_ext.trainer.pspo_batch import scored_rows, token_rewards
 
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "prime_ext.json"
 # verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
 CPU_POLL_SECONDS = 0.05
 
@@ -37,8 +46,9 @@ class PSPOTrainerMixin(GuardedRunMixin):
     """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows beside one number for each response.
 
     Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes
-    metrics of the step. Everything else, estimators included, is verl's. A subclass names in ``base_mode`` the verl
-    mode it builds on.
+    metrics of the step. The rows of a batch have the order of the data, and a checkpoint holds the adaptive
+    coefficient of the KL penalty: verl has the order in which responses arrived, and starts the coefficient anew.
+    Everything else, estimators included, is verl's. A subclass names in ``base_mode`` the verl mode it builds on.
     """
 
     base_mode: str
@@ -52,6 +62,8 @@ class PSPOTrainerMixin(GuardedRunMixin):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
             config.trainer.v1.trainer_mode = self.base_mode
         super().__init__(config)
+        # The step in which prompts were fetched last, and how many.
+        self._fetched = (0, 0)
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = super()._build_replay_buffer()
@@ -59,8 +71,32 @@ class PSPOTrainerMixin(GuardedRunMixin):
             buffer.poll_interval = CPU_POLL_SECONDS
         return buffer
 
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        """The next prompts, with ids that repeat when the run is repeated and sort as the prompts do."""
+        prompts = super()._fetch_one_gen_batch()
+        step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
+        self._fetched = (step, first + len(prompts))
+        uids = [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))]
+        prompts["uid"] = tu.get_tensordict({"uid": np.array(uids, dtype=object)})["uid"]
+        return prompts
+
+    def _save_more(self, folder: Path) -> None:
+        if self.config.algorithm.use_kl_in_reward:
+            write_json(folder / STATE_FILE, {"kl_coefficient": float(self.kl_ctrl_in_reward.value)})
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps == 0 or not self.config.algorithm.use_kl_in_reward:
+            return
+        path = self._checkpoint_folder() / STATE_FILE
+        if path.exists():
+            self.kl_ctrl_in_reward.value = read_json(path)["kl_coefficient"]
+        else:
+            logger.warning("%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again", path)
+
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:
         """verl's balancing, which also fills up the batch, of the responses that count."""
+        batch.reorder(sorted(range(len(batch)), key=batch.keys.__getitem__))
         infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))
         uids = [transfer.group_uid(key) for key in batch.keys]

@@ -39,7 +39,8 @@ if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     echo "Knobs (environment): NNODES NODE_IP PORT NUM_GPUS NUM_CPUS RAY_TEMP_DIR STATE_DIR WAIT RAY PYTHON DRY_RUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
-PYTHON=${PYTHON:-$(command -v python3)}
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
 RAY=${RAY:-$(dirname "$PYTHON")/ray}
 # Address under which the other nodes reach this one; empty: what Ray finds.
 NODE_IP=${NODE_IP:-}

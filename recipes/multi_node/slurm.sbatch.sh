@@ -18,8 +18,8 @@
 #   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh recipes/prime/run_eurus2-7b_fsdp.sh
 #
 # Submit from the root of this repository, which, like data, models and OUTPUT_DIR, all nodes see at the same path, with the
-# Python environment activated, or PYTHON set. The environment of sbatch reaches all nodes; NNODES is the job's number of
-# nodes, N_GPUS what --gpus-per-node says. Partition, account, time and memory go to sbatch.
+# Python environment activated or in .venv, or PYTHON set. The environment of sbatch reaches all nodes; NNODES is the job's
+# number of nodes, N_GPUS what --gpus-per-node says. Partition, account, time and memory go to sbatch.
 # 300 s before the time limit (USR1) the recipe gets TERM and the job is queued again; it resumes from its last checkpoint,
 # so set SAVE_FREQ to what may be lost. After preemption or the failure of a node SLURM queues it again by itself. A recipe
 # that fails ends the job with its status. REQUEUE=0 does not queue again at the time limit. DRY_RUN=1 prints the commands;
@@ -44,7 +44,10 @@ fail() { echo "slurm.sbatch.sh: $*" >&2; exit 2; }
 
 # sbatch runs a copy of this script, so its own path says nothing.
 PROJECT_ROOT=${PROJECT_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}}
-export PYTHON=${PYTHON:-$(command -v python3)}
+[[ -e "$PROJECT_ROOT/recipes/launch.sh" ]] ||
+    fail "$PROJECT_ROOT is not the root of this repository; submit from there, or set PROJECT_ROOT"
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
 RAY=${RAY:-$(dirname "$PYTHON")/ray}
 REQUEUE=${REQUEUE:-1}
 WAIT=${WAIT:-600}
@@ -63,8 +66,6 @@ else
     # This script runs on the first node.
     HEAD_IP=${HEAD_IP:-$(hostname --ip-address | awk '{print $1}')}
 fi
-[[ -e "$PROJECT_ROOT/recipes/launch.sh" ]] ||
-    fail "$PROJECT_ROOT is not the root of this repository; submit from there, or set PROJECT_ROOT"
 export NNODES=${#NODES[@]} RAY_ADDRESS=$HEAD_IP:$PORT
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 # A secret of this job's cluster; job steps and the recipe have it from the environment.

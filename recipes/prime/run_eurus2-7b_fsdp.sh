@@ -61,7 +61,6 @@ STEPS=${STEPS:-592}
 SAVE_FREQ=${SAVE_FREQ:-16}
 TEST_FREQ=${TEST_FREQ:-16}
 LOGGER=${LOGGER:-[console,file,tensorboard]}
-PYTHON=${PYTHON:-$(command -v python3)}
 
 N_ROLLOUTS=4
 no_prm=(prime.process.coefficient=0 prm.enable=false)

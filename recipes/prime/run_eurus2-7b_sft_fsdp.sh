@@ -40,7 +40,6 @@ if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
 fi
 TRAIN=$1
 shift
-PYTHON=${PYTHON:-$(command -v python3)}
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_sft}
 N_GPUS=${N_GPUS:-8}

@@ -27,8 +27,6 @@
 set -euo pipefail
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/eurusprm.sh
-source "$PROJECT_ROOT/recipes/eurusprm.sh"
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
@@ -37,6 +35,8 @@ if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     echo "                     MEAN_TOKENS DEVICE_MEMORY DRY_RUN SHRINK PYTHON TORCHRUN"
     exit 0
 fi
+# shellcheck source=recipes/eurusprm.sh
+source "$PROJECT_ROOT/recipes/eurusprm.sh"
 
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
 PRM_REFERENCE=${PRM_REFERENCE:-$MODEL_PATH}

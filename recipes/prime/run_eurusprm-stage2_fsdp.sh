@@ -28,8 +28,6 @@
 set -euo pipefail
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/eurusprm.sh
-source "$PROJECT_ROOT/recipes/eurusprm.sh"
 # shellcheck source=recipes/usage.sh
 source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
@@ -38,6 +36,8 @@ if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     echo "                     MEAN_TOKENS DEVICE_MEMORY DRY_RUN SHRINK PYTHON TORCHRUN"
     exit 0
 fi
+# shellcheck source=recipes/eurusprm.sh
+source "$PROJECT_ROOT/recipes/eurusprm.sh"
 
 MODEL_PATH=${MODEL_PATH:-PRIME-RL/EurusPRM-Stage1}
 PRM_REFERENCE=${PRM_REFERENCE:-Qwen/Qwen2.5-Math-7B-Instruct}

@@ -51,7 +51,6 @@ if [[ $# -lt 4 ]]; then
 fi
 POLICY=$1 STEP_RM=$2 TRAIN=$3 VAL=$4
 shift 4
-PYTHON=${PYTHON:-$(command -v python3)}
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 VARIANT=${VARIANT:-weibull}

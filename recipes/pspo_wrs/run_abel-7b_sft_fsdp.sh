@@ -43,7 +43,6 @@ fi
 MODEL=$1
 TRAIN=$2
 shift 2
-PYTHON=${PYTHON:-$(command -v python3)}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/sft}
 N_GPUS=${N_GPUS:-2}
 BATCH=${BATCH:-64}

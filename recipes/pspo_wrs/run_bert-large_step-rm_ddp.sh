@@ -46,7 +46,6 @@ fi
 MODEL=$1
 STEPS=$2
 shift 2
-PYTHON=${PYTHON:-$(command -v python3)}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/step_rm}
 FORMAT=${FORMAT:-pspo}
 N_GPUS=${N_GPUS:-2}

@@ -21,25 +21,25 @@
 # Started again, it resumes from the last checkpoint of RUN_DIR.
 set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/usage.sh
-source "$ROOT/recipes/usage.sh"
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 4 ]]; then
     usage "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
 RUN_DIR=$1 DATA_DIR=$2 MODEL=$3 STEP_RM=$4
 shift 4
-PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
 export TORCH_COMPILE_DISABLE=1
 export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
-# The progress of the run matters more than the notes of every process that starts.
-export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore} VERL_LOGGING_LEVEL=${VERL_LOGGING_LEVEL:-WARNING}
 
 # Not the paper's PPO: leave-one-out baselines need no critic, whose first hundred steps would be spent learning values.
 # One update per step on fresh rollouts, so the ratio is 1 and the clip never acts. The KL penalty is in the reward, as
-# in the paper, with a fixed coefficient.
+# in the paper, with a fixed coefficient. float64 for what samples and scores: in float32 the rounding of a batch, which
+# holds what happens to arrive together, would reach tokens and rewards, and no run could be repeated.
 exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer_cpu \
     hydra.run.dir="$RUN_DIR/hydra" \
     data.train_files="$DATA_DIR/train.parquet" \
@@ -56,7 +56,9 @@ exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer_cpu \
     'pspo.steps.pattern="(?<=;)\d"' \
     pspo.log_path="$RUN_DIR/responses" \
     step_scorer.model_path="$STEP_RM" \
+    step_scorer.dtype=float64 \
     actor_rollout_ref.model.path="$MODEL" \
+    actor_rollout_ref.rollout.dtype=float64 \
     actor_rollout_ref.rollout.n="${ROLLOUTS:-8}" \
     actor_rollout_ref.rollout.seed="${SEED:-0}" \
     actor_rollout_ref.actor.ppo_epochs=1 \

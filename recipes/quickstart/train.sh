@@ -21,21 +21,20 @@
 # Started again, it resumes from the last complete checkpoint of RUN_DIR.
 set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=recipes/usage.sh
-source "$ROOT/recipes/usage.sh"
+source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 3 ]]; then
     usage "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
 RUN_DIR=$1 DATA_DIR=$2 MODEL=$3
 shift 3
-PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
 export TORCH_COMPILE_DISABLE=1
 export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
-# The progress of the run matters more than the notes of every process that starts.
-export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore} VERL_LOGGING_LEVEL=${VERL_LOGGING_LEVEL:-WARNING}
 
 # One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM updates per step.
 # hf_model among the contents of a checkpoint: verl's merger would round the weights to bfloat16.

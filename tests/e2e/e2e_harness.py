@@ -24,8 +24,12 @@ from pathlib import Path
 
 import metric_names
 import psutil
+import torch
+from tiny_step_rm import save_bert
 
 from prime_ext.metrics_file import read_metrics
+from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.pairs import PairFormat
 from recipes.quickstart import task
 from recipes.quickstart.data import rl_rows, write_parquet
 from recipes.quickstart.model import build_model
@@ -33,6 +37,8 @@ from recipes.quickstart.tokenizer import build_tokenizer
 
 # Long enough for a machine that is busy with other work; an idle one takes a minute or two.
 TIMEOUT = 900
+# Clocks and memory differ between runs, and the rollout engine's log-probabilities by the rounding of its batches.
+NOT_REPEATABLE = ("timing", "seconds", "perf/", "rollout_corr/", "training/rollout_", "/perf/", "prime/filter/refills")
 
 
 def write_inputs(folder: Path) -> None:
@@ -43,6 +49,13 @@ def write_inputs(folder: Path) -> None:
     for name, size in (("train", 64), ("val", 4)):
         problems = task.generate_problems(name, size, seed=0)
         write_parquet(folder / f"{name}.parquet", rl_rows(name, problems))
+
+
+def write_step_rm(folder: Path) -> Path:
+    """An untrained step reward model; returns its folder."""
+    model = save_bert(folder / "step_rm")
+    (model / FILE).write_text(Description(PairFormat(max_length=64), 1.0, (-1, 0, 1)).to_json())
+    return model
 
 
 def command(
@@ -120,7 +133,12 @@ def run(
 
 
 def run_until_killed(
-    inputs: Path, output: Path, overrides: list[str], ready: Callable[[], bool], when: Callable[[], bool]
+    inputs: Path,
+    output: Path,
+    overrides: list[str],
+    ready: Callable[[], bool],
+    when: Callable[[], bool],
+    config: str = "prime_trainer_cpu",
 ) -> None:
     """Start a run and send SIGKILL to all its processes as soon as ``when`` says so.
 
@@ -130,7 +148,7 @@ def run_until_killed(
     output.mkdir(parents=True, exist_ok=True)
     with (output / "log.txt").open("a") as stream:
         process = subprocess.Popen(
-            command(inputs, output, overrides), env=environment(output), stdout=stream, stderr=stream,
+            command(inputs, output, overrides, config=config), env=environment(output), stdout=stream, stderr=stream,
             start_new_session=True,
         )  # fmt: skip
         deadline = time.monotonic() + TIMEOUT
@@ -156,6 +174,39 @@ def run_until_killed(
         process.wait()
 
 
+def run_killed_while_saving(
+    inputs: Path, output: Path, overrides: list[str], whole: int, torn: int, config: str = "prime_trainer_cpu"
+) -> None:
+    """Kill a run while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete."""
+    saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
+    marker = "prime_ext_complete.json"
+    run_until_killed(inputs, output, overrides, (saved / marker).exists, saving.exists, config)
+    assert not (saving / marker).exists(), "it was killed too late to prove anything"
+
+
 def metrics(output: Path) -> dict[int, dict[str, float]]:
     """Metrics by step."""
     return read_metrics(output / "metrics.jsonl")
+
+
+def repeatable(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics that two equal runs share. How far it generated ahead is a matter of speed, not of the result."""
+    skipped = (*NOT_REPEATABLE, "prime/filter/returned_to_queue")
+    return {name: value for name, value in metrics.items() if not any(part in name for part in skipped)}
+
+
+def weights(folder, part: str) -> dict:
+    """Weights and optimiser state of one model of a checkpoint, as plain tensors by name."""
+    tensors = {}
+    for kind in ("model", "optim"):
+        path = folder / part / f"{kind}_world_size_1_rank_0.pt"
+        stack = [(kind, torch.load(path, weights_only=False))]
+        while stack:
+            name, value = stack.pop()
+            if isinstance(value, dict):
+                stack.extend((f"{name}.{key}", item) for key, item in value.items())
+            elif isinstance(value, list | tuple):
+                stack.extend((f"{name}.{key}", item) for key, item in enumerate(value))
+            elif isinstance(value, torch.Tensor):
+                tensors[name] = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return tensors

@@ -18,10 +18,6 @@ import math
 
 import e2e_harness as harness
 import pytest
-from tiny_step_rm import save_bert
-
-from prime_ext.step_rm.description import FILE, Description
-from prime_ext.step_rm.pairs import PairFormat
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +29,7 @@ STEPS = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]', "p
 @pytest.fixture
 def inputs(tmp_path):
     harness.write_inputs(tmp_path)
-    model = save_bert(tmp_path / "step_rm")
-    (model / FILE).write_text(Description(PairFormat(max_length=64), 1.0, (-1, 0, 1)).to_json())
+    harness.write_step_rm(tmp_path)
     return tmp_path
 
 

@@ -16,6 +16,7 @@
 import e2e_harness as harness
 import pytest
 import torch
+from e2e_harness import repeatable, weights
 
 pytestmark = pytest.mark.slow
 
@@ -29,31 +30,6 @@ OVERRIDES = [
     # In float32 the rounding of a batch can move a token across the boundary of its interval; in float64 it does not.
     "actor_rollout_ref.rollout.dtype=float64",
 ]
-# Clocks and memory differ between runs, and the rollout engine's log-probabilities by the rounding of its batches.
-NOT_REPEATABLE = ("timing", "perf/", "rollout_corr/", "training/rollout_", "/perf/", "prime/filter/refills")
-
-
-def repeatable(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics that two equal runs share. How far it generated ahead is a matter of speed, not of the result."""
-    skipped = (*NOT_REPEATABLE, "prime/filter/returned_to_queue")
-    return {name: value for name, value in metrics.items() if not any(part in name for part in skipped)}
-
-
-def weights(folder, part: str) -> dict:
-    """Weights and optimiser state of one model of a checkpoint, as plain tensors by name."""
-    tensors = {}
-    for kind in ("model", "optim"):
-        path = folder / part / f"{kind}_world_size_1_rank_0.pt"
-        stack = [(kind, torch.load(path, weights_only=False))]
-        while stack:
-            name, value = stack.pop()
-            if isinstance(value, dict):
-                stack.extend((f"{name}.{key}", item) for key, item in value.items())
-            elif isinstance(value, list | tuple):
-                stack.extend((f"{name}.{key}", item) for key, item in enumerate(value))
-            elif isinstance(value, torch.Tensor):
-                tensors[name] = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return tensors
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +40,14 @@ def runs(tmp_path_factory):
     harness.write_inputs(inputs)
     alone, killed = base / "alone", base / "killed"
     harness.run(inputs, alone, OVERRIDES, module="verl.trainer.main_ppo")
-    saved, saving = (killed / "checkpoints" / f"global_step_{step}" for step in (2, 4))
-    marker = "prime_ext_complete.json"
-    harness.run_until_killed(inputs, killed, OVERRIDES, ready=(saved / marker).exists, when=saving.exists)
-    assert not (saving / marker).exists(), "it was killed too late to prove anything"
+    harness.run_killed_while_saving(inputs, killed, OVERRIDES, whole=2, torn=4)
     harness.run(inputs, killed, OVERRIDES)
     return alone, killed
 
 
 def test_it_resumed_from_the_last_whole_checkpoint(runs):
     log = (runs[1] / "log.txt").read_text(errors="replace")
-    assert f"{runs[1]}/checkpoints/global_step_2" in log
-    assert "Training Progress:  40%" in log
+    assert f"going on from step 2 ({runs[1]}/checkpoints/global_step_2)" in log
 
 
 def test_metrics_are_those_of_the_uninterrupted_run(runs):

@@ -14,8 +14,10 @@
 """What the pspo_* trainers make of the manager's extra info: rewards at tokens, responses that leave, metrics."""
 
 import json
+import uuid
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fake_queue import FakeQueue
@@ -23,6 +25,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
+from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.pspo_settings import PSPOSettings
@@ -192,11 +195,11 @@ def balanced(monkeypatch):
         )
     monkeypatch.setattr(PPOTrainer, "_balance_batch", lambda self, batch, metrics, *_: batch)
 
-    def run(settings, estimator="gae"):
+    def run(settings, estimator="gae", arrived=tuple(rollouts)):
         trainer = object.__new__(get_trainer_cls("pspo_sync"))
         trainer.pspo = settings
         trainer.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
-        keys = list(rollouts)
+        keys = list(arrived)
         batch = KVBatchMeta(
             partition_id="train",
             keys=keys,
@@ -225,6 +228,52 @@ def test_rewards_at_the_last_token_stay_as_verl_has_them(balanced, settings):
     # The companion of the dropped response leaves with it: nothing is left to compare it with.
     assert batch.keys == ["q_0_0"]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
+
+
+def test_the_rows_have_the_order_of_the_data_however_responses_arrived(balanced, settings):
+    batch, _, queue = balanced(settings(accumulation__place="step_ends"), arrived=("q_0_0", "p_1_0", "p_0_0"))
+    assert batch.keys == ["p_0_0", "q_0_0"] and [tag["response_len"] for tag in batch.tags] == [4, 3]
+    assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
+    assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
+
+
+def test_ids_of_prompts_repeat_and_sort_as_the_prompts_do(monkeypatch):
+    def two_prompts(self):
+        uids = np.array([str(uuid.uuid4()), str(uuid.uuid4())], dtype=object)
+        return tu.get_tensordict({"uid": uids, "index": np.array([0, 1])})
+
+    monkeypatch.setattr(PPOTrainer, "_fetch_one_gen_batch", two_prompts)
+
+    def fetched(steps):
+        trainer = object.__new__(get_trainer_cls("pspo_sync"))
+        trainer._fetched = (0, 0)
+        uids = []
+        for trainer.global_steps in steps:
+            uids += list(trainer._fetch_one_gen_batch()["uid"])
+        return uids
+
+    uids = fetched([9, 9, 10])
+    assert len(set(uids)) == 6 and uids == sorted(uids) and not any("_" in uid for uid in uids)
+    # A run that was killed after step 9 has the same ids from there.
+    assert fetched([10]) == uids[4:]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(make, tmp_path, monkeypatch, caplog, saved):
+    trainer = make(**{"trainer.default_local_dir": str(tmp_path), "algorithm.kl_ctrl.kl_coef": 0.5})
+    folder = tmp_path / "global_step_3"
+    if saved:
+        trainer.kl_ctrl_in_reward.value = 0.125
+        trainer._save_more(folder)
+        trainer.kl_ctrl_in_reward.value = 0.5
+
+    def verls(self):
+        self.global_steps = 3
+
+    monkeypatch.setattr(PPOTrainer, "_load_checkpoint", verls)
+    trainer._load_checkpoint()
+    assert trainer.kl_ctrl_in_reward.value == (0.125 if saved else 0.5)
+    assert saved != ("the KL coefficient starts from algorithm.kl_ctrl.kl_coef again" in caplog.text)
 
 
 # ---- inside PRIME ---------------------------------------------------------------------------------------------------

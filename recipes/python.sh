@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Which Python a recipe runs with. Sourced with PROJECT_ROOT set; sets PYTHON where it is not set, to that of the virtual
+# environment that is active, that of .venv in this repository, or python3: the first that has verl.
+
+if [[ -z "${PYTHON:-}" ]]; then
+    for candidate in "${VIRTUAL_ENV:-${CONDA_PREFIX:-}}/bin/python" "$PROJECT_ROOT/.venv/bin/python" python3; do
+        "$candidate" -c 'import sys, importlib.util as u; sys.exit(u.find_spec("verl") is None)' 2> /dev/null || continue
+        PYTHON=$candidate
+        break
+    done
+fi
+PYTHON=$(command -v "${PYTHON:-none}") || {
+    echo "${0##*/}: no Python with verl here: run bash recipes/make_environment.sh (CPU), or activate the environment of" \
+        "pip install -e '.[gpu]', or set PYTHON to an interpreter that exists" >&2
+    exit 2
+}
+export PYTHON
