@@ -139,7 +139,9 @@ def _micro_batch_tokens(config: DictConfig, batches: Any, parallel: int) -> int:
     """Tokens of the largest micro-batch on one device, with responses of full length."""
     length = longest_sequence(config)
     if batches.use_dynamic_bsz:
-        budget = batches.get("ppo_max_token_len_per_gpu") or batches.get("max_token_len_per_gpu")
+        # The first one is a critic's, the last one a PRM's.
+        keys = ("ppo_infer_max_token_len_per_gpu", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu")
+        budget = next(batches[key] for key in keys if batches.get(key))
         return max(int(budget), -(-length // parallel))
     rows = batches.get("ppo_micro_batch_size_per_gpu") or batches.get("micro_batch_size_per_gpu")
     if not rows:

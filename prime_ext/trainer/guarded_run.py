@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from omegaconf import DictConfig, open_dict
 
-from prime_ext.ray_reservations import require_cpus
+from prime_ext.ray_reservations import require_resources
 from prime_ext.trainer import checkpoint
 from prime_ext.trainer.run_lock import RunLock
 from prime_ext.trainer.worker_watch import WorkerDied, WorkerWatch, workers_of
@@ -44,7 +44,7 @@ class GuardedRunMixin(_Trainer):
             RunFolderInUse: somebody does.
             ClusterTooSmall: Ray has fewer logical CPUs than the run reserves.
         """
-        require_cpus(self.config, ray.nodes())
+        require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
             self._run_lock = RunLock(Path(self.config.trainer.default_local_dir))
