@@ -29,6 +29,7 @@ from prime_ext.preflight_machine import (
     Optimiser,
     actor_optimiser,
     check_adapter,
+    check_attention,
     check_batches,
     check_cpu,
     check_fused_kernels,
@@ -42,7 +43,7 @@ from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config, 
 from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
 from prime_ext.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
+from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError, forward_tokens
 
 
 def check_config(config: DictConfig) -> list[str]:
@@ -75,6 +76,7 @@ def check_config(config: DictConfig) -> list[str]:
         *check_learning_rates(config, optimisers),
         *check_adapter(config),
         *check_fused_kernels(config, _models(config, prm)),
+        *check_attention(config, _models(config, prm)),
         *check_prm(config, prm),
         *check_cpu(config, _strategies(config, prime, prm)),
         *check_manager_in_prime(config, prime),
@@ -111,8 +113,10 @@ def _optimisers(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> l
     if prm.enable:
         micro = None if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
         parallel = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
-        keys = ("max_token_len_per_gpu", "infer_max_token_len_per_gpu") if prm.use_dynamic_bsz else ()
-        budgets = {f"prm.{key}": (getattr(prm, key), parallel) for key in keys}
+        budgets = {}
+        if prm.use_dynamic_bsz:
+            budgets["prm.max_token_len_per_gpu"] = (prm.max_token_len_per_gpu, parallel)
+            budgets["prm.infer_max_token_len_per_gpu"] = (forward_tokens(config.prm), parallel)
         found.append(Optimiser("prm.mini_batch_size", prm.mini_batch_size, micro, parallel, budgets))
     return [*found, critic_optimiser(config)] if prime.critic_sources else found
 

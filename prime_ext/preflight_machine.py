@@ -149,6 +149,19 @@ def check_token_budgets(config: DictConfig, optimisers: Iterable[Optimiser]) -> 
                 )
 
 
+def check_attention(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:
+    """Whether ranks that share a sequence see all of it: verl exchanges its parts inside of flash-attn only."""
+    for key, model in models.items():
+        section = config.prm if key == "prm.model" else config.actor_rollout_ref.actor
+        ranks = _ulysses(section, section.get("engine") or section.get("fsdp_config"))
+        attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
+        if ranks > 1 and not attention.startswith("flash_attention"):
+            yield (
+                f"{key}.override_config.attn_implementation={attention}: with ulysses_sequence_parallel_size={ranks} every "
+                f"rank would see its part of a sequence only; leave it at flash_attention_2, or set the size to 1"
+            )
+
+
 def check_adapter(config: DictConfig) -> Iterable[str]:
     """Whether the rollout engine can serve the policy's LoRA adapter, where it has one."""
     model = config.actor_rollout_ref.model

@@ -23,6 +23,7 @@ from prime_ext.preflight_machine import (
     Optimiser,
     actor_optimiser,
     check_adapter,
+    check_attention,
     check_batches,
     check_cpu,
     check_fused_kernels,
@@ -72,6 +73,7 @@ def check_pspo_config(config: DictConfig) -> list[str]:
         *check_adapter(config),
         *check_learning_rates(config, optimisers),
         *check_fused_kernels(config, {"actor_rollout_ref.model": config.actor_rollout_ref.model}),
+        *check_attention(config, {"actor_rollout_ref.model": config.actor_rollout_ref.model}),
         *check_cpu(config, strategies),
     ]
 

@@ -44,8 +44,8 @@ source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): VARIANT OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
-    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ VAL_FIRST SCORER SCORER_GPUS SCORER_THREADS CHECKS DRY_RUN"
-    echo "                     SHRINK PYTHON"
+    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ VAL_FIRST SCORER SCORER_GPUS SCORER_THREADS"
+    echo "                     CHECKS DRY_RUN SHRINK PYTHON"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 4 ]]; then
