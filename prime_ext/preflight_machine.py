@@ -144,8 +144,8 @@ def check_token_budgets(config: DictConfig, optimisers: Iterable[Optimiser]) -> 
             if not isinstance(tokens, int) or tokens * ranks < longest:
                 shared = f" times ulysses_sequence_parallel_size={ranks}" if ranks > 1 else ""
                 yield (
-                    f"{key}={tokens}{shared} is less than data.max_prompt_length + data.max_response_length = {longest}; "
-                    f"set it to {-(-longest // ranks)} or more"
+                    f"{key}={tokens}{shared} is less than data.max_prompt_length + data.max_response_length = "
+                    f"{longest}; set it to {-(-longest // ranks)} or more"
                 )
 
 
@@ -157,8 +157,8 @@ def check_attention(config: DictConfig, models: Mapping[str, DictConfig]) -> Ite
         attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
         if ranks > 1 and not attention.startswith("flash_attention"):
             yield (
-                f"{key}.override_config.attn_implementation={attention}: with ulysses_sequence_parallel_size={ranks} every "
-                f"rank would see its part of a sequence only; leave it at flash_attention_2, or set the size to 1"
+                f"{key}.override_config.attn_implementation={attention}: with ulysses_sequence_parallel_size={ranks} "
+                f"every rank would see its part of a sequence only; leave it at flash_attention_2, or set the size to 1"
             )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prime_ext.preflight_async import rollout_ranks
-from prime_ext.pspo_settings import SECTION, SCORER_SECTION, uses_manager
+from prime_ext.pspo_settings import SCORER_SECTION, SECTION, uses_manager
 from prime_ext.ray_cluster import address_of
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ class Engine:
         weight_bytes, compute_bytes: bytes of a weight at rest and in a pass.
         shards: devices that share the weights.
         tokens: of a micro-batch, on one device.
-        forward_tokens: of a pass without gradients through a model that is trained; None where there is none, or as many.
+        forward_tokens: of a pass without gradients through a model that is trained; None for as many.
         recompute: whether only the inputs of the blocks are kept.
         backend: of fused log-probabilities; None for plain ones.
         param_offload, optimizer_offload: moved to the host between passes.
@@ -72,8 +72,8 @@ class Engine:
 class EngineMemory:
     """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes.
 
-    ``activations`` and ``logits`` are those of a training pass, if there is one; ``working`` is the larger of that and a
-    pass without gradients.
+    ``activations`` and ``logits`` are those of a training pass, if there is one; ``working`` is the larger of what that
+    and a pass without gradients need.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions that the installation names are verl's, and pip can install the extra `gpu` without building anything."""
+"""The versions that the installation names are verl's, and the extra `gpu` has nothing that must be built."""
 
 import ast
 import re

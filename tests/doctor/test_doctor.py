@@ -187,9 +187,7 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
     (problem,) = machine_problems()
     assert "flash-attn cannot be imported (undefined symbol: _ZN3c104cuda)" in problem and "sdpa" in problem
     find = doctor.importlib.util.find_spec
-    monkeypatch.setattr(
-        doctor.importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find(name)
-    )
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find(name))
     (problem,) = machine_problems()
     assert problem.startswith("flash-attn is not installed") and "docs/install.md" in problem and "sdpa" in problem
 
@@ -197,8 +195,16 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
 @pytest.mark.parametrize(
     ("cuda", "driver", "said"),
     [
-        ("13.0", "550.54.15", "NVIDIA driver, 550.54.15, but it is too old for CUDA 13.0 of this PyTorch; install driver R580"),
-        ("12.8", "580.65.06", "but PyTorch finds no GPU behind it; give the container its GPUs (docker run --gpus all)"),
+        (
+            "13.0",
+            "550.54.15",
+            "550.54.15, but it is too old for CUDA 13.0 of this PyTorch; install driver R580 or newer",
+        ),
+        (
+            "12.8",
+            "580.65.06",
+            "but PyTorch finds no GPU behind it; give the container its GPUs (docker run",
+        ),
         (None, "580.65.06", "but this PyTorch is built for the CPU only; install that of docs/install.md"),
     ],
 )

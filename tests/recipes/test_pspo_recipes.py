@@ -143,7 +143,8 @@ def test_variants_of_the_ppo_recipe_are_configurations_that_work(started, step_r
 
 
 @pytest.mark.parametrize(
-    ("knobs", "gpus", "threads"), [({}, 1, None), ({"SCORER_GPUS": "0"}, 0, 16), ({"SCORER": "http://host:8000"}, 0, None)]
+    ("knobs", "gpus", "threads"),
+    [({}, 1, None), ({"SCORER_GPUS": "0"}, 0, 16), ({"SCORER": "http://host:8000"}, 0, None)],
 )
 def test_the_step_reward_model_has_a_gpu_or_many_threads(started, step_rm, knobs, gpus, threads):
     """With one thread, which Ray leaves it, a step would take ten minutes; so validation does not come first either."""

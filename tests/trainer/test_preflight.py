@@ -172,8 +172,11 @@ def test_a_sequence_of_full_length_fits_into_every_pass(problems_of, changes, sa
 def test_ranks_that_share_a_sequence_need_flash_attention(problems_of):
     sdpa = {"actor_rollout_ref.model.override_config.attn_implementation": "sdpa", "trainer.n_gpus_per_node": 2}
     assert problems_of("prime_trainer", changes=sdpa) == []
-    policy, prm = problems_of("prime_trainer", changes=sdpa | {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2,
-        "prm.engine.ulysses_sequence_parallel_size": 2})
+    policy, prm = problems_of(
+        "prime_trainer",
+        changes=sdpa
+        | {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engine.ulysses_sequence_parallel_size": 2},
+    )
     said = "override_config.attn_implementation=sdpa: with ulysses_sequence_parallel_size=2 every rank would see its"
     assert policy.startswith(f"actor_rollout_ref.model.{said}") and prm.startswith(f"prm.model.{said}")
 

@@ -106,7 +106,11 @@ def four_gpus(monkeypatch):
     [
         ("prime_trainer", ["trainer.n_gpus_per_node=8"], "8 (trainer.n_gpus_per_node); lower trainer.n_gpus_per_node"),
         ("prime_trainer", [*SEPARATE, "trainer.n_gpus_per_node=1"], "1 (trainer.n_gpus_per_node) + 8 (rollout servers"),
-        ("pspo_trainer", SCORER, "4 (trainer.n_gpus_per_node) + 1 (pspo.actor.num_gpus); lower trainer.n_gpus_per_node"),
+        (
+            "pspo_trainer",
+            SCORER,
+            "4 (trainer.n_gpus_per_node) + 1 (pspo.actor.num_gpus); lower trainer",
+        ),
     ],
 )
 def test_a_machine_without_the_gpus_is_told_before_ray_starts(four_gpus, name, words, said):
