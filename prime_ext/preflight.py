@@ -43,7 +43,7 @@ from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config, 
 from prime_ext.preflight_rewards import check_critic, check_rewards
 from prime_ext.prm.checks import check_prm
 from prime_ext.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError, forward_tokens
+from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 
 
 def check_config(config: DictConfig) -> list[str]:
@@ -113,10 +113,9 @@ def _optimisers(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> l
     if prm.enable:
         micro = None if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
         parallel = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
-        budgets = {}
-        if prm.use_dynamic_bsz:
-            budgets["prm.max_token_len_per_gpu"] = (prm.max_token_len_per_gpu, parallel)
-            budgets["prm.infer_max_token_len_per_gpu"] = (forward_tokens(config.prm), parallel)
+        keys = ("max_token_len_per_gpu", "infer_max_token_len_per_gpu") if prm.use_dynamic_bsz else ()
+        # Where the second is null, it is no less than the first.
+        budgets = {f"prm.{key}": (getattr(prm, key), parallel) for key in keys if getattr(prm, key) is not None}
         found.append(Optimiser("prm.mini_batch_size", prm.mini_batch_size, micro, parallel, budgets))
     return [*found, critic_optimiser(config)] if prime.critic_sources else found
 

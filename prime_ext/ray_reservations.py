@@ -16,6 +16,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from prime_ext.preflight_async import rollout_ranks
@@ -93,13 +94,15 @@ def check_own_gpus(config: "DictConfig") -> Iterable[str]:
     """
     if config.trainer.device != "cuda":
         return
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+    platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    if platform == "cpu":
         yield (
             "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and trainer.device=cuda; "
             "unset VERL_PLATFORM, or use the configuration for the CPU (--config-name=..._cpu)"
         )
         return
-    if address_of(config) is not None:
+    # trainer.device=cuda is verl's default, and means NPUs where there are some.
+    if address_of(config) is not None or platform not in ("", "cuda") or find_spec("torch_npu") is not None:
         return
     import torch
 

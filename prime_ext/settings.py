@@ -270,9 +270,10 @@ class PRMSettings:
         boolean("prm.use_dynamic_bsz", self.use_dynamic_bsz)
         size = "max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu"
         for key in (size, f"infer_{size}"):
+            if key == "infer_max_token_len_per_gpu" and self.infer_max_token_len_per_gpu is None:
+                continue
             note = f" (prm.use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
-            if key != "infer_max_token_len_per_gpu" or self.infer_max_token_len_per_gpu is not None:
-                whole_number(f"prm.{key}", getattr(self, key), 1, note)
+            whole_number(f"prm.{key}", getattr(self, key), 1, note)
         whole_number("prm.accuracy_freq", self.accuracy_freq, 0)
 
     def _check_loss_options(self) -> None:

@@ -241,7 +241,9 @@ def _prm_work(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Work]:
 def _forward_passes(config: DictConfig, engines: dict[str, Engine], work: list[Work]) -> Iterable[ForwardPasses]:
     """Those of models with a token budget of their own for them."""
     trained_like = {"policy": "policy", "KL reference": "policy", "PRM reference": "PRM"}
-    if any(part.name == "PRM score" for part in work):
+    names = {part.name for part in work}
+    # Its own scores, or those of its base weights as the reference.
+    if "PRM score" in names or ("PRM reference" in names and "PRM reference" not in engines):
         trained_like["PRM"] = "PRM"
     tokens = -(-_rollouts(config) * longest_sequence(config) // devices(config))
     for name, model in trained_like.items():

@@ -20,6 +20,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from prime_ext import compat, doctor
 
@@ -28,6 +29,7 @@ from prime_ext import compat, doctor
 def sound_environment(monkeypatch):
     """This machine, with the plug-in installed, whatever the shell says; memory is not what these tests are about."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES", raising=False)
     monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS", raising=False)
     monkeypatch.setattr(doctor, "LEAST_MEMORY_GB", 0.0)
@@ -53,6 +55,7 @@ def test_a_sound_installation(capsys):
 def test_the_command_prints_nothing_but_json_when_asked(tmp_path):
     command = [sys.executable, "-m", "prime_ext.doctor", "--json"]
     environment = os.environ | {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     report = json.loads(done.stdout)
     assert done.returncode == (1 if report["problems"] else 0)
@@ -121,10 +124,8 @@ def test_every_private_name_that_is_relied_on_exists():
     assert compat.check_verl() == []
 
 
-def test_no_accelerator_and_no_word_about_the_cpu(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+def test_no_accelerator_and_no_word_about_the_cpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "DRIVER_FILE", tmp_path / "none")
     monkeypatch.delenv("VERL_PLATFORM")
     problems = doctor.diagnose().problems
     assert any("export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in problem for problem in problems)
@@ -152,8 +153,6 @@ DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jul 1 2026\nGC
 @pytest.fixture
 def gpus(monkeypatch, tmp_path):
     """Eight GPUs that PyTorch can use, on a machine that lacks nothing."""
-    import torch
-
     monkeypatch.delenv("VERL_PLATFORM")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
@@ -209,8 +208,6 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
     ],
 )
 def test_a_driver_that_pytorch_cannot_use(gpus, monkeypatch, cuda, driver, said):
-    import torch
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     doctor.DRIVER_FILE.write_text(DRIVER.format(driver))

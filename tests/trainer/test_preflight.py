@@ -133,7 +133,6 @@ TOO_FEW_TOKENS = "is less than data.max_prompt_length + data.max_response_length
                 f"{ACTOR}.ppo_max_token_len_per_gpu=512 {TOO_FEW_TOKENS} 1024 or more",
                 f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=512 {TOO_FEW_TOKENS}",
                 f"prm.max_token_len_per_gpu=512 {TOO_FEW_TOKENS}",
-                f"prm.infer_max_token_len_per_gpu=512 {TOO_FEW_TOKENS}",
             ],
         ),
         ({"prm.infer_max_token_len_per_gpu": 1000}, [f"prm.infer_max_token_len_per_gpu=1000 {TOO_FEW_TOKENS}"]),
@@ -145,10 +144,7 @@ TOO_FEW_TOKENS = "is less than data.max_prompt_length + data.max_response_length
         ({f"{ACTOR}.ppo_max_token_len_per_gpu": 512, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, []),
         (
             {f"{ACTOR}.ulysses_sequence_parallel_size": 2, "prm.max_token_len_per_gpu": 500},
-            [
-                f"prm.max_token_len_per_gpu=500 times ulysses_sequence_parallel_size=2 {TOO_FEW_TOKENS} 512",
-                f"prm.infer_max_token_len_per_gpu=500 times ulysses_sequence_parallel_size=2 {TOO_FEW_TOKENS} 512",
-            ],
+            [f"prm.max_token_len_per_gpu=500 times ulysses_sequence_parallel_size=2 {TOO_FEW_TOKENS} 512"],
         ),
         # The one key that verl documents for a critic.
         (
