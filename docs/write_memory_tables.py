@@ -42,7 +42,13 @@ RECIPE = ROOT / "recipes" / "prime" / "run_eurus2-7b_fsdp.sh"
 MEAN_TOKENS = 1400
 
 ACTOR = "actor_rollout_ref.actor"
-TOKENS = (f"{ACTOR}.ppo_max_token_len_per_gpu", "prm.max_token_len_per_gpu")
+# Of training passes, and of those without gradients.
+TOKENS = (
+    f"{ACTOR}.ppo_max_token_len_per_gpu",
+    "prm.max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+    "prm.infer_max_token_len_per_gpu",
+)
 PARAMETERS = (f"{ACTOR}.fsdp_config.param_offload", "prm.engine.param_offload")
 OPTIMIZERS = (f"{ACTOR}.fsdp_config.optimizer_offload", "prm.engine.optimizer_offload")
 

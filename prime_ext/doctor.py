@@ -23,6 +23,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from contextlib import redirect_stdout
@@ -33,6 +34,7 @@ from pathlib import Path
 from prime_ext.compat import check_verl
 from prime_ext.preflight_async import PRIME_MODES, PSPO_MODES
 from prime_ext.pspo_settings import MANAGER
+from prime_ext.ray_reservations import Reservation
 
 PLUGIN_GROUP, PLUGIN_NAME, PLUGIN_MODULE = "verl.plugins", "prime_ext", "prime_ext.plugin"
 TRAINER_MODES = (*PRIME_MODES, *PSPO_MODES)
@@ -54,6 +56,14 @@ DISTRIBUTIONS = {
 LEAST_MEMORY_GB = 3.0
 # actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes of prime_trainer_cpu.
 LEAST_SHARED_MEMORY_GB = 0.064
+# On GPUs NCCL and Ray's object store want it too; Docker gives 0.06, verl's documentation asks for 10.
+LEAST_SHARED_MEMORY_OF_GPUS_GB = 8.0
+# transfer_queue.backend.SimpleStorage.num_data_storage_units of verl 0.9.1.
+STORAGE_UNITS = 8
+
+# Where Linux says the version of the NVIDIA driver; and the oldest one for each CUDA that PyTorch is built with.
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+LEAST_DRIVERS = {"12": 525, "13": 580}
 
 
 @dataclass
@@ -117,21 +127,91 @@ def _machine(report: Report) -> None:
                 f"/dev/shm has {free * 1024:.0f} MB free, too few for weight transfers; start the container with "
                 f"--shm-size=1g or lower actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
             )
+        elif _gpus() and free < LEAST_SHARED_MEMORY_OF_GPUS_GB:
+            report.problems.append(
+                f"/dev/shm has {free:.1f} GB free, too few for NCCL and Ray on GPUs; start the container with "
+                f"--shm-size=10g or more, or with --ipc=host"
+            )
     else:
         report.add("machine", "/dev/shm", "missing")
     _device(report)
 
 
-def _device(report: Report) -> None:
+def _gpus() -> list[str]:
+    """Names of the GPUs that PyTorch can use. With a driver that is too old it can count them, but not use them."""
     import torch
 
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _gpu_run(report: Report, n_gpus: int) -> None:
+    """What a run on all GPUs of this machine lacks, beside those in it."""
+    cpus, needed = os.cpu_count() or 1, Reservation(n_gpus, 0, STORAGE_UNITS)
+    if cpus < needed.cpus:
+        report.problems.append(
+            f"{cpus} logical CPUs are too few for {n_gpus} GPUs: {needed}; they are only a number to Ray, so set "
+            f"ray_kwargs.ray_init.num_cpus={needed.cpus}, or train on fewer GPUs"
+        )
+    without = (
+        "to do without it, set +actor_rollout_ref.model.override_config.attn_implementation=sdpa (docs/install.md says "
+        "what that excludes)"
+    )
+    if importlib.util.find_spec("flash_attn") is None:
+        report.problems.append(
+            f"flash-attn is not installed, and verl loads models with it: install a wheel for this PyTorch, CUDA and "
+            f"Python (docs/install.md); {without}"
+        )
+        return
+    try:
+        importlib.import_module("flash_attn")
+    except Exception as error:
+        report.problems.append(
+            f"flash-attn cannot be imported ({_first_line(error)}): it is built for another PyTorch, CUDA or Python; "
+            f"install a wheel for these (docs/install.md); {without}"
+        )
+
+
+def _unusable_gpu(report: Report) -> bool:
+    """Whether there is an NVIDIA driver, and PyTorch cannot use it; says why."""
+    import torch
+
+    words = DRIVER_FILE.read_text().split() if DRIVER_FILE.is_file() else []
+    driver = next((word for word in words if re.fullmatch(r"\d{3,}(\.\d+)+", word)), None)
+    if driver is None:
+        return False
+    cuda = torch.version.cuda
+    least = LEAST_DRIVERS.get((cuda or "").partition(".")[0])
+    if cuda is None:
+        problem = "this PyTorch is built for the CPU only; install that of docs/install.md to train on the GPUs"
+    elif least is not None and int(driver.partition(".")[0]) < least:
+        problem = f"it is too old for CUDA {cuda} of this PyTorch; install driver R{least} or newer"
+    else:
+        problem = (
+            "PyTorch finds no GPU behind it; give the container its GPUs (docker run --gpus all), look at "
+            "CUDA_VISIBLE_DEVICES, and at what nvidia-smi says"
+        )
+    report.problems.append(f"there is an NVIDIA driver, {driver}, but {problem}")
+    return True
+
+
+def _device(report: Report) -> None:
     wanted = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    accelerators = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    if not accelerators and importlib.util.find_spec("torch_npu") is not None:
+    accelerators = gpus = _gpus()
+    if not gpus and importlib.util.find_spec("torch_npu") is not None:
         accelerators = ["Ascend NPU"]
     report.add("machine", "accelerators", ", ".join(accelerators) or "none")
     report.add("machine", "VERL_PLATFORM", wanted or "not set")
-    if not accelerators and wanted != "cpu":
+    unusable = wanted != "cpu" and not accelerators and _unusable_gpu(report)
+    if gpus and wanted == "cpu":
+        report.problems.append(
+            f"VERL_PLATFORM=cpu puts every worker on the CPU, and there are {len(gpus)} GPUs; unset VERL_PLATFORM to "
+            f"train on them"
+        )
+    elif gpus:
+        _gpu_run(report, len(gpus))
+    if not accelerators and wanted != "cpu" and not unusable:
         report.problems.append(
             "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and "
             "use --config-name=prime_trainer_cpu"
@@ -225,8 +305,8 @@ def _rollout_engines(report: Report) -> None:
     report.add("rollout", "engines", ", ".join(engines) or "none")
     if not engines:
         report.problems.append(
-            "no rollout engine is installed; on accelerators: pip install 'prime-ext[gpu]', on the CPU: export "
-            "VERL_PLATFORM=cpu"
+            "no rollout engine is installed; on accelerators: pip install -e '.[gpu]' (docs/install.md), on the CPU: "
+            "export VERL_PLATFORM=cpu"
         )
 
 

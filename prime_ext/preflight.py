@@ -28,10 +28,13 @@ from prime_ext.preflight_async import PRIME_MODES, check_async
 from prime_ext.preflight_machine import (
     Optimiser,
     actor_optimiser,
+    check_adapter,
+    check_attention,
     check_batches,
     check_cpu,
     check_fused_kernels,
     check_learning_rates,
+    check_token_budgets,
     check_whole_numbers,
     critic_optimiser,
     policy_strategies,
@@ -65,12 +68,16 @@ def check_config(config: DictConfig) -> list[str]:
         return problems
     prime, prm = built["prime"], built["prm"]
     assert isinstance(prime, PrimeSettings) and isinstance(prm, PRMSettings)
+    optimisers = _optimisers(config, prime, prm)
     return [
         *_check_trainer(config, prime, prm),
         *check_async(config),
-        *check_batches(config, _optimisers(config, prime, prm)),
-        *check_learning_rates(config, _optimisers(config, prime, prm)),
+        *check_batches(config, optimisers),
+        *check_token_budgets(config, optimisers),
+        *check_learning_rates(config, optimisers),
+        *check_adapter(config),
         *check_fused_kernels(config, _models(config, prm)),
+        *check_attention(config, _models(config, prm)),
         *check_prm(config, prm),
         *check_cpu(config, _strategies(config, prime, prm)),
         *check_manager_in_prime(config, prime),
@@ -108,7 +115,10 @@ def _optimisers(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> l
     if prm.enable:
         micro = None if prm.use_dynamic_bsz else prm.micro_batch_size_per_gpu
         parallel = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
-        found.append(Optimiser("prm.mini_batch_size", prm.mini_batch_size, micro, parallel))
+        keys = ("max_token_len_per_gpu", "infer_max_token_len_per_gpu") if prm.use_dynamic_bsz else ()
+        # Where the second is null, it is no less than the first.
+        budgets = {f"prm.{key}": (getattr(prm, key), parallel) for key in keys if getattr(prm, key) is not None}
+        found.append(Optimiser("prm.mini_batch_size", prm.mini_batch_size, micro, parallel, budgets))
     return [*found, critic_optimiser(config)] if prime.critic_sources else found
 
 

@@ -16,12 +16,13 @@
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.cost import BACKENDS, CPU_BACKENDS
 from prime_ext.preflight_async import prompts_per_update
+from prime_ext.prm.checks import has_adapter
 from prime_ext.ray_cluster import address_of
 from prime_ext.ray_reservations import check_own_cpus, reservation
 
@@ -39,12 +40,15 @@ class Optimiser:
         mini_batch: prompts per optimiser step.
         micro_batch: rollouts per forward pass and rank; None where tokens bound it.
         sequence_parallel: ranks that share a sequence, or the weights.
+        budgets: by key, tokens per forward pass and rank, and the ranks that share a sequence; empty where rollouts
+            bound it.
     """
 
     key: str
     mini_batch: int
     micro_batch: int | None
     sequence_parallel: int
+    budgets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def section(self) -> str:
@@ -53,13 +57,30 @@ class Optimiser:
 
 
 def actor_optimiser(config: DictConfig) -> Optimiser:
-    """The policy's."""
-    actor = config.actor_rollout_ref.actor
+    """The policy's, with the passes of its rollouts' log-probabilities and of the KL penalty's reference."""
+    policy = config.actor_rollout_ref
+    actor = policy.actor
     micro = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
-    parallel = actor.get("ulysses_sequence_parallel_size", 1)
+    parallel = share = _ulysses(actor, actor.get("fsdp_config"))
+    share_of_reference = _ulysses(policy.ref, policy.ref.get("fsdp_config"))
     if actor.strategy == MEGATRON:
         parallel = math.prod(actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL)
-    return Optimiser("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, micro, parallel)
+        share = share_of_reference = actor.megatron.context_parallel_size
+    budgets = {}
+    if actor.use_dynamic_bsz:
+        budgets["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] = (actor.ppo_max_token_len_per_gpu, share)
+        key = "log_prob_max_token_len_per_gpu"
+        budgets[f"actor_rollout_ref.rollout.{key}"] = (policy.rollout[key], share)
+        if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+            budgets[f"actor_rollout_ref.ref.{key}"] = (policy.ref[key], share_of_reference)
+    return Optimiser("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, micro, parallel, budgets)
+
+
+def _ulysses(section: DictConfig, engine: DictConfig | None) -> int:
+    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine."""
+    key = "ulysses_sequence_parallel_size"
+    own = section.get(key) or 1
+    return own if own > 1 or engine is None else engine.get(key) or 1
 
 
 def critic_optimiser(config: DictConfig) -> Optimiser:
@@ -67,7 +88,10 @@ def critic_optimiser(config: DictConfig) -> Optimiser:
     critic = config.critic
     micro = None if critic.use_dynamic_bsz else critic.ppo_micro_batch_size_per_gpu
     parallel = critic.fsdp.get("ulysses_sequence_parallel_size", 1)
-    return Optimiser("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, micro, parallel)
+    # Which verl 0.9.1 reads for updates and values alike; only prime_ext's configurations have it.
+    key = "ppo_infer_max_token_len_per_gpu"
+    budgets = {f"critic.{key}": (critic[key], parallel)} if critic.use_dynamic_bsz and key in critic else {}
+    return Optimiser("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, micro, parallel, budgets)
 
 
 def check_whole_numbers(config: DictConfig) -> Iterable[str]:
@@ -110,6 +134,43 @@ def check_batches(config: DictConfig, optimisers: Sequence[Optimiser]) -> Iterab
                 f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
                 f"micro-batch of {micro}; change the micro-batch size or set use_dynamic_bsz=true"
             )
+
+
+def check_token_budgets(config: DictConfig, optimisers: Iterable[Optimiser]) -> Iterable[str]:
+    """Whether a sequence of full length fits into every forward pass; verl stops at the first one that does not."""
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    for optimiser in optimisers:
+        for key, (tokens, ranks) in optimiser.budgets.items():
+            if not isinstance(tokens, int) or tokens * ranks < longest:
+                shared = f" times ulysses_sequence_parallel_size={ranks}" if ranks > 1 else ""
+                yield (
+                    f"{key}={tokens}{shared} is less than data.max_prompt_length + data.max_response_length = "
+                    f"{longest}; set it to {-(-longest // ranks)} or more"
+                )
+
+
+def check_attention(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:
+    """Whether ranks that share a sequence see all of it: verl exchanges its parts inside of flash-attn only."""
+    for key, model in models.items():
+        section = config.prm if key == "prm.model" else config.actor_rollout_ref.actor
+        ranks = _ulysses(section, section.get("engine") or section.get("fsdp_config"))
+        attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
+        if ranks > 1 and not attention.startswith("flash_attention"):
+            yield (
+                f"{key}.override_config.attn_implementation={attention}: with ulysses_sequence_parallel_size={ranks} "
+                f"every rank would see its part of a sequence only; leave it at flash_attention_2, or set the size to 1"
+            )
+
+
+def check_adapter(config: DictConfig) -> Iterable[str]:
+    """Whether the rollout engine can serve the policy's LoRA adapter, where it has one."""
+    model = config.actor_rollout_ref.model
+    served_merged = (model.get("lora") or {}).get("merge", False)
+    if config.actor_rollout_ref.rollout.get("name") == "transformers" and has_adapter(model) and not served_merged:
+        yield (
+            "actor_rollout_ref.rollout.name=transformers cannot serve LoRA adapters; set "
+            "actor_rollout_ref.model.lora.merge=true, which sends it merged weights"
+        )
 
 
 def check_fused_kernels(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:

@@ -11,14 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The logical CPUs that verl reserves in Ray. With fewer of them Ray waits forever, without a word."""
+"""What a run reserves in Ray: with fewer logical CPUs, or GPUs for a step scorer, Ray waits without a word."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from prime_ext.preflight_async import rollout_ranks
+from prime_ext.pspo_settings import SCORER_SECTION, SECTION, uses_manager
 from prime_ext.ray_cluster import address_of
 
 if TYPE_CHECKING:
@@ -78,8 +80,47 @@ def check_own_cpus(config: "DictConfig") -> Iterable[str]:
         )
 
 
-def require_cpus(config: "DictConfig", nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Ask for enough in all nodes together, and for the ranks of a node on one.
+def scorer_gpus(config: "DictConfig") -> float:
+    """GPUs that a local step scorer reserves on each node beside those that train; 0 without one."""
+    if not uses_manager(config) or config[SCORER_SECTION].kind != "local":
+        return 0.0
+    return float(config[SECTION].actor.num_gpus)
+
+
+def check_own_gpus(config: "DictConfig") -> Iterable[str]:
+    """Whether a run on GPUs has the platform, and Ray on this machine the GPUs; nothing for other devices.
+
+    Of a running cluster only the platform is asked here.
+    """
+    if config.trainer.device != "cuda":
+        return
+    platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    if platform == "cpu":
+        yield (
+            "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and trainer.device=cuda; "
+            "unset VERL_PLATFORM, or use the configuration for the CPU (--config-name=..._cpu)"
+        )
+        return
+    # trainer.device=cuda is verl's default, and means NPUs where there are some.
+    if address_of(config) is not None or platform not in ("", "cuda") or find_spec("torch_npu") is not None:
+        return
+    import torch
+
+    given = config.ray_kwargs.ray_init.get("num_gpus")
+    found = torch.cuda.device_count() if given is None else given
+    trainer, pool, extra = config.trainer, config.reward.reward_model, scorer_gpus(config)
+    parts = {"trainer.n_gpus_per_node": trainer.n_gpus_per_node, "rollout servers of their own": rollout_ranks(config)}
+    if pool.enable and pool.enable_resource_pool:
+        parts["reward.reward_model"] = pool.nnodes * pool.n_gpus_per_node
+    parts["pspo.actor.num_gpus"] = extra
+    if found < sum(parts.values()):
+        wanted = " + ".join(f"{number:g} ({name})" for name, number in parts.items() if number)
+        remedy = "; or pspo.actor.num_gpus=0 and pspo.actor.cpu_threads=16: the step scorer on the CPU" if extra else ""
+        yield f"this machine has {found} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
+
+
+def require_resources(config: "DictConfig", nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Ask for enough logical CPUs in all nodes together, for the ranks of a node on one, and for a GPU for the scorer.
 
     Args:
         config: of the run.
@@ -98,4 +139,12 @@ def require_cpus(config: "DictConfig", nodes: Sequence[Mapping[str, Any]]) -> No
         raise ClusterTooSmall(
             f"{enough} of {len(found)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
             f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
+        )
+    extra = scorer_gpus(config)
+    gpus = [node["Resources"].get("GPU", 0) for node in nodes if node["Alive"]]
+    if extra and sum(count >= ranks + extra for count in gpus) < wanted:
+        raise ClusterTooSmall(
+            f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants pspo.actor."
+            f"num_gpus={extra:g} on each beside trainer.n_gpus_per_node={ranks}; lower one of the two, or set "
+            f"pspo.actor.num_gpus=0 and pspo.actor.cpu_threads=16"
         )

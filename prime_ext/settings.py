@@ -192,6 +192,28 @@ class PrimeSettings:
         return build(cls, {**values, **parts}, "prime")
 
 
+# Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make a GPU no busier.
+FORWARD_MULTIPLE, FORWARD_LIMIT = 4, 32768
+
+
+def forward_tokens(prm: Mapping[str, Any]) -> int:
+    """Tokens per GPU of a pass without gradients through the PRM, and through its reference: both pack alike.
+
+    Without ``prm.infer_max_token_len_per_gpu`` four times those of a training pass, up to 32,768, where
+    ``prm.model.use_fused_kernels`` computes log-probabilities piece by piece; as many as in training otherwise, because
+    the logits of all tokens at once would then be the peak of memory.
+
+    Args:
+        prm: the section ``prm``.
+    """
+    if prm["infer_max_token_len_per_gpu"] is not None:
+        return int(prm["infer_max_token_len_per_gpu"])
+    training = int(prm["max_token_len_per_gpu"])
+    if not prm["model"]["use_fused_kernels"]:
+        return training
+    return max(training, min(FORWARD_MULTIPLE * training, FORWARD_LIMIT))
+
+
 @dataclass(frozen=True)
 class PRMSettings:
     """The section ``prm`` of the configuration, less ``model``, ``engine``, ``optim`` and ``checkpoint``,
@@ -219,7 +241,8 @@ class PRMSettings:
     micro_batch_size_per_gpu: int | None
     max_token_len_per_gpu: int
     infer_micro_batch_size_per_gpu: int | None
-    infer_max_token_len_per_gpu: int
+    infer_max_token_len_per_gpu: int | None
+    """Of passes without gradients; None for :func:`forward_tokens`."""
     accuracy_freq: int
 
     def __post_init__(self) -> None:
@@ -245,8 +268,10 @@ class PRMSettings:
             )
         whole_number("prm.mini_batch_size", self.mini_batch_size, 1, " of prompts")
         boolean("prm.use_dynamic_bsz", self.use_dynamic_bsz)
-        sizes = ("max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu",)
-        for key in (*sizes, *(f"infer_{key}" for key in sizes)):
+        size = "max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu"
+        for key in (size, f"infer_{size}"):
+            if key == "infer_max_token_len_per_gpu" and self.infer_max_token_len_per_gpu is None:
+                continue
             note = f" (prm.use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
             whole_number(f"prm.{key}", getattr(self, key), 1, note)
         whole_number("prm.accuracy_freq", self.accuracy_freq, 0)

@@ -31,7 +31,7 @@ from prime_ext.metric_conditions import ConditionError
 from prime_ext.metrics_file import metrics_path, put_aside
 from prime_ext.quiet import set_levels
 from prime_ext.ray_cluster import address_words, check_cluster, environment_words
-from prime_ext.ray_reservations import check_own_cpus
+from prime_ext.ray_reservations import check_own_cpus, check_own_gpus
 from prime_ext.settings_checks import SettingsError
 from prime_ext.trainer.run_lock import RunFolderInUse, RunLock
 
@@ -134,7 +134,7 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
     problems = [*check_config(config), *check_cluster(config), *check_files(config)]
     if config.trainer.device != "cpu":
         # Not part of the configuration's own checks, which a plan makes on any machine.
-        problems += check_own_cpus(config)
+        problems += [*check_own_cpus(config), *check_own_gpus(config)]
     return config, problems
 
 

@@ -22,6 +22,7 @@ from prime_ext.cost import DTYPE_BYTES
 from prime_ext.cost.errors import PlanError
 from prime_ext.cost.memory import Engine
 from prime_ext.cost.model_shape import adapter_weights, read_shape
+from prime_ext.settings import forward_tokens
 
 
 def read_engines(config: DictConfig) -> dict[str, Engine]:
@@ -33,11 +34,14 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
     """
     policy, prm = config.actor_rollout_ref, config.get("prm")
     key = "actor_rollout_ref.model"
-    engines = {"policy": read_engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)}
+    engine = read_engine(config, "policy", key, policy.model, policy.actor.fsdp_config, policy.actor)
+    engines = {"policy": _with_forward(engine, policy.actor, policy.rollout.log_prob_max_token_len_per_gpu)}
     penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     if penalty and not _lora_rank(policy.model):
         engine = read_engine(config, "KL reference", key, policy.model, policy.ref.fsdp_config, policy.actor)
-        engines["KL reference"] = frozen(config, engine)
+        engines["KL reference"] = frozen(
+            config, _with_forward(engine, policy.actor, policy.ref.log_prob_max_token_len_per_gpu)
+        )
     if has_critic(config):
         critic = config.critic
         engine = read_engine(config, "critic", "critic.model", critic.model, critic.fsdp, critic)
@@ -45,16 +49,27 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
     if not has_prm(config):
         return engines
-    engines["PRM"] = read_engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
+    engine = read_engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
+    engines["PRM"] = _with_forward(engine, prm, forward_tokens(prm) if prm.use_dynamic_bsz else None)
     if prm.reference == "frozen":
         model = prm.model.copy()
         OmegaConf.update(model, "path", prm.reference_path)
         OmegaConf.update(model, "lora_rank", 0)
         engine = read_engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
-        engines["PRM reference"] = frozen(config, engine)
+        engines["PRM reference"] = frozen(config, replace(engine, forward_tokens=engines["PRM"].forward_tokens))
     if prm.update_mode == "none":
-        engines["PRM"] = replace(engines["PRM"], trained=0)
+        engines["PRM"] = _scoring(engines["PRM"])
     return engines
+
+
+def _with_forward(engine: Engine, batches: Any, tokens: int | None) -> Engine:
+    """The same, with a token budget of its own for passes without gradients."""
+    return replace(engine, forward_tokens=int(tokens)) if batches.use_dynamic_bsz and tokens else engine
+
+
+def _scoring(engine: Engine) -> Engine:
+    """The same as a model that is never trained."""
+    return replace(engine, trained=0, tokens=engine.forward_tokens or engine.tokens)
 
 
 def read_engine(config: DictConfig, name: str, key: str, model: Any, engine: Any, batches: Any) -> Engine:
@@ -102,7 +117,7 @@ def frozen(config: DictConfig, engine: Engine) -> Engine:
     """A model that is never trained; on accelerators verl keeps its weights on the host."""
     on_host = config.trainer.device != "cpu"
     return replace(
-        engine, trained=0, recompute=False, param_offload=False, optimizer_offload=False, stays_on_host=on_host
+        _scoring(engine), recompute=False, param_offload=False, optimizer_offload=False, stays_on_host=on_host
     )
 
 
@@ -139,7 +154,9 @@ def _micro_batch_tokens(config: DictConfig, batches: Any, parallel: int) -> int:
     """Tokens of the largest micro-batch on one device, with responses of full length."""
     length = longest_sequence(config)
     if batches.use_dynamic_bsz:
-        budget = batches.get("ppo_max_token_len_per_gpu") or batches.get("max_token_len_per_gpu")
+        # The first one is a critic's, the last one a PRM's.
+        keys = ("ppo_infer_max_token_len_per_gpu", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu")
+        budget = next(batches[key] for key in keys if batches.get(key))
         return max(int(budget), -(-length // parallel))
     rows = batches.get("ppo_micro_batch_size_per_gpu") or batches.get("micro_batch_size_per_gpu")
     if not rows:

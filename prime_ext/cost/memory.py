@@ -17,7 +17,7 @@ Weights, gradients and optimiser states are exact. What a pass needs (gathered w
 estimate from the sizes of the model; ``docs/cost.md`` says how far it is from measured runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_ext.cost import CHUNKED
 from prime_ext.cost.model_shape import ModelShape
@@ -45,6 +45,7 @@ class Engine:
         weight_bytes, compute_bytes: bytes of a weight at rest and in a pass.
         shards: devices that share the weights.
         tokens: of a micro-batch, on one device.
+        forward_tokens: of a pass without gradients through a model that is trained; None for as many.
         recompute: whether only the inputs of the blocks are kept.
         backend: of fused log-probabilities; None for plain ones.
         param_offload, optimizer_offload: moved to the host between passes.
@@ -64,11 +65,16 @@ class Engine:
     param_offload: bool
     optimizer_offload: bool
     stays_on_host: bool
+    forward_tokens: int | None = None
 
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes."""
+    """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes.
+
+    ``activations`` and ``logits`` are those of a training pass, if there is one; ``working`` is the larger of what that
+    and a pass without gradients need.
+    """
 
     name: str
     weights: float
@@ -89,6 +95,11 @@ def engine_memory(engine: Engine) -> EngineMemory:
     optimizer = ADAM_STATES * gradients
     gathered, activations, logits = gathered_bytes(engine), activation_bytes(engine), logit_bytes(engine)
     held = 0.0 if engine.stays_on_host else weights + gradients + optimizer
+    working = held + gathered + activations + logits
+    if engine.trained and engine.forward_tokens is not None:
+        forward = replace(engine, trained=0, tokens=engine.forward_tokens)
+        needed = gathered_bytes(forward) + activation_bytes(forward) + logit_bytes(forward)
+        working = max(working, held - gradients - (optimizer if engine.optimizer_offload else 0.0) + needed)
     # verl frees the gradients when the optimiser has stepped.
     on_host = weights if engine.stays_on_host or engine.param_offload else 0.0
     idle = 0.0 if engine.stays_on_host or engine.param_offload else weights
@@ -106,7 +117,7 @@ def engine_memory(engine: Engine) -> EngineMemory:
         logits,
         idle,
         on_host,
-        working=held + gathered + activations + logits,
+        working,
     )
 
 

@@ -51,6 +51,25 @@ class Work:
     of_prm: bool
 
 
+@dataclass(frozen=True)
+class ForwardPasses:
+    """Passes without gradients over the rollouts of a step, on one device, with responses of full length.
+
+    Attributes:
+        name: of the model.
+        tokens, training_tokens: of a pass, and of a training pass.
+        passes, passes_of_training: their number, and what it were with as few tokens as in training.
+        copied: bytes that a pass copies from the host, for a model that stays there.
+    """
+
+    name: str
+    tokens: int
+    training_tokens: int
+    passes: int
+    passes_of_training: int
+    copied: float
+
+
 @dataclass
 class Plan:
     """What a run would need.
@@ -61,6 +80,7 @@ class Plan:
         rollout: bytes per device of the rollout engine: ``weights``, ``cache``, ``total``; empty without one.
         phases: peak bytes per device of each part of a step.
         work: FLOPs per step.
+        forward: passes without gradients.
         hours: by kind of device, if the run is for accelerators.
         checkpoint: bytes of one checkpoint by model.
         kept: checkpoints on disk at the same time; None if that is not known.
@@ -78,6 +98,7 @@ class Plan:
     kept: int | None
     device_bytes: float | None
     warnings: list[str] = field(default_factory=list)
+    forward: list[ForwardPasses] = field(default_factory=list)
 
     @property
     def peak(self) -> tuple[str, float]:
@@ -136,6 +157,7 @@ def make_plan(config: DictConfig, device_bytes: float | None, mean_tokens: int |
         kept=kept_checkpoints(config),
         device_bytes=device_bytes,
         warnings=problems,
+        forward=list(_forward_passes(config, engines, work)),
     )
     plan.warn_if_too_large(lambda name: _advice(config, plan, name))
     if any(engine.shape.mixture for engine in engines.values()):
@@ -214,6 +236,24 @@ def _prm_work(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Work]:
         yield _one(config, "PRM update", engine, passes, trains * prm.epochs, of_prm=True)
     if trains and prm.accuracy_freq:
         yield _one(config, "PRM accuracy", engine, Passes(forward=1), 1 / prm.accuracy_freq, of_prm=True)
+
+
+def _forward_passes(config: DictConfig, engines: dict[str, Engine], work: list[Work]) -> Iterable[ForwardPasses]:
+    """Those of models with a token budget of their own for them."""
+    trained_like = {"policy": "policy", "KL reference": "policy", "PRM reference": "PRM"}
+    names = {part.name for part in work}
+    # Its own scores, or those of its base weights as the reference.
+    if "PRM score" in names or ("PRM reference" in names and "PRM reference" not in engines):
+        trained_like["PRM"] = "PRM"
+    tokens = -(-_rollouts(config) * longest_sequence(config) // devices(config))
+    for name, model in trained_like.items():
+        engine = engines.get(name)
+        if engine is None or engine.forward_tokens is None:
+            continue
+        training = engines[model].tokens
+        copied = engine.shape.weights * engine.weight_bytes / engine.shards if engine.stays_on_host else 0.0
+        own = engine.forward_tokens
+        yield ForwardPasses(name, own, training, -(-tokens // own), -(-tokens // training), copied)
 
 
 def _one(

@@ -139,7 +139,7 @@ def render(plan: Plan) -> str:
         lines.append(f"  {work.name:<30}{times_n}{work.flops:12.3g}{work.flops / total:7.1%}")
     if plan.rollout:
         lines.append(f"  share of the PRM{plan.prm_share:38.1%}")
-    lines += ["", *_hours(plan), *_storage(plan), ""]
+    lines += [*_forward(plan), "", *_hours(plan), *_storage(plan), ""]
     size = plan.device_bytes
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
     lines.append(f"memory of a device: {known}")
@@ -147,6 +147,18 @@ def render(plan: Plan) -> str:
     if size is not None and not plan.warnings:
         lines.append(f"fits: {plan.peak[1] / size:.0%} of a device at most ({plan.peak[0]})")
     return "\n".join(lines)
+
+
+def _forward(plan: Plan) -> list[str]:
+    lines = []
+    for part in plan.forward:
+        passes, training = f"{part.passes} of {part.tokens:,} tokens", f"{part.passes_of_training} with training's"
+        line = f"  {part.name:<16}{passes} ({training} {part.training_tokens:,})"
+        if part.copied:
+            copied, before = (count * part.copied / GIB for count in (part.passes, part.passes_of_training))
+            line += f"; copies {copied:.0f} GiB of weights from the host ({before:.0f})"
+        lines.append(line)
+    return ["", "passes without gradients per step and device", *lines] if lines else []
 
 
 def _hours(plan: Plan) -> list[str]:

@@ -43,7 +43,7 @@ from prime_ext.prm.worker import (
     ImplicitPRMWorker,
     PRMLoss,
 )
-from prime_ext.settings import PRMSettings
+from prime_ext.settings import PRMSettings, forward_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class ImplicitPRM:
         engine.micro_batch_size_per_gpu = self.settings.micro_batch_size_per_gpu
         engine.max_token_len_per_gpu = self.settings.max_token_len_per_gpu
         engine.infer_micro_batch_size_per_gpu = self.settings.infer_micro_batch_size_per_gpu
-        engine.infer_max_token_len_per_gpu = self.settings.infer_max_token_len_per_gpu
+        engine.infer_max_token_len_per_gpu = forward_tokens(section) if self.settings.use_dynamic_bsz else None
         return TrainingWorkerConfig(
             model_type="language_model",
             model_config=omega_conf_to_dataclass(model),

@@ -24,7 +24,7 @@ import ray
 from omegaconf import DictConfig, open_dict
 from verl.trainer.ppo.v1 import trainer_base
 
-from prime_ext.ray_reservations import require_cpus
+from prime_ext.ray_reservations import require_resources
 from prime_ext.trainer import checkpoint
 from prime_ext.trainer.console import ConsoleLines, lines_in, prints_lines
 from prime_ext.trainer.run_lock import RunLock
@@ -48,7 +48,7 @@ class GuardedRunMixin(_Trainer):
             RunFolderInUse: somebody does.
             ClusterTooSmall: Ray has fewer logical CPUs than the run reserves.
         """
-        require_cpus(self.config, ray.nodes())
+        require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
             self._run_lock = RunLock(Path(self.config.trainer.default_local_dir))

@@ -158,9 +158,11 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return math.ceil(self.config.data.train_batch_size * factor)
 
     def _add_batch_to_generate(self) -> None:
-        """Submit the prompts of a step: as many as may be in flight, or, in an asynchronous mode, be in the system."""
+        """Submit the prompts of a step: as many as it takes, or, in an asynchronous mode, as may be in the system."""
         wanted = self._oversampled()
-        if self._buffers_prompts:
+        if self._requeues_prompts:
+            wanted = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
+        elif self._buffers_prompts:
             warm_up = math.floor(self.config.data.train_batch_size * self._mode_config.num_warmup_batches)
             wanted += warm_up - self.replay_buffer.count_prompts()
         if wanted > 0:
@@ -256,6 +258,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
             )
         self._queued_prompts = deque(state["queued_prompts"])
         self._prompts_fetched = state["prompts_fetched"]
+        if self._requeues_prompts and state.get("acceptance_rate") is not None:
+            self.replay_buffer.acceptance_rate = state["acceptance_rate"]
         if self.gate is not None and state["gate_average"] is not None:
             self.gate.average = state["gate_average"]
         if self.scale is not None and state.get("relative_scale") is not None:
@@ -268,6 +272,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         state = {
             "queued_prompts": list(self._queued_prompts),
             "prompts_fetched": self._prompts_fetched,
+            "acceptance_rate": self.replay_buffer.acceptance_rate if self._requeues_prompts else None,
             # verl saves these prompts itself, with its store of rollouts.
             "prompts_in_system": self.replay_buffer.count_prompts() if self._buffers_prompts else 0,
             "gate_average": None if self.gate is None else self.gate.average,

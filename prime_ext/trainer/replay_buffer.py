@@ -65,12 +65,21 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         self.requeue = requeue
         self.on_batch = on_batch
         self._submitted: list[str] = []
-        # Guides how far to generate ahead, nothing else.
-        self._acceptance_rate = 0.5
+        # Of the last step: guides how far to generate ahead, nothing else. Checkpoints keep it.
+        self.acceptance_rate = 0.5
 
     def on_submit(self, uids: Iterable[str]) -> None:
         """Tell the buffer which prompts were submitted, in order."""
         self._submitted.extend(uids)
+
+    def prompts_to_start(self, batch_size: int) -> int:
+        """How many prompts to submit at the start of a step, at most ``max_in_flight``.
+
+        So many that at the acceptance rate of the last step, less two standard deviations, ``batch_size`` of them pass:
+        a prompt that is missing costs the time of one more response, one too many only its own work.
+        """
+        margin = 2 * math.sqrt(batch_size * (1 - self.acceptance_rate))
+        return min(math.ceil((batch_size + margin) / max(self.acceptance_rate, 0.05)), self.max_in_flight)
 
     @SkipManager.annotate_tq(role="rollout_tq", phase="sample")
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
@@ -130,7 +139,9 @@ class PromptFilterReplayBuffer(ReplayBuffer):
     def _prompts_to_submit(self, batch_size: int, in_flight: int) -> int:
         judged = len(self.judge.verdicts)
         kept = sum(verdict == KEPT for verdict in self.judge.verdicts.values())
-        rate = (kept + 4 * self._acceptance_rate) / (judged + 4)
+        # The last step's rate counts as much as a quarter of a batch, or the first few verdicts would decide.
+        known = max(4, batch_size // 4)
+        rate = (kept + known * self.acceptance_rate) / (judged + known)
         wanted = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
         room = min(self.max_in_flight - in_flight, self.max_examined - len(self._submitted))
         # Once everything submitted has been judged, something must be submitted or the loop would never end.
@@ -149,7 +160,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         return batch
 
     def _metrics(self, examined: int, kept: int, refills: int) -> dict[str, float]:
-        self._acceptance_rate = kept / examined
+        self.acceptance_rate = kept / examined
         return {
             **self.judge.metrics(self._submitted[:examined]),
             "prime/filter/kept": kept,

@@ -37,8 +37,8 @@ source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): VARIANT MODEL_PATH PRM_PATH PRM_REFERENCE TRAIN_FILES VAL_FILES OUTPUT_DIR N_GPUS NNODES"
-    echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER CHECKS"
-    echo "                     DRY_RUN SHRINK SHRINK_STEPS PYTHON"
+    echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU INFER_TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ"
+    echo "                     LOGGER CHECKS DRY_RUN SHRINK SHRINK_STEPS PYTHON"
     exit 0
 fi
 # shellcheck source=recipes/launch.sh
@@ -57,6 +57,8 @@ MAX_PROMPT=${MAX_PROMPT:-1024}
 MAX_RESPONSE=${MAX_RESPONSE:-3072}
 # One response of full length at a time, as in the paper's runs.
 TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((MAX_PROMPT + MAX_RESPONSE))}
+# Passes without gradients take up to four at a time: log-probabilities of policy, reference and PRM.
+INFER_TOKENS_PER_GPU=${INFER_TOKENS_PER_GPU:-$((TOKENS_PER_GPU > 16384 ? TOKENS_PER_GPU : 4 * TOKENS_PER_GPU > 16384 ? 16384 : 4 * TOKENS_PER_GPU))}
 STEPS=${STEPS:-592}
 SAVE_FREQ=${SAVE_FREQ:-16}
 TEST_FREQ=${TEST_FREQ:-16}
@@ -121,6 +123,8 @@ launch prime_trainer \
     actor_rollout_ref.model.path="$MODEL_PATH" \
     actor_rollout_ref.actor.ppo_mini_batch_size=64 \
     actor_rollout_ref.actor.ppo_max_token_len_per_gpu="$TOKENS_PER_GPU" \
+    actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu="$INFER_TOKENS_PER_GPU" \
+    prm.infer_max_token_len_per_gpu="$INFER_TOKENS_PER_GPU" \
     actor_rollout_ref.actor.optim.lr=5e-7 \
     actor_rollout_ref.actor.optim.weight_decay=0.01 \
     "${offload[@]}" \

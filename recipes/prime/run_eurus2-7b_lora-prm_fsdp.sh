@@ -32,6 +32,9 @@ answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
 
 RANK=${LORA_RANK:-32}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_lora_prm_${VARIANT:-prime}}
+# Two responses of full length at a time in passes without gradients: with four, their logits would need about as much memory
+# as the adapter spares.
+export INFER_TOKENS_PER_GPU=${INFER_TOKENS_PER_GPU:-$((2 * (${MAX_PROMPT:-1024} + ${MAX_RESPONSE:-3072})))}
 # An adapter wants a rate about ten times that of all weights.
 exec bash "$RUN" \
     prm.model.lora_rank="$RANK" \

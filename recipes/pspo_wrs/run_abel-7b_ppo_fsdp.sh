@@ -26,8 +26,10 @@
 #   predecessor: Gaussian, first step times .2), gaussian (without that weight), first_weight (Weibull with it); without
 #   shaping geometric, mean, sum, product, min, last; plain (every step is paid for itself); outcome (plus the verdict on
 #   the answer). recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
-# Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on. SCORER=URL asks a server
-# (vllm serve STEP_RM --runner pooling) instead of loading the step reward model on each node.
+# Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on.
+# GPUs: N_GPUS (4) train and generate, and one more on each node is for the step reward model (SCORER_GPUS=1). Without one
+# to spare, SCORER_GPUS=0 puts it on SCORER_THREADS (16) CPU threads of each node, which is slow for a BERT-large; or
+# SCORER=URL asks a server (vllm serve STEP_RM --runner pooling) instead of loading it on each node.
 # DRY_RUN=1 prints memory, time and disk space instead of training; SHRINK=1 makes two steps with tiny untrained models on
 # the CPU.
 # After an interruption the same command goes on from its last checkpoint.
@@ -42,7 +44,8 @@ source "$PROJECT_ROOT/recipes/usage.sh"
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
     usage "${BASH_SOURCE[0]}"
     echo "Knobs (environment): VARIANT OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
-    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ SCORER SCORER_GPUS CHECKS DRY_RUN SHRINK PYTHON"
+    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ VAL_FIRST SCORER SCORER_GPUS SCORER_THREADS"
+    echo "                     CHECKS DRY_RUN SHRINK PYTHON"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
 if [[ $# -lt 4 ]]; then
@@ -60,8 +63,8 @@ N_GPUS=${N_GPUS:-4}
 TRAIN_BATCH=${TRAIN_BATCH:-$((8 * N_GPUS))}
 LORA=${LORA:-0}
 LR=${LR:-1.41e-5}
-# Share of a GPU that Ray sets aside on each node for a step reward model there; 0: it works on the CPU.
-SCORER_GPUS=${SCORER_GPUS:-0}
+# GPUs that Ray sets aside on each node for a step reward model there, may be a share; 0: it works on the CPU.
+SCORER_GPUS=${SCORER_GPUS:-1}
 
 no_shaping=(chain@pspo=plain)
 case "$VARIANT" in
@@ -84,8 +87,9 @@ if ((LORA)); then
 fi
 if [[ -n "${SCORER:-}" ]]; then
     options+=(step_scorer.kind=server step_scorer.address="$SCORER")
-else
+elif ! shrink; then
     options+=(pspo.actor.num_gpus="$SCORER_GPUS")
+    [[ "$SCORER_GPUS" != 0 ]] || options+=(pspo.actor.cpu_threads="${SCORER_THREADS:-16}")
 fi
 
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
@@ -121,6 +125,7 @@ launch pspo_trainer \
     trainer.total_training_steps="${STEPS:-null}" \
     trainer.save_freq="${SAVE_FREQ:-50}" \
     trainer.test_freq="${TEST_FREQ:-50}" \
+    trainer.val_before_train="${VAL_FIRST:-false}" \
     trainer.max_actor_ckpt_to_keep=2 \
     trainer.max_critic_ckpt_to_keep=2 \
     trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \

@@ -180,6 +180,49 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
     assert part(planned(rows), "PRM").logits == 2 * 1024 * VOCABULARY * 8
 
 
+FUSED = {"actor_rollout_ref.model.use_fused_kernels": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        # All logits at once: no more than in training.
+        ({}, 16384),
+        (FUSED, 32768),
+        (FUSED | {"prm.max_token_len_per_gpu": 2048}, 8192),
+        (FUSED | {"prm.max_token_len_per_gpu": 40000}, 40000),
+        (FUSED | {"prm.infer_max_token_len_per_gpu": 5000}, 5000),
+        ({"prm.infer_max_token_len_per_gpu": 65536}, 65536),
+    ],
+)
+def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, tokens):
+    plan = planned({"data.train_batch_size": 512, "trainer.n_gpus_per_node": 2, **changes})
+    reference = next(passes for passes in plan.forward if passes.name == "PRM reference")
+    assert reference.tokens == tokens
+    # 512 prompts, 4 rollouts of 1,024 tokens, on 2 devices.
+    assert reference.passes == -(-512 * 4 * 1024 // 2 // tokens)
+    assert reference.copied == part(plan, "PRM reference").weights
+    plain = part(plan, "PRM reference")
+    assert plain.logits == (tokens * VOCABULARY * 8 if not changes.get(*FUSED) else 256 * VOCABULARY * 4 * 2)
+
+
+def test_the_larger_of_training_and_scoring_counts(planned):
+    large = {"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"}
+    prm, forward = part(planned(large), "PRM"), {passes.name: passes for passes in planned(large).forward}
+    assert prm.working > part(planned(), "PRM").working and prm.logits == part(planned(), "PRM").logits
+    assert prm.working > 4_000_000 * VOCABULARY * 8
+    assert forward["PRM"].passes == 1 and forward["PRM"].passes_of_training == 2 and forward["PRM"].copied == 0
+    # interleaved scores in the update.
+    assert {passes.name for passes in planned().forward} == {"policy", "PRM reference"}
+
+
+def test_a_critic_is_planned_with_the_tokens_that_verl_gives_it(planned):
+    gae = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
+    for key in ("critic.ppo_max_token_len_per_gpu", "critic.ppo_infer_max_token_len_per_gpu"):
+        plan = planned(gae | {key: 2048})
+        assert plan.facts["tokens per micro-batch and device"]["critic"] == 2048
+
+
 def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(planned):
     plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.4})
     assert plan.rollout["total"] == pytest.approx(0.4 * 80 * GIB)

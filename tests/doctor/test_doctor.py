@@ -20,6 +20,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from prime_ext import compat, doctor
 
@@ -28,6 +29,7 @@ from prime_ext import compat, doctor
 def sound_environment(monkeypatch):
     """This machine, with the plug-in installed, whatever the shell says; memory is not what these tests are about."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES", raising=False)
     monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS", raising=False)
     monkeypatch.setattr(doctor, "LEAST_MEMORY_GB", 0.0)
@@ -53,6 +55,7 @@ def test_a_sound_installation(capsys):
 def test_the_command_prints_nothing_but_json_when_asked(tmp_path):
     command = [sys.executable, "-m", "prime_ext.doctor", "--json"]
     environment = os.environ | {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     report = json.loads(done.stdout)
     assert done.returncode == (1 if report["problems"] else 0)
@@ -121,10 +124,8 @@ def test_every_private_name_that_is_relied_on_exists():
     assert compat.check_verl() == []
 
 
-def test_no_accelerator_and_no_word_about_the_cpu(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+def test_no_accelerator_and_no_word_about_the_cpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "DRIVER_FILE", tmp_path / "none")
     monkeypatch.delenv("VERL_PLATFORM")
     problems = doctor.diagnose().problems
     assert any("export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in problem for problem in problems)
@@ -141,6 +142,103 @@ def test_too_little_memory(monkeypatch, capsys):
 def test_too_little_shared_memory(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "LEAST_SHARED_MEMORY_GB", 1e6)
     assert "--shm-size=1g" in only_problem(capsys)
+
+
+# ---- a machine with GPUs ----
+
+
+DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jul 1 2026\nGCC version:  gcc version 12.2.0\n"
+
+
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    """Eight GPUs that PyTorch can use, on a machine that lacks nothing."""
+    monkeypatch.delenv("VERL_PLATFORM")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H100")
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(doctor, "LEAST_SHARED_MEMORY_OF_GPUS_GB", 0.0)
+    monkeypatch.setattr(doctor, "DRIVER_FILE", tmp_path / "version")
+    (tmp_path / "version").write_text(DRIVER.format("580.65.06"))
+    for package in ("flash_attn", "vllm"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def machine_problems():
+    """What there is to say about the machine; verl itself is not asked, which this machine would drive as a CPU."""
+    report = doctor.Report()
+    doctor._machine(report)
+    doctor._rollout_engines(report)
+    return report.problems
+
+
+def test_a_machine_with_gpus_that_lacks_nothing(gpus):
+    assert machine_problems() == []
+
+
+def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatch):
+    (gpus / "flash_attn" / "__init__.py").write_text("raise ImportError('undefined symbol: _ZN3c104cuda')")
+    (problem,) = machine_problems()
+    assert "flash-attn cannot be imported (undefined symbol: _ZN3c104cuda)" in problem and "sdpa" in problem
+    find = doctor.importlib.util.find_spec
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find(name))
+    (problem,) = machine_problems()
+    assert problem.startswith("flash-attn is not installed") and "docs/install.md" in problem and "sdpa" in problem
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "said"),
+    [
+        (
+            "13.0",
+            "550.54.15",
+            "550.54.15, but it is too old for CUDA 13.0 of this PyTorch; install driver R580 or newer",
+        ),
+        (
+            "12.8",
+            "580.65.06",
+            "but PyTorch finds no GPU behind it; give the container its GPUs (docker run",
+        ),
+        (None, "580.65.06", "but this PyTorch is built for the CPU only; install that of docs/install.md"),
+    ],
+)
+def test_a_driver_that_pytorch_cannot_use(gpus, monkeypatch, cuda, driver, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    doctor.DRIVER_FILE.write_text(DRIVER.format(driver))
+    (problem,) = machine_problems()
+    assert said in problem
+
+
+def test_the_platform_of_the_cpu_is_left_over(gpus, monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    (problem,) = machine_problems()
+    assert problem.startswith("VERL_PLATFORM=cpu puts every worker on the CPU, and there are 8 GPUs; unset")
+
+
+def test_too_few_cpus_for_the_gpus(gpus, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    (problem,) = machine_problems()
+    assert problem.startswith("32 logical CPUs are too few for 8 GPUs: verl reserves 33 logical CPUs (3 for each of 8")
+    assert "set ray_kwargs.ray_init.num_cpus=33" in problem
+
+
+def test_the_number_of_storage_units_is_that_of_verl():
+    from prime_ext.compose_config import compose_config
+
+    config = compose_config("prime_trainer", [])
+    assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == doctor.STORAGE_UNITS
+
+
+def test_shared_memory_that_is_enough_for_a_cpu_and_not_for_gpus(gpus, monkeypatch):
+    monkeypatch.setattr(doctor, "LEAST_SHARED_MEMORY_OF_GPUS_GB", 1e6)
+    (problem,) = machine_problems()
+    assert "too few for NCCL and Ray on GPUs; start the container with --shm-size=10g" in problem
 
 
 def test_every_problem_is_one_line(monkeypatch):

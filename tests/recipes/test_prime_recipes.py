@@ -149,6 +149,15 @@ def test_the_profile_of_a_larger_gpu_does_not_fit_the_smallest(tmp_path, capsys)
     assert status == 1 and any("needs about" in warning for warning in plan["warnings"])
 
 
+def test_passes_without_gradients_are_four_times_as_large_and_a_quarter_as_many(tmp_path, capsys):
+    _, plan = planned(capsys, tmp_path, "run_eurus2-7b_fsdp.sh")
+    forward = {passes["name"]: passes for passes in plan["forward"]}
+    # 1,024 rollouts of 4,096 tokens on 8 devices.
+    for name in ("policy", "PRM reference"):
+        assert (forward[name]["tokens"], forward[name]["training_tokens"]) == (16384, 4096)
+        assert (forward[name]["passes"], forward[name]["passes_of_training"]) == (32, 128)
+
+
 def test_an_adapter_spares_the_reference_and_most_of_the_states(tmp_path, capsys):
     _, whole = planned(capsys, tmp_path, "run_eurus2-7b_fsdp.sh")
     _, adapter = planned(capsys, tmp_path, "run_eurus2-7b_lora-prm_fsdp.sh")

@@ -133,12 +133,24 @@ def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
         (["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=4"], {}),
         (["chain@pspo=cn_ppo"], {}),
         ([], {"SCORER": "http://host:8000"}),
+        ([], {"SCORER_GPUS": "0"}),
         ([], {"SCORER_GPUS": "0.2", "N_GPUS": "8", "TRAIN_BATCH": "128", "MINI_BATCH": "32"}),
     ],
-    ids=["grpo", "rloo", "chain", "server", "scorer_on_gpu"],
+    ids=["grpo", "rloo", "chain", "server", "scorer_on_cpu", "scorer_on_gpu"],
 )
 def test_variants_of_the_ppo_recipe_are_configurations_that_work(started, step_rm, overrides, knobs):
     checked(started(PPO, "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0])
+
+
+@pytest.mark.parametrize(
+    ("knobs", "gpus", "threads"),
+    [({}, 1, None), ({"SCORER_GPUS": "0"}, 0, 16), ({"SCORER": "http://host:8000"}, 0, None)],
+)
+def test_the_step_reward_model_has_a_gpu_or_many_threads(started, step_rm, knobs, gpus, threads):
+    """With one thread, which Ray leaves it, a step would take ten minutes; so validation does not come first either."""
+    config = checked(started(PPO, "policy", step_rm, "train.parquet", "val.parquet", **knobs)[0])
+    assert (config.pspo.actor.num_gpus, config.pspo.actor.cpu_threads) == (gpus, threads)
+    assert config.trainer.val_before_train is False
 
 
 # ---- step reward model ----

@@ -119,6 +119,73 @@ def test_without_dynamic_batches_a_micro_batch_size_is_wanted(problems_of):
     assert problem.startswith("prm.micro_batch_size_per_gpu=None must be a whole number (prm.use_dynamic_bsz=false)")
 
 
+ACTOR, CRITIC = "actor_rollout_ref.actor", "critic.ppo_infer_max_token_len_per_gpu"
+TOO_FEW_TOKENS = "is less than data.max_prompt_length + data.max_response_length = 1024; set it to"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        # The PRM's budgets follow the policy's, and so does that of the rollouts' log-probabilities.
+        (
+            {f"{ACTOR}.ppo_max_token_len_per_gpu": 512},
+            [
+                f"{ACTOR}.ppo_max_token_len_per_gpu=512 {TOO_FEW_TOKENS} 1024 or more",
+                f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=512 {TOO_FEW_TOKENS}",
+                f"prm.max_token_len_per_gpu=512 {TOO_FEW_TOKENS}",
+            ],
+        ),
+        ({"prm.infer_max_token_len_per_gpu": 1000}, [f"prm.infer_max_token_len_per_gpu=1000 {TOO_FEW_TOKENS}"]),
+        (
+            {f"{ACTOR}.use_kl_loss": True, "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": 1},
+            [f"actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1 {TOO_FEW_TOKENS}"],
+        ),
+        # Two ranks share a sequence; the PRM's do as the policy's.
+        ({f"{ACTOR}.ppo_max_token_len_per_gpu": 512, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, []),
+        (
+            {f"{ACTOR}.ulysses_sequence_parallel_size": 2, "prm.max_token_len_per_gpu": 500},
+            [f"prm.max_token_len_per_gpu=500 times ulysses_sequence_parallel_size=2 {TOO_FEW_TOKENS} 512"],
+        ),
+        # The one key that verl documents for a critic.
+        (
+            {
+                "critic.ppo_max_token_len_per_gpu": 512,
+                "algorithm.adv_estimator": "gae",
+                "prime.outcome.estimator": "gae",
+            },
+            [f"{CRITIC}=512 {TOO_FEW_TOKENS}"],
+        ),
+        ({"critic.ppo_max_token_len_per_gpu": 512}, []),
+    ],
+)
+def test_a_sequence_of_full_length_fits_into_every_pass(problems_of, changes, said):
+    problems = problems_of("prime_trainer", changes={"trainer.n_gpus_per_node": 2, **changes})
+    assert len(problems) == len(said), problems
+    for problem, expected in zip(problems, said, strict=True):
+        assert problem.startswith(expected)
+
+
+def test_ranks_that_share_a_sequence_need_flash_attention(problems_of):
+    sdpa = {"actor_rollout_ref.model.override_config.attn_implementation": "sdpa", "trainer.n_gpus_per_node": 2}
+    assert problems_of("prime_trainer", changes=sdpa) == []
+    policy, prm = problems_of(
+        "prime_trainer",
+        changes=sdpa
+        | {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engine.ulysses_sequence_parallel_size": 2},
+    )
+    said = "override_config.attn_implementation=sdpa: with ulysses_sequence_parallel_size=2 every rank would see its"
+    assert policy.startswith(f"actor_rollout_ref.model.{said}") and prm.startswith(f"prm.model.{said}")
+
+
+@pytest.mark.parametrize("adapter", [{"lora_rank": 8}, {"lora_adapter_path": "adapter"}, {"lora.rank": 8}])
+def test_an_adapter_wants_an_engine_that_serves_it_or_merged_weights(problems_of, adapter):
+    changes = {f"actor_rollout_ref.model.{key}": value for key, value in adapter.items()}
+    (problem,) = problems_of(changes=changes)
+    assert problem.startswith("actor_rollout_ref.rollout.name=transformers cannot serve LoRA adapters; set actor_roll")
+    assert problems_of(changes=changes | {"actor_rollout_ref.model.lora.merge": True}) == []
+    assert problems_of(changes=changes | {"actor_rollout_ref.rollout.name": "vllm"}) == []
+
+
 ONE_KEY = [
     # settings
     ("prime.filter.lower", 0.9, "prime.filter.lower=0.9 is above prime.filter.upper=0.8"),

@@ -28,7 +28,8 @@ def trainer(gate=None, scale=None):
     algorithm = SimpleNamespace(use_kl_in_reward=False)
     config = SimpleNamespace(algorithm=algorithm, trainer=SimpleNamespace(del_local_ckpt_after_load=False))
     prompts = {"_queued_prompts": deque(), "_prompts_fetched": 7, "_buffers_prompts": False, "trainer_mode": "sync"}
-    return SimpleNamespace(prm=None, gate=gate, scale=scale, config=config, **prompts)
+    buffer = {"_requeues_prompts": True, "replay_buffer": SimpleNamespace(acceptance_rate=0.5)}
+    return SimpleNamespace(prm=None, gate=gate, scale=scale, config=config, **prompts, **buffer)
 
 
 def test_gate_and_scale_go_on_where_they_were(tmp_path):
@@ -49,6 +50,14 @@ def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no
     assert resumed.gate == ReliabilityGate() and resumed.scale == OutcomeRelativeScale()
     PrimeTrainerMixin._save_prime_state(resumed, tmp_path)
     PrimeTrainerMixin._load_prime_state(trainer(), tmp_path)
+
+
+def test_a_resumed_run_submits_as_many_prompts_as_the_uninterrupted_one(tmp_path):
+    saved, resumed = trainer(), trainer()
+    saved.replay_buffer.acceptance_rate = 0.8125
+    PrimeTrainerMixin._save_prime_state(saved, tmp_path)
+    PrimeTrainerMixin._load_prime_state(resumed, tmp_path)
+    assert resumed.replay_buffer.acceptance_rate == 0.8125
 
 
 def test_a_checkpoint_of_a_version_without_the_scale_is_read(tmp_path):

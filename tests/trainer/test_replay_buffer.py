@@ -149,6 +149,29 @@ def test_the_batch_is_refilled_until_it_is_full(patch):
     assert metrics["prime/filter/refills"] >= 3 and metrics["prime/filter/too_hard"] == 10
 
 
+def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for(patch):
+    rollouts = start(patch, ([GOOD] * 4 + [HARD]) * 60, oversample=80)
+    buffer = rollouts.buffer
+    # Nothing is known yet: one in two, which the limit of what may be in flight cuts off.
+    assert buffer.prompts_to_start(40) == 80
+    _, metrics = step(rollouts, 40)
+    assert buffer.acceptance_rate == 40 / metrics["prime/filter/examined"] == pytest.approx(0.8, abs=0.02)
+    # 40 / 0.8 = 50, and two standard deviations: 2 * sqrt(40 * 0.2) / 0.8 = 7.
+    assert 50 < buffer.prompts_to_start(40) <= 58
+    submitted = rollouts.n_submitted
+    rollouts.submit(buffer.prompts_to_start(40))
+    batch, metrics = buffer.sample(global_steps=2, partition_id="train", batch_size=40)
+    assert metrics["prime/filter/refills"] == 0 and metrics["prime/filter/returned_to_queue"] <= 8
+    assert rollouts.n_submitted - submitted <= 58 and len(prompts_of(batch)) == 40
+
+
+@pytest.mark.parametrize(("rate", "prompts"), [(1.0, 40), (0.5, 80), (0.0, 80)])
+def test_the_first_prompts_of_a_step_are_at_least_a_batch_and_at_most_what_may_be_in_flight(patch, rate, prompts):
+    buffer = start(patch, [GOOD], oversample=80).buffer
+    buffer.acceptance_rate = rate
+    assert buffer.prompts_to_start(40) == prompts
+
+
 def test_surplus_prompts_are_generated_again_in_the_next_step(patch):
     rollouts = start(patch, [GOOD, HARD, GOOD, EASY, GOOD, GOOD] + [GOOD] * 10, oversample=6)
     first, metrics = step(rollouts, 2)
