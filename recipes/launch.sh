@@ -33,7 +33,7 @@ ask_for_checks() {
 # With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated rows and a coin for a
 # verifier: filter, PRM or step reward model, checkpoints and validation are all there, and nothing is learned. With
 # RAY_ADDRESS it runs on the NNODES nodes of that cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or goes on from
-# the two that are there.
+# the two that are there. SHRINK=gpu makes them on one GPU, by the configuration for GPUs; SHRINK_ROLLOUT=vllm generates with it.
 launch() {
     local config=$1
     shift
@@ -44,8 +44,8 @@ launch() {
     fi
     if shrink; then
         prepare_shrunk prepare "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
-            ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"}
-        [[ "$config" == *_cpu ]] || config=${config}_cpu
+            ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"}
+        [[ "$config" == *_cpu || "$SHRINK" == gpu ]] || config=${config}_cpu
     fi
     # The trainer's process checks itself, so that signals and its exit status take no detour through a shell.
     ask_for_checks
@@ -62,7 +62,8 @@ prepare_shrunk() {
     local words
     words=$("$PYTHON" -m "recipes.shrink.$1" "${@:2}")
     mapfile -t SHRUNK <<< "$words"
-    export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+    [[ "$SHRINK" == gpu ]] || export VERL_PLATFORM=cpu
+    export TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 }
 
 # Whether this is no real run, so that neither data nor models of the recipe are needed.

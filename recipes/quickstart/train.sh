@@ -17,7 +17,7 @@
 #   bash recipes/quickstart/train.sh RUN_DIR DATA_DIR MODEL [verl overrides ...]
 #
 # Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ KEEP PYTHON
-#   MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH
+#   MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH DEVICE (cpu, or cuda: the same run on a GPU)
 # Started again, it resumes from the last complete checkpoint of RUN_DIR.
 set -euo pipefail
 
@@ -33,7 +33,8 @@ shift 3
 # shellcheck source=recipes/python.sh
 source "$PROJECT_ROOT/recipes/python.sh"
 export TORCH_COMPILE_DISABLE=1
-export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
+[[ "${DEVICE:-cpu}" != cpu ]] || export VERL_PLATFORM=cpu
+export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
 
 # One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM updates per step.
@@ -63,6 +64,7 @@ exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     prm.optim.lr="${PRM_LR:-1e-3}" \
     prm.optim.betas=[0.9,0.99] \
     prm.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
+    trainer.device="${DEVICE:-cpu}" \
     trainer.logger=[console,tensorboard,file] \
     trainer.default_local_dir="$RUN_DIR/checkpoints" \
     trainer.val_before_train=false \

@@ -41,6 +41,12 @@ FAMILIES = ("prime", "pspo")
 ROWS = {"train": 64, "val": 4}
 WIDTH = 32
 STEPS = 2
+ROLLOUT_BY_TRANSFORMERS = [
+    "actor_rollout_ref.rollout.name=transformers",
+    "actor_rollout_ref.rollout.free_cache_engine=false",
+    "++actor_rollout_ref.rollout.enable_sleep_mode=false",
+    "actor_rollout_ref.rollout.agent.default_agent_loop=seeded_single_turn_agent",
+]
 
 
 def write_model(folder: Path) -> None:
@@ -93,7 +99,9 @@ def prepare(family: str, folder: Path) -> None:
         write_step_rm(folder / "step_rm")
 
 
-def overrides(family: str, folder: Path, nodes: int | None = None, steps: int = STEPS) -> list[str]:
+def overrides(
+    family: str, folder: Path, nodes: int | None = None, steps: int = STEPS, rollout: str = "transformers"
+) -> list[str]:
     """What comes after the overrides of a recipe.
 
     Args:
@@ -101,6 +109,7 @@ def overrides(family: str, folder: Path, nodes: int | None = None, steps: int = 
         folder: where :func:`prepare` wrote.
         nodes: number of nodes of a Ray cluster that is running; None: the run starts Ray itself, on this machine.
         steps: of the run; after every second one it saves and validates.
+        rollout: the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
     """
     model = folder / "model"
     common = [
@@ -111,11 +120,13 @@ def overrides(family: str, folder: Path, nodes: int | None = None, steps: int = 
         "data.max_response_length=12",
         "+reward.custom_reward_function.reward_kwargs.modules=[recipes.shrink.verifier]",
         f"actor_rollout_ref.model.path={model}",
+        # On a GPU, flash-attn need not be there.
+        "++actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         "actor_rollout_ref.actor.ppo_mini_batch_size=2",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512",
         "actor_rollout_ref.actor.fsdp_config.param_offload=false",
         "actor_rollout_ref.actor.fsdp_config.optimizer_offload=false",
-        "actor_rollout_ref.rollout.name=transformers",
+        *(ROLLOUT_BY_TRANSFORMERS if rollout == "transformers" else [f"actor_rollout_ref.rollout.name={rollout}"]),
         # Its weights are sent whole; means nothing without an adapter.
         "actor_rollout_ref.model.lora.merge=true",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
@@ -145,11 +156,12 @@ def main() -> None:
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
+    parser.add_argument("--rollout", default="transformers", help="engine that generates (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="of the run (default: %(default)s)")
     options = parser.parse_args()
     folder = options.folder.resolve()
     prepare(options.family, folder)
-    print("\n".join(overrides(options.family, folder, options.nodes, options.steps)))
+    print("\n".join(overrides(options.family, folder, options.nodes, options.steps, options.rollout)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ FILE, and ends with status 1 if a condition does not hold.
 
 import argparse
 import gc
-import json
 import math
 import os
 import sys
@@ -49,7 +48,7 @@ from engines import Rollouts, build_worker, nested, score  # noqa: E402
 from machine import describe  # noqa: E402
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES  # noqa: E402
-from prime_ext.cost.estimate import DEVICES  # noqa: E402
+from prime_ext.cost.estimate import DEVICES, UTILISATION  # noqa: E402
 from prime_ext.cost.flops import flops, prm_passes  # noqa: E402
 from prime_ext.cost.memory import Engine, engine_memory  # noqa: E402
 from prime_ext.cost.model_shape import adapter_weights, read_shape  # noqa: E402
@@ -564,7 +563,9 @@ def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
                         found[f"{name}, {tokens} tokens, {fused or 'plain'}"] = row = {
                             "seconds": seconds,
                             "tokens_per_second": rollouts.tokens / seconds,
+                            "planned_seconds": work / (UTILISATION * peak) if peak else None,
                             "peak_mib": most,
+                            "tflops": work / seconds / 1e12,
                             "share_of_peak": work / seconds / peak if peak else None,
                         }
                         print(f"    {name}, {tokens} tokens, {fused or 'plain'}: {row}", flush=True)
@@ -574,6 +575,26 @@ def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
 @contextmanager
 def nothing() -> Iterator[None]:
     yield
+
+
+def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """What was measured, beside what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
+    rows = []
+    for label, row in parts.get("engines", {}).items():
+        if isinstance(row, dict):
+            rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
+            rows.append((f"{label}: held between passes", f"{row['idle']:.0f}", f"{row['planned_idle']:.0f}"))
+            rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", f"{row['planned_host']:.0f}"))
+    for label, row in parts.get("budget", {}).items():
+        if isinstance(row, dict):
+            planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
+            rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
+            rows.append((f"{label}: TFLOP/s", f"{row['tflops']:.1f}", ""))
+    for name, model in parts.get("noise", {}).items():
+        for label, row in model.items() if isinstance(model, dict) else ():
+            if "std_per_token" in row:
+                rows.append((f"{name}, {label}: std of q per token", f"{row['std_per_token']:.5f}", ""))
+    return rows
 
 
 MEASUREMENTS: dict[str, Callable[[Sizes, Path, Report], dict[str, Any]]] = {
@@ -614,7 +635,9 @@ def main() -> None:
         report.parts.setdefault(name, {})["seconds_of_this_part"] = time.perf_counter() - start
         output.parent.mkdir(parents=True, exist_ok=True)
         record = {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": report.failed, **report.parts}
-        write_json(output, json.loads(json.dumps(record)))
+        write_json(output, record)
+    for what, measured, planned in (("", "measured", "planned"), *table(report.parts)):
+        print(f"{what:60} {measured:>12} {planned:>12}")
     print(f"{len(report.failed)} conditions failed; written to {output}", flush=True)
     sys.exit(bool(report.failed))
 
