@@ -21,7 +21,7 @@ import torch
 from transfer_queue import KVBatchMeta
 
 from prime_ext import transfer
-from prime_ext.algorithms.advantage import combine_sources
+from prime_ext.algorithms.advantage import combine_sources, last_token_mask
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
@@ -39,6 +39,16 @@ logger = logging.getLogger(__name__)
 _POSITIVE_LOG_PROB = 1e-2
 
 
+def _within(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """The rewards inside the mask, and those outside of it at the last valid token: nothing that was paid is lost.
+
+    The outcome of a response that was cut off in a tool's answer stands there, and what a rejection of tokens masks.
+    """
+    inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
+    outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
+    return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)
+
+
 class NotFinite(RuntimeError):
     """NaN or infinity where the policy would be trained on it; the message is one line."""
 
@@ -49,7 +59,8 @@ class PrimeStep:
 
     Attributes:
         mask_BT: response mask.
-        outcome_B: outcome reward, verl's KL penalty included when it is on.
+        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL penalty in the reward, the
+            penalty of each token; 0 outside the mask.
         label_B: the verifier's verdict in [0, 1].
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
@@ -64,7 +75,7 @@ class PrimeStep:
 
     settings: PrimeSettings
     mask_BT: torch.Tensor
-    outcome_B: torch.Tensor
+    reward_BT: torch.Tensor
     label_B: torch.Tensor
     group_B: torch.Tensor
     valid_B: torch.Tensor
@@ -107,10 +118,11 @@ class PrimeStep:
         label_B[valid_B] = torch.tensor(transfer.fetch_labels(real_keys, batch.partition_id, settings.label_key))
         number: dict[str, int] = {}
         group_B = torch.tensor([number.setdefault(transfer.group_uid(key), len(number)) for key in batch.keys])
+        mask_BT = data["response_mask"].float() * valid_B[:, None]
         step = cls(
             settings=settings,
-            mask_BT=data["response_mask"].float() * valid_B[:, None],
-            outcome_B=data[reward_field].float().sum(-1),
+            mask_BT=mask_BT,
+            reward_BT=_within(data[reward_field].float(), mask_BT),
             label_B=label_B,
             group_B=group_B,
             valid_B=valid_B,
@@ -131,7 +143,7 @@ class PrimeStep:
             step.greedy_B = torch.zeros(len(batch))
             step.greedy_B[valid_B] = torch.tensor([greedy[transfer.group_uid(key)] for key in real_keys])
             # Without a verdict on the greedy response, the prompt's mean stands in; it is counted and warned about.
-            mean_B = PromptGroups.of(group_B, valid_B).mean(step.outcome_B)
+            mean_B = PromptGroups.of(group_B, valid_B).mean(step.reward_BT.sum(-1))
             step.greedy_B = torch.where(step.greedy_B.isnan(), mean_B, step.greedy_B)
         return step
 

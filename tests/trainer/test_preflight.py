@@ -526,6 +526,7 @@ COMBINATIONS = [
         {"prime.outcome.estimator": "segment", "prime.outcome.discount": 0.9},
         "prime.outcome.discount=0.9: prime",
     ),
+    ({"prime.outcome.estimator": "remax", "prime.outcome.discount": 0.9}, "prime.outcome.discount=0.9: prime"),
     (
         {**GAE, "prime.process.estimator": "gae", "prime.process.reward_lambda": 0.5},
         "prime.process.estimator=gae would apply a lambda twice",

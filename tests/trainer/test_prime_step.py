@@ -38,7 +38,7 @@ def test_groups_labels_and_masks_are_read_by_key(queue):
     step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
     assert step.mask_BT.tolist()[:5] == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]
     assert step.label_B.tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
-    assert step.outcome_B.tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
+    assert step.reward_BT.sum(-1).tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
     assert step.group_B[0] == step.group_B[1] == step.group_B[2] != step.group_B[3] == step.group_B[4]
     assert step.valid_B.tolist() == [True] * 5 + [False] * 2
 
@@ -141,7 +141,7 @@ def test_without_normalisation_rewards_sum_to_beta_times_the_log_ratio(queue):
 
 def test_kl_in_reward_reaches_the_outcome_but_not_the_label(queue):
     step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=True)
-    assert step.outcome_B[:5].tolist() == pytest.approx([0.75, -0.25, -0.25, 0.75, 0.25])
+    assert step.reward_BT.sum(-1)[:5].tolist() == pytest.approx([0.75, -0.25, -0.25, 0.75, 0.25])
     assert step.label_B[:5].tolist() == [1.0, 0.0, 0.0, 1.0, 0.5]
 
 
