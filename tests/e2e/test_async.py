@@ -20,6 +20,8 @@ import e2e_harness as harness
 import pytest
 import torch
 
+from prime_ext.files import read_json
+
 pytestmark = pytest.mark.slow
 
 BATCH, STEPS, SAVED = 4, 4, 2
@@ -83,7 +85,7 @@ def separate(inputs, tmp_path_factory):
 
 
 def state(folder, step):
-    return torch.load(folder / "checkpoints" / f"global_step_{step}" / "prime_ext.pt", weights_only=False)
+    return read_json(folder / "checkpoints" / f"global_step_{step}" / "prime_ext.json")
 
 
 def updates(folder, step, part):

@@ -26,6 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
+from prime_ext.files import read_json
 from prime_ext.settings import SettingsError
 from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import STATE_FILE
@@ -155,7 +156,7 @@ def test_what_is_saved_comes_back(make, monkeypatch, tmp_path):
     trainer._queued_prompts = deque()
     queue.put("000000000040", {"is_prompt": True, "status": "running", "global_steps": 1})
     trainer._save_prime_state(tmp_path)
-    assert torch.load(tmp_path / STATE_FILE, weights_only=False)["prompts_in_system"] == 1
+    assert read_json(tmp_path / STATE_FILE)["prompts_in_system"] == 1
     other = make(**COLOCATE, **gated)
     other.prm = None
     other._load_prime_state(tmp_path)
