@@ -18,10 +18,11 @@ import torch
 from prime_ext.algorithms.groups import PromptGroups
 
 
-def pair_accuracy(
-    score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor, tie: float = 0.0
-) -> float | None:
-    """Share of pairs of the same prompt with different outcomes that the score orders correctly.
+def pair_accuracy(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> float | None:
+    """Share of pairs of the same prompt with different outcomes that the score orders correctly; a tie counts 1/2.
+
+    It is the probability that the better response of a pair has the higher score, as a coin decides ties: a PRM that
+    still equals its reference has 1/2. (The published code calls ties wrong.)
 
     Pairs are pooled over all groups and weighted by the difference of their labels, so that soft labels count by how
     far they are apart. Without any such pair the accuracy does not exist, and None is returned.
@@ -30,7 +31,6 @@ def pair_accuracy(
         score_B: one score per response, for example the summed log-ratio.
         label_B: outcome in [0, 1].
         group_B: integer id of the prompt.
-        tie: what a pair with equal scores counts. It is wrong (0) in the published code; a coin would have 0.5.
     """
     groups = PromptGroups.of(group_B, torch.ones_like(group_B, dtype=torch.bool))
     # NaN compares with nothing, so the places of absent rollouts form no pair.
@@ -41,7 +41,7 @@ def pair_accuracy(
     if total == 0:
         return None
     left_GNN, right_GNN = score_GN[:, :, None], score_GN[:, None, :]
-    right_order_GNN = (left_GNN > right_GNN) + tie * (left_GNN == right_GNN)
+    right_order_GNN = (left_GNN > right_GNN) + 0.5 * (left_GNN == right_GNN)
     return float((weight_GNN * right_order_GNN).sum() / total)
 
 

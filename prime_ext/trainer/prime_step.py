@@ -65,7 +65,7 @@ class PrimeStep:
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, before normalisation.
-        pair_accuracy_before: how the PRM ordered the pairs of this batch before it trained on them; a tie counts 1/2.
+        pair_accuracy_before: how the PRM ordered the pairs of this batch before it trained on them.
         boundary_BT: tokens after which a step ends, where the settings need steps.
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
@@ -196,8 +196,7 @@ class PrimeStep:
             metrics[f"prm/pair_accuracy/{when}_update"] = accuracy
         metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(total_B, label_B)
         if when == "before":
-            # A PRM that still equals its reference knows as much as a coin, not less.
-            self.pair_accuracy_before = pair_accuracy(total_B, label_B, group_B, tie=0.5)
+            self.pair_accuracy_before = accuracy
 
     def drop_inconsistent(self, metrics: dict) -> None:
         """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""

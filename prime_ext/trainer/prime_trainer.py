@@ -312,7 +312,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         step = PrimeStep.load(batch, self.prime, kl_in_reward, self.response_steps, self._greedy)
         if self.prime.needs_greedy:
             known = [reward for reward in self._greedy.values() if not math.isnan(reward)]
-            metrics["prime/remax/missing"] = len(self._greedy) - len(known)
+            metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
             gated = self.gate is not None

@@ -50,7 +50,7 @@ def settings(**changes):
             },
             "shaping": {
                 "name": "none",
-                "weibull": {"shape": 1.5, "scale": 8.0, "constant": None},
+                "weibull": {"shape": 1.5, "scale": 8.0, "constant": 10.735},
                 "gaussian": {"mean": 4.0, "std": 2.0, "area": 5.0},
                 "released": {
                     "growth": 0.5,

@@ -43,6 +43,14 @@ def test_groups_labels_and_masks_are_read_by_key(queue):
     assert step.valid_B.tolist() == [True] * 5 + [False] * 2
 
 
+@pytest.mark.parametrize("extra", [{"reward_extra_info": [1.0]}, "acc=1", {"reward_extra_info": None}])
+def test_extra_info_that_is_no_mapping_is_an_error_that_names_the_rollout(queue, extra):
+    key = next(iter(ROLLOUTS))
+    queue.put(key, queue.tags["train"][key], extra_fields=extra)
+    with pytest.raises(RuntimeError, match=f"extra info of rollout {key} is a (list|str|NoneType); a reward function"):
+        transfer.fetch_reward_infos(list(ROLLOUTS), "train")
+
+
 def advantages_by_key(queue, keys, options=None, gate=1.0):
     step = PrimeStep.load(batch_of(queue, keys), options or settings(), kl_in_reward=False)
     metrics = score(step)
@@ -168,7 +176,7 @@ def test_an_untrained_prm_gives_the_advantages_of_the_outcome_alone(queue):
         queue, [*ROLLOUTS, *PADDING], settings(process__coefficient=0.0)
     )
     torch.testing.assert_close(advantage_BT, expected_BT)
-    assert metrics["prm/reward_sum/mean"] == 0.0 and metrics["prm/pair_accuracy/before_update"] == 0.0
+    assert metrics["prm/reward_sum/mean"] == 0.0 and metrics["prm/pair_accuracy/before_update"] == 0.5
 
 
 def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_the_gate(queue):
