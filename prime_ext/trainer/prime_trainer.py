@@ -50,6 +50,7 @@ from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.variant import variant_line
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         problems = [*check_verl(), *check_config(config)]
         if problems:
             raise SettingsError("; ".join(problems))
+        print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
         self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
         prm_settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
         self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None

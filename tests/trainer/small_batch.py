@@ -33,6 +33,7 @@ PADDING = ("pad-0_0_0", "pad-1_0_0")
 
 def settings(**changes):
     values = {
+        "variant": "guarded",
         "outcome": {"coefficient": 1.0, "discount": 1.0, "estimator": "rloo", "trace": 1.0},
         "process": {
             "coefficient": 1.0,
