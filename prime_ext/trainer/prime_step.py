@@ -15,7 +15,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from transfer_queue import KVBatchMeta
@@ -26,7 +26,7 @@ from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
-from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
+from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
 from prime_ext.algorithms.steps import StepSpans, step_spans, sum_over_steps
 from prime_ext.settings import PrimeSettings
@@ -65,7 +65,7 @@ class PrimeStep:
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, before normalisation.
-        pair_accuracy_before: how the PRM ordered the pairs of this batch before it trained on them.
+        pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
         boundary_BT: tokens after which a step ends, where the settings need steps.
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
@@ -81,7 +81,7 @@ class PrimeStep:
     valid_B: torch.Tensor
     reference_log_prob_BT: torch.Tensor | None = None
     process_reward_BT: torch.Tensor | None = None
-    pair_accuracy_before: float | None = field(default=None)
+    pairs_before: PairCount = PairCount(0.0, 0.0)
     boundary_BT: torch.Tensor | None = None
     steps_timed_out: int = 0
     value_BT: torch.Tensor | None = None
@@ -191,12 +191,12 @@ class PrimeStep:
         """Log how well these log-probabilities order the batch; ``when`` is ``before`` or ``after`` the update."""
         total_B = self._log_ratio(log_prob_BT).sum(-1)[self.valid_B]
         label_B, group_B = self.label_B[self.valid_B], self.group_B[self.valid_B]
-        accuracy = pair_accuracy(total_B, label_B, group_B)
-        if accuracy is not None:
-            metrics[f"prm/pair_accuracy/{when}_update"] = accuracy
+        pairs = count_pairs(total_B, label_B, group_B)
+        if pairs.accuracy is not None:
+            metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy
         metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(total_B, label_B)
         if when == "before":
-            self.pair_accuracy_before = accuracy
+            self.pairs_before = pairs
 
     def drop_inconsistent(self, metrics: dict) -> None:
         """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""

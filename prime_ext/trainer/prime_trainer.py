@@ -267,8 +267,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
             )
         self._queued_prompts = deque(map(prompts_of_data, state["queued_prompts"]))
         self._prompts_fetched = state["prompts_fetched"]
-        if self.gate is not None and state["gate_average"] is not None:
-            self.gate.average = state["gate_average"]
+        if self.gate is not None and state["gate_pairs"] is not None:
+            self.gate.right, self.gate.total = state["gate_pairs"]
         if self.scale is not None and state["relative_scale"] is not None:
             self.scale.process_std, self.scale.outcome_std = state["relative_scale"]
         if self.config.algorithm.use_kl_in_reward and state["kl_coefficient"] is not None:
@@ -281,7 +281,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             "prompts_fetched": self._prompts_fetched,
             # verl saves these prompts itself, with its store of rollouts.
             "prompts_in_system": self.replay_buffer.count_prompts() if self._buffers_prompts else 0,
-            "gate_average": None if self.gate is None else self.gate.average,
+            "gate_pairs": None if self.gate is None else (self.gate.right, self.gate.total),
             "relative_scale": None if self.scale is None else (self.scale.process_std, self.scale.outcome_std),
             "kl_coefficient": None if kl_control is None else kl_control.value,
         }
@@ -336,7 +336,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         warm_up = self.prime.process.warm_up_steps
         value = ProcessWarmUp(warm_up).factor(self.global_steps - 1) if warm_up else 1.0
         if self.gate is not None:
-            gate = self.gate.update(step.pair_accuracy_before)
+            gate = self.gate.update(step.pairs_before)
             metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
             value *= gate
         return value

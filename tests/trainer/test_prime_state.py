@@ -22,6 +22,7 @@ import torch
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
+from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.settings import SettingsError
 from prime_ext.trainer.prime_trainer import STATE_FILE, PrimeTrainerMixin
@@ -37,12 +38,13 @@ def trainer(gate=None, scale=None):
 
 def test_gate_and_scale_go_on_where_they_were(tmp_path):
     gate, scale = ReliabilityGate(0.9, 0.5), OutcomeRelativeScale(share=0.5)
-    gate.update(0.8)
+    gate.update(PairCount(8.0, 10.0))
     scale.update(2.0, 1.0)
     PrimeTrainerMixin._save_prime_state(trainer(gate, scale), tmp_path)
     resumed = trainer(ReliabilityGate(0.9, 0.5), OutcomeRelativeScale(share=0.5))
     PrimeTrainerMixin._load_prime_state(resumed, tmp_path)
     assert resumed.gate == gate and resumed.scale == scale
+    assert resumed.gate.update(PairCount(1.0, 3.0)) == gate.update(PairCount(1.0, 3.0))
     assert resumed.scale.update(4.0, 1.0) == pytest.approx(scale.update(4.0, 1.0))
 
 
