@@ -13,6 +13,7 @@
 # limitations under the License.
 """Where rows come from, whatever their kind: a set on the hub or in local files, its splits, and its rows in chunks."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -194,7 +195,7 @@ def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
         SourceError: an input cannot be read or has no rows.
     """
     # Hashes, not texts: memory stays low on a million rows.
-    ids: set[int] = set()
+    ids: set[bytes] = set()
     for given in inputs:
         first, rows = 0, []
         for number, row in given.rows():
@@ -208,10 +209,10 @@ def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
             raise SourceError(f"{given.path or given.name} has no rows")
 
 
-def _once(source: RowSource, row: Raw, ids: set[int]) -> Raw:
+def _once(source: RowSource, row: Raw, ids: set[bytes]) -> Raw:
     if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
         return row
-    key = hash((source.name, row[source.id_column]))
+    key = hashlib.blake2b(repr((source.name, row[source.id_column])).encode(), digest_size=16).digest()
     if key in ids:
         return BadRow(f"{source.id_column} {row[source.id_column]!r} was there before")
     ids.add(key)

@@ -142,14 +142,14 @@ def average_interval(samples: Sequence[np.ndarray]) -> Interval:
     return _interval(np.mean(samples, axis=0))
 
 
-def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[int, int]:
-    """Pairs of a correct and a wrong response with the correct one strictly ahead, and all such pairs."""
+def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[float, int]:
+    """Pairs of a correct and a wrong response with the correct one ahead, a tie counting 1/2, and all such pairs."""
     right = [score for score, hit in zip(scores, correct, strict=True) if hit]
     wrong = [score for score, hit in zip(scores, correct, strict=True) if not hit]
-    return sum(a > b for a in right for b in wrong), len(right) * len(wrong)
+    return sum((a > b) + 0.5 * (a == b) for a in right for b in wrong), len(right) * len(wrong)
 
 
-def pairwise_accuracy(counts: Sequence[tuple[int, int]], resamples: int, seed: int) -> tuple[float, Interval] | None:
+def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed: int) -> tuple[float, Interval] | None:
     """Share of ordered pairs, pooled over problems, with an interval by resampling problems; None without a pair.
 
     Args:

@@ -45,7 +45,7 @@ OUTCOME_ESTIMATORS = (*COMMON_ESTIMATORS, "remax", "prm_value", "segment")
 PROCESS_ESTIMATORS = (*COMMON_ESTIMATORS, "rloo_per_token", "masked_step")
 GROUP_ESTIMATORS = (*COMMON_GROUP_ESTIMATORS, "rloo_per_token", "masked_step")
 ESTIMATORS_OF_THE_PRM = ("prm_value", "segment")
-ESTIMATORS_WITHOUT_DISCOUNT = ("segment", "masked_step")
+ESTIMATORS_WITHOUT_DISCOUNT = ("remax", "segment", "masked_step")
 SEGMENT_CUTS = ("steps", "low_probability")
 # Those of prime_ext.step_rm.splitting.
 TEXT_SPLITTERS = ("auto", "labels", "brackets", "numbered", "paragraphs", "lines", "sentences", "pspo")

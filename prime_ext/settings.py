@@ -30,6 +30,7 @@ from prime_ext.reward_settings import (
     StepSettings,
 )
 from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
+from prime_ext.variant import VARIANTS
 
 # Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch.
 LOSSES = ("ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm")
@@ -100,6 +101,8 @@ class VerifierSettings:
 class PrimeSettings:
     """The section ``prime`` of the configuration."""
 
+    variant: str
+    """One of :data:`prime_ext.variant.VARIANTS`."""
     outcome: OutcomeSettings
     process: ProcessSettings
     steps: StepSettings
@@ -113,6 +116,7 @@ class PrimeSettings:
     poll_interval: float
 
     def __post_init__(self) -> None:
+        choice("prime.variant", self.variant, VARIANTS)
         if self.whitening is not None:
             boolean("prime.whitening", self.whitening)
         if not isinstance(self.label_key, str) or not self.label_key:

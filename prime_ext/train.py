@@ -34,6 +34,7 @@ from prime_ext.ray_cluster import address_words, check_cluster, environment_word
 from prime_ext.ray_reservations import check_own_cpus, check_own_gpus
 from prime_ext.settings_checks import SettingsError
 from prime_ext.trainer.run_lock import RunFolderInUse, RunLock
+from prime_ext.variant import variant_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -63,6 +64,8 @@ def main() -> None:
         if problem:
             print(f"prime_ext: {problem}", file=sys.stderr)
             raise SystemExit(2)
+        if "prime" in config:
+            print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
         path = metrics_path(config.trainer.logger, config.trainer.project_name, config.trainer.experiment_name)
         if path is not None:
             put_aside(path)

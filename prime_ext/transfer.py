@@ -49,12 +49,25 @@ def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Te
 
 
 def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
-    """What the reward function said about each trajectory beside its score."""
+    """What the reward function said about each trajectory beside its score; empty if it said nothing.
+
+    Raises:
+        RuntimeError: what is there is no mapping.
+    """
     if not keys:
         return []
     data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
     extras = [getattr(extra, "data", extra) for extra in list(data["extra_fields"])]
-    return [extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else {} for extra in extras]
+    infos = []
+    for key, extra in zip(keys, extras, strict=True):
+        info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
+        if not isinstance(info, Mapping):
+            raise RuntimeError(
+                f"the reward's extra info of rollout {key} is a {type(info).__name__}; a reward function must return a "
+                f"dict with the key score, and its other keys are the extra info"
+            )
+        infos.append(info)
+    return infos
 
 
 def label_of(key: str, info: Mapping[str, Any], name: str) -> float:

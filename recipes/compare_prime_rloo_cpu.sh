@@ -57,7 +57,7 @@ keep_settings runs "$settings"
 
 # train_one METHOD SEED: one run into its own folder; its output goes to log.txt there.
 train_one() {
-    local run=$OUT/runs/${1}_seed$2 form=(prime.process.reliability_gate=false)
+    local run=$OUT/runs/${1}_seed$2 form=(variant=paper)
     mkdir -p "$run"
     [[ -e "$run/checkpoints/global_step_$STEPS/prime_ext_complete.json" ]] && return
     [[ $1 == rloo ]] && form=(prime.process.coefficient=0 prm.enable=false)

@@ -15,14 +15,37 @@
 
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import torch
 
-from prime_ext.algorithms.estimators import estimator_of
+from prime_ext.algorithms.estimators import ESTIMATORS, estimator_of
 from prime_ext.algorithms.returns import last_token_mask, whiten
 from prime_ext.algorithms.reward_source import RewardSource
 
-__all__ = ["RewardSource", "combine_sources", "last_token_mask", "source_return"]
+__all__ = ["RewardSource", "combine_sources", "last_token_mask", "outcome_source", "source_return"]
+
+
+def outcome_source(
+    reward_BT: torch.Tensor, response_mask_BT: torch.Tensor, estimator: str, **options: Any
+) -> RewardSource:
+    """The outcome as a source: a reward at the last token and, with a KL penalty in the reward, one at every token.
+
+    What an estimator sees of it is what verl's estimator of that name sees: one that compares the rollouts of a prompt
+    the sum over the response, as one reward at the last token; the others each reward where it is paid.
+
+    Args:
+        reward_BT: verl's token rewards ``(B, T)``; anything outside the response mask.
+        response_mask_BT: valid tokens.
+        estimator: name in ``prime_ext.algorithms.estimators.ESTIMATORS``.
+        options: other fields of the source.
+    """
+    mask_BT = response_mask_BT
+    if estimator in ESTIMATORS and ESTIMATORS[estimator].uses_groups:
+        mask_BT = last_token_mask(response_mask_BT)
+        total_B = torch.where(response_mask_BT.bool(), reward_BT, reward_BT.new_zeros(())).sum(-1)
+        reward_BT = total_B[:, None] * mask_BT
+    return RewardSource(reward_BT, mask_BT, estimator=estimator, **options)
 
 
 def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:

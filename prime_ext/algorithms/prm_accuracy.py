@@ -13,36 +13,53 @@
 # limitations under the License.
 """How well the implicit PRM orders and classifies finished responses."""
 
+from typing import NamedTuple
+
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
 
 
-def pair_accuracy(
-    score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor, tie: float = 0.0
-) -> float | None:
-    """Share of pairs of the same prompt with different outcomes that the score orders correctly.
+class PairCount(NamedTuple):
+    """Pairs of responses to the same prompt with different outcomes, weighted by the difference of their labels."""
+
+    right: float
+    """Those that the score orders correctly; a tie counts 1/2."""
+    total: float
+
+    @property
+    def accuracy(self) -> float | None:
+        """Their share; None without any pair."""
+        return self.right / self.total if self.total else None
+
+
+def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> PairCount:
+    """Pairs that the score orders correctly, and all pairs.
+
+    Their ratio is the probability that the better response of a pair has the higher score, as a coin decides ties: a
+    PRM that still equals its reference has 1/2. (The published code calls ties wrong.)
 
     Pairs are pooled over all groups and weighted by the difference of their labels, so that soft labels count by how
-    far they are apart. Without any such pair the accuracy does not exist, and None is returned.
+    far they are apart.
 
     Args:
         score_B: one score per response, for example the summed log-ratio.
         label_B: outcome in [0, 1].
         group_B: integer id of the prompt.
-        tie: what a pair with equal scores counts. It is wrong (0) in the published code; a coin would have 0.5.
     """
     groups = PromptGroups.of(group_B, torch.ones_like(group_B, dtype=torch.bool))
     # NaN compares with nothing, so the places of absent rollouts form no pair.
     label_GN, score_GN = groups.spread(label_B, float("nan")), groups.spread(score_B, 0.0)
     better_GNN = label_GN[:, :, None] > label_GN[:, None, :]
     weight_GNN = torch.where(better_GNN, label_GN[:, :, None] - label_GN[:, None, :], label_B.new_zeros(()))
-    total = weight_GNN.sum()
-    if total == 0:
-        return None
     left_GNN, right_GNN = score_GN[:, :, None], score_GN[:, None, :]
-    right_order_GNN = (left_GNN > right_GNN) + tie * (left_GNN == right_GNN)
-    return float((weight_GNN * right_order_GNN).sum() / total)
+    right_order_GNN = (left_GNN > right_GNN) + 0.5 * (left_GNN == right_GNN)
+    return PairCount(float((weight_GNN * right_order_GNN).sum()), float(weight_GNN.sum()))
+
+
+def pair_accuracy(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> float | None:
+    """Share of the pairs that the score orders correctly, see :func:`count_pairs`; None without any pair."""
+    return count_pairs(score_B, label_B, group_B).accuracy
 
 
 def absolute_accuracy(score_B: torch.Tensor, label_B: torch.Tensor) -> float:

@@ -15,6 +15,8 @@
 
 from dataclasses import dataclass
 
+from prime_ext.algorithms.prm_accuracy import PairCount
+
 
 @dataclass
 class ReliabilityGate:
@@ -23,16 +25,33 @@ class ReliabilityGate:
     An untrained PRM orders pairs like a coin (0.5), which closes the gate; normalisation alone would scale its noise up
     to the size of a real signal. Not part of the paper; a guard of this package.
 
+    e is the ratio of two running means, of the pairs in the right order and of all pairs. So a pair weighs as much in
+    a batch with few pairs as in one with many, and with equally many in every batch e is the running mean of their
+    accuracies. A batch without pairs changes nothing.
+
     Attributes:
-        decay: weight of the past in the running mean.
-        average: running mean of the pair accuracy; 0.5 at the start. Part of the checkpoint.
+        decay: weight of the past in both running means.
+        start: e before the first pair; it weighs as many pairs as the first batch has.
+        right: running mean of the pairs in the right order, None before the first pair. Part of the checkpoint.
+        total: running mean of the pairs, None before the first pair. Part of the checkpoint.
     """
 
     decay: float = 0.8
-    average: float = 0.5
+    start: float = 0.5
+    right: float | None = None
+    total: float | None = None
 
-    def update(self, pair_accuracy: float | None) -> float:
-        """Take in the pair accuracy of a new batch (None: no pair to judge by) and return the gate in [0, 1]."""
-        if pair_accuracy is not None:
-            self.average = self.decay * self.average + (1.0 - self.decay) * pair_accuracy
+    @property
+    def average(self) -> float:
+        """e in [0, 1]."""
+        return self.start if self.right is None or self.total is None else self.right / self.total
+
+    def update(self, pairs: PairCount) -> float:
+        """Take in the pairs of a new batch and return the gate in [0, 1]."""
+        if pairs.total > 0:
+            right, total = self.right, self.total
+            if right is None or total is None:
+                right, total = self.start * pairs.total, pairs.total
+            self.right = self.decay * right + (1.0 - self.decay) * pairs.right
+            self.total = self.decay * total + (1.0 - self.decay) * pairs.total
         return min(1.0, max(0.0, 2.0 * self.average - 1.0))

@@ -24,8 +24,6 @@ from functools import reduce
 import torch
 
 WEIBULL_SHAPE, WEIBULL_SCALE = 1.5, 8.0
-# As published: the peak comes out as 0.9999956. The exact constant is 10.7350476.
-WEIBULL_CONSTANT = 10.735
 
 
 def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
@@ -52,25 +50,24 @@ def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE)
 
 
 def weibull(
-    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = None
+    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = 10.735
 ) -> torch.Tensor:
     """C (k / l) (t / l)^(k-1) exp(-(t / l)^k) with k = shape, l = scale: the adjusted Weibull of PSPO-WRS.
 
-    In [0, 1], one peak at :func:`weibull_mode`, 0 for t <= 0. The published curve gives .680871 for one step; the rule
+    One peak at :func:`weibull_mode`, 0 for t <= 0. The published curve gives .680871 for one step; the rule
     that such a chain is worth 0 is not part of it.
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; None takes the one that makes the peak 1, which for the published shape and scale is the published
-            10.735, so that results are the published ones (their peak is 0.9999956).
+        constant: C; the published one makes the peak .9999956 for the published shape and scale. None takes the one
+            that makes the peak 1, :func:`weibull_constant`.
 
     Raises:
         ValueError: parameters without a peak, a constant not above 0, steps that are not finite.
     """
     t = _checked(steps)
     if constant is None:
-        published = (shape, scale) == (WEIBULL_SHAPE, WEIBULL_SCALE)
-        constant = WEIBULL_CONSTANT if published else weibull_constant(shape, scale)
+        constant = weibull_constant(shape, scale)
     if not (constant > 0 and shape > 0 and scale > 0):
         raise ValueError(f"shape={shape!r}, scale={scale!r} and constant={constant!r} of a Weibull must be above 0")
     ratio = t.clamp_min(0) / scale

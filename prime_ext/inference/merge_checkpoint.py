@@ -86,7 +86,7 @@ def _check_not_adapter_only(folder: Path, shard: Path) -> None:
     """Raises :class:`BackendError` for a checkpoint without the weights of its base model."""
     import torch
 
-    names = torch.load(shard, map_location="cpu", weights_only=False, mmap=True).keys()
+    names = torch.load(shard, map_location="cpu", weights_only=True, mmap=True).keys()
     if all("lora_" in name or ".adapter_" in name for name in names):
         raise BackendError(
             f"{folder} holds a LoRA adapter without its base model (save_lora_only), which verl's merger cannot read; "

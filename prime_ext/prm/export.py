@@ -55,8 +55,7 @@ def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
         path = folder / f"model_world_size_{world_size}_rank_{rank}.pt"
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing: the checkpoint is not whole")
-        # Written by verl from tensors of this run.
-        for name, value in torch.load(path, map_location="cpu", weights_only=False).items():
+        for name, value in torch.load(path, map_location="cpu", weights_only=True).items():
             placement[name] = (value.placements, value.device_mesh.mesh.shape) if isinstance(value, DTensor) else ()
             parts[name].append(value._local_tensor if isinstance(value, DTensor) else value)
     return {name: _join(name, parts.pop(name), placement[name]) for name in list(parts)}

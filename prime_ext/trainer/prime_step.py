@@ -15,18 +15,18 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from transfer_queue import KVBatchMeta
 
 from prime_ext import transfer
-from prime_ext.algorithms.advantage import combine_sources
+from prime_ext.algorithms.advantage import combine_sources, last_token_mask
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
-from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
+from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
 from prime_ext.algorithms.steps import StepSpans, step_spans, sum_over_steps
 from prime_ext.settings import PrimeSettings
@@ -39,6 +39,16 @@ logger = logging.getLogger(__name__)
 _POSITIVE_LOG_PROB = 1e-2
 
 
+def _within(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """The rewards inside the mask, and those outside of it at the last valid token: nothing that was paid is lost.
+
+    The outcome of a response that was cut off in a tool's answer stands there, and what a rejection of tokens masks.
+    """
+    inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
+    outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
+    return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)
+
+
 class NotFinite(RuntimeError):
     """NaN or infinity where the policy would be trained on it; the message is one line."""
 
@@ -49,12 +59,13 @@ class PrimeStep:
 
     Attributes:
         mask_BT: response mask.
-        outcome_B: outcome reward, verl's KL penalty included when it is on.
+        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL penalty in the reward, the
+            penalty of each token; 0 outside the mask.
         label_B: the verifier's verdict in [0, 1].
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, before normalisation.
-        pair_accuracy_before: how the PRM ordered the pairs of this batch before it trained on them; a tie counts 1/2.
+        pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
         boundary_BT: tokens after which a step ends, where the settings need steps.
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
@@ -64,13 +75,13 @@ class PrimeStep:
 
     settings: PrimeSettings
     mask_BT: torch.Tensor
-    outcome_B: torch.Tensor
+    reward_BT: torch.Tensor
     label_B: torch.Tensor
     group_B: torch.Tensor
     valid_B: torch.Tensor
     reference_log_prob_BT: torch.Tensor | None = None
     process_reward_BT: torch.Tensor | None = None
-    pair_accuracy_before: float | None = field(default=None)
+    pairs_before: PairCount = PairCount(0.0, 0.0)
     boundary_BT: torch.Tensor | None = None
     steps_timed_out: int = 0
     value_BT: torch.Tensor | None = None
@@ -107,10 +118,11 @@ class PrimeStep:
         label_B[valid_B] = torch.tensor(transfer.fetch_labels(real_keys, batch.partition_id, settings.label_key))
         number: dict[str, int] = {}
         group_B = torch.tensor([number.setdefault(transfer.group_uid(key), len(number)) for key in batch.keys])
+        mask_BT = data["response_mask"].float() * valid_B[:, None]
         step = cls(
             settings=settings,
-            mask_BT=data["response_mask"].float() * valid_B[:, None],
-            outcome_B=data[reward_field].float().sum(-1),
+            mask_BT=mask_BT,
+            reward_BT=_within(data[reward_field].float(), mask_BT),
             label_B=label_B,
             group_B=group_B,
             valid_B=valid_B,
@@ -131,7 +143,7 @@ class PrimeStep:
             step.greedy_B = torch.zeros(len(batch))
             step.greedy_B[valid_B] = torch.tensor([greedy[transfer.group_uid(key)] for key in real_keys])
             # Without a verdict on the greedy response, the prompt's mean stands in; it is counted and warned about.
-            mean_B = PromptGroups.of(group_B, valid_B).mean(step.outcome_B)
+            mean_B = PromptGroups.of(group_B, valid_B).mean(step.reward_BT.sum(-1))
             step.greedy_B = torch.where(step.greedy_B.isnan(), mean_B, step.greedy_B)
         return step
 
@@ -179,13 +191,12 @@ class PrimeStep:
         """Log how well these log-probabilities order the batch; ``when`` is ``before`` or ``after`` the update."""
         total_B = self._log_ratio(log_prob_BT).sum(-1)[self.valid_B]
         label_B, group_B = self.label_B[self.valid_B], self.group_B[self.valid_B]
-        accuracy = pair_accuracy(total_B, label_B, group_B)
-        if accuracy is not None:
-            metrics[f"prm/pair_accuracy/{when}_update"] = accuracy
+        pairs = count_pairs(total_B, label_B, group_B)
+        if pairs.accuracy is not None:
+            metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy
         metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(total_B, label_B)
         if when == "before":
-            # A PRM that still equals its reference knows as much as a coin, not less.
-            self.pair_accuracy_before = pair_accuracy(total_B, label_B, group_B, tie=0.5)
+            self.pairs_before = pairs
 
     def drop_inconsistent(self, metrics: dict) -> None:
         """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""

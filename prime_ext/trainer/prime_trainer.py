@@ -13,6 +13,7 @@
 # limitations under the License.
 """PRIME on verl's V1 trainer, as a mixin that goes before one of verl's trainers."""
 
+import json
 import logging
 import math
 import os
@@ -20,7 +21,6 @@ from collections import deque
 from pathlib import Path
 
 import numpy as np
-import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -35,7 +35,7 @@ from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.warm_up import ProcessWarmUp
 from prime_ext.compat import check_verl
-from prime_ext.files import atomic_path
+from prime_ext.files import read_json, write_text
 from prime_ext.preflight import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.pspo_settings import uses_manager
@@ -45,15 +45,17 @@ from prime_ext.trainer.greedy_baseline import greedy_rewards
 from prime_ext.trainer.guarded_run import GuardedRunMixin
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
+from prime_ext.trainer.prompt_data import prompts_of_data, prompts_to_data
 from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.variant import variant_line
 
 logger = logging.getLogger(__name__)
 
 PRM_FOLDER = "prm"
-STATE_FILE = "prime_ext.pt"
+STATE_FILE = "prime_ext.json"
 
 
 class PrimeTrainerMixin(GuardedRunMixin):
@@ -68,6 +70,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         problems = [*check_verl(), *check_config(config)]
         if problems:
             raise SettingsError("; ".join(problems))
+        print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
         self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
         prm_settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
         self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
@@ -175,6 +178,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
         else:
             prompt = super()._fetch_one_gen_batch()
             prompt["uid"] = tu.get_tensordict({"uid": np.array([f"{self._prompts_fetched:012d}"], dtype=object)})["uid"]
+            if self._prompts_fetched == 0:
+                # At the first prompt, not at the first checkpoint.
+                prompts_to_data(prompt)
             self._prompts_fetched += 1
         if self._requeues_prompts:
             self._prompt_of_uid[_uids(prompt)[0]] = prompt.copy()
@@ -247,22 +253,21 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self.prm.load(str(folder / PRM_FOLDER), self.config.trainer.del_local_ckpt_after_load)
         path = folder / STATE_FILE
         if not path.exists():
-            raise FileNotFoundError(f"{path} is missing: {folder} is not a checkpoint of prime_ext")
-        # Written by _save_prime_state; holds prompts of the dataset, which are arbitrary Python objects.
-        state = torch.load(path, weights_only=False)
-        if self.trainer_mode == "sync" and state.get("prompts_in_system"):
+            raise FileNotFoundError(f"{path} is missing: {folder} is not a checkpoint of this version of prime_ext")
+        state = read_json(path)
+        if self.trainer_mode == "sync" and state["prompts_in_system"]:
             logger.warning(
                 "%s was saved by an asynchronous trainer: the %d prompts it was generating are skipped in this epoch",
                 folder,
                 state["prompts_in_system"],
             )
-        self._queued_prompts = deque(state["queued_prompts"])
+        self._queued_prompts = deque(map(prompts_of_data, state["queued_prompts"]))
         self._prompts_fetched = state["prompts_fetched"]
-        if self._requeues_prompts and state.get("acceptance_rate") is not None:
+        if self._requeues_prompts and state["acceptance_rate"] is not None:
             self.replay_buffer.acceptance_rate = state["acceptance_rate"]
-        if self.gate is not None and state["gate_average"] is not None:
-            self.gate.average = state["gate_average"]
-        if self.scale is not None and state.get("relative_scale") is not None:
+        if self.gate is not None and state["gate_pairs"] is not None:
+            self.gate.right, self.gate.total = state["gate_pairs"]
+        if self.scale is not None and state["relative_scale"] is not None:
             self.scale.process_std, self.scale.outcome_std = state["relative_scale"]
         if self.config.algorithm.use_kl_in_reward and state["kl_coefficient"] is not None:
             self.kl_ctrl_in_reward.value = state["kl_coefficient"]
@@ -270,17 +275,17 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _save_prime_state(self, folder: Path) -> None:
         kl_control = getattr(self, "kl_ctrl_in_reward", None)
         state = {
-            "queued_prompts": list(self._queued_prompts),
+            "queued_prompts": list(map(prompts_to_data, self._queued_prompts)),
             "prompts_fetched": self._prompts_fetched,
             "acceptance_rate": self.replay_buffer.acceptance_rate if self._requeues_prompts else None,
             # verl saves these prompts itself, with its store of rollouts.
             "prompts_in_system": self.replay_buffer.count_prompts() if self._buffers_prompts else 0,
-            "gate_average": None if self.gate is None else self.gate.average,
+            "gate_pairs": None if self.gate is None else (self.gate.right, self.gate.total),
             "relative_scale": None if self.scale is None else (self.scale.process_std, self.scale.outcome_std),
             "kl_coefficient": None if kl_control is None else kl_control.value,
         }
-        with atomic_path(folder / STATE_FILE) as temporary:
-            torch.save(state, temporary)
+        # A dataset may hold NaN.
+        write_text(folder / STATE_FILE, json.dumps(state))
 
     def _save_more(self, folder: Path) -> None:
         if self.prm is not None:
@@ -308,7 +313,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         step = PrimeStep.load(batch, self.prime, kl_in_reward, self.response_steps, self._greedy)
         if self.prime.needs_greedy:
             known = [reward for reward in self._greedy.values() if not math.isnan(reward)]
-            metrics["prime/remax/missing"] = len(self._greedy) - len(known)
+            metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
             gated = self.gate is not None
@@ -330,7 +335,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         warm_up = self.prime.process.warm_up_steps
         value = ProcessWarmUp(warm_up).factor(self.global_steps - 1) if warm_up else 1.0
         if self.gate is not None:
-            gate = self.gate.update(step.pair_accuracy_before)
+            gate = self.gate.update(step.pairs_before)
             metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
             value *= gate
         return value

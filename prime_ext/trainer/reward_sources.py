@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from prime_ext.algorithms.advantage import RewardSource, last_token_mask, source_return
+from prime_ext.algorithms.advantage import RewardSource, outcome_source, source_return
 from prime_ext.algorithms.advantage_forms import low_probability_cuts
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
@@ -71,15 +71,14 @@ def critic_return(step: "PrimeStep", sources: dict[str, RewardSource]) -> torch.
 
 def _outcome(step: "PrimeStep", spans: StepSpans | None) -> RewardSource:
     settings = step.settings.outcome
-    last_BT = last_token_mask(step.mask_BT)
-    source = RewardSource(
-        step.outcome_B[:, None] * last_BT,
-        last_BT,
-        settings.coefficient,
-        settings.discount,
-        step.settings.process.baseline,
+    source = outcome_source(
+        step.reward_BT,
+        step.mask_BT,
         settings.estimator,
-        settings.trace,
+        coefficient=settings.coefficient,
+        discount=settings.discount,
+        form=step.settings.process.baseline,
+        trace=settings.trace,
         value_BT=step.value_BT if settings.estimator == "gae" else None,
         baseline_B=step.greedy_B,
         lone="zero",

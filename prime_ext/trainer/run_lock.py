@@ -56,16 +56,16 @@ class RunLock:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         stream = self.path.open("a+")
-        deadline = time.monotonic() + wait_seconds
+        deadline, told = time.monotonic() + wait_seconds, False
         while not self._taken(stream):
+            stream.seek(0)
+            in_use = f"trainer.default_local_dir={self.path.parent} is in use by {stream.read().strip() or 'a process'}"
             if time.monotonic() >= deadline:
-                stream.seek(0)
-                holder = stream.read().strip() or "another process"
                 stream.close()
-                raise RunFolderInUse(
-                    f"trainer.default_local_dir={self.path.parent} is in use by {holder}; wait for that run to end, or "
-                    f"choose another folder"
-                )
+                raise RunFolderInUse(f"{in_use}; wait for that run to end, or choose another folder")
+            if not told:
+                logger.warning("%s; waiting up to %.0f s for it to end", in_use, wait_seconds)
+                told = True
             time.sleep(_POLL_SECONDS)
         stream.truncate(0)
         stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")

@@ -19,7 +19,7 @@ the paper's form: single forward, cross-entropy, frozen reference, leave-one-out
 
 from dataclasses import dataclass, field
 
-PLAIN = ("prime.process.reliability_gate=false",)
+PLAIN = ("variant=paper",)
 OUTCOME_ONLY = ("prime.process.coefficient=0", "prm.enable=false")
 
 

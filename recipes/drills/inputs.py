@@ -32,7 +32,7 @@ EVERY_STEP = [
 ]
 PRIME = [
     # An untrained PRM would be shut out by the gate.
-    "prime.process.reliability_gate=false",
+    "variant=paper",
     "prm.mini_batch_size=2",
     "prm.optim.lr=1e-3",
 ]

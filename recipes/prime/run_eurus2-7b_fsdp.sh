@@ -112,8 +112,8 @@ export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPU
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
 # ppo_mini_batch_size counts prompts: 64 of them are the paper's 256 rollouts, four updates per step.
-# The paper's form has no reliability gate.
 launch prime_trainer \
+    variant=paper \
     data.train_files="$TRAIN_FILES" \
     data.val_files="$VAL_FILES" \
     data.train_batch_size=256 \
@@ -132,7 +132,6 @@ launch prime_trainer \
     actor_rollout_ref.rollout.n="$N_ROLLOUTS" \
     actor_rollout_ref.rollout.tensor_model_parallel_size="$ROLLOUT_TP" \
     actor_rollout_ref.rollout.gpu_memory_utilization=0.7 \
-    prime.process.reliability_gate=false \
     prm.engine.param_offload=true \
     prm.engine.optimizer_offload=true \
     trainer.logger="$LOGGER" \

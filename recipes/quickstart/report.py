@@ -17,7 +17,7 @@
     python -m recipes.quickstart.report --run-dir outputs/quickstart --beta 0.2 --seed 0
 
 Reads from the run folder: ``metrics.jsonl`` (verl's file logger), the two evaluations, ``seconds.tsv``, ``sft/``,
-``policy/``, ``prm/`` and ``data/test.parquet``.
+``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
 """
 
 import argparse
@@ -27,9 +27,11 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from prime_ext.files import read_json, write_json, write_json_lines, write_text
 from prime_ext.metrics_file import read_metrics
+from prime_ext.variant import variant_line
 from recipes.quickstart.learning_curve import plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_responses, step_statistics
 from recipes.quickstart.respond import load_model, load_problems, respond
@@ -100,12 +102,20 @@ def _comparison(name: str, before: dict, after: dict) -> dict:
 
 
 def summarize(
-    before: dict, after: dict, metrics: list[dict], seconds: dict[str, float], *, seed: int, settings: dict
+    before: dict,
+    after: dict,
+    metrics: list[dict],
+    seconds: dict[str, float],
+    *,
+    variant: str,
+    seed: int,
+    settings: dict,
 ) -> dict:
     """The content of ``summary.json``. The accuracies at its top are at temperature 1."""
     return {
         **_comparison("temperature_1", before, after),
         "greedy": _comparison("greedy", before, after),
+        "variant": variant,
         "n_problems": after["n_problems"],
         "steps": metrics[-1]["step"],
         "seconds": {**seconds, "total": sum(seconds.values())},
@@ -153,7 +163,8 @@ def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
     write_text(run_dir / "transcripts.html", render(sections, statistics, beta=beta))
 
     seconds = read_seconds(run_dir / "seconds.tsv")
-    summary = summarize(before, after, metrics, seconds, seed=seed, settings=settings)
+    variant = variant_line(OmegaConf.load(run_dir / "hydra" / ".hydra" / "config.yaml"))
+    summary = summarize(before, after, metrics, seconds, variant=variant, seed=seed, settings=settings)
     summary["process_rewards"] = statistics
     # Written last: whoever finds it finds the rest.
     write_json(run_dir / "summary.json", summary)
@@ -181,7 +192,8 @@ def text(run_dir: Path, summary: dict) -> str:
     }
     lines = [
         "",
-        f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']} steps:",
+        f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']} steps",
+        f"of PRIME, variant {summary['variant']}:",
         f"  temperature 1   {100 * summary['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
         f"{100 * summary['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
         f"gain {100 * summary['gain']:+.1f} ± {100 * error['difference']:.1f} points",

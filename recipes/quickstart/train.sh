@@ -40,6 +40,7 @@ export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/
 # One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM updates per step.
 # hf_model among the contents of a checkpoint: verl's merger would round the weights to bfloat16.
 exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
+    variant=guarded \
     hydra.run.dir="$RUN_DIR/hydra" \
     data.train_files="$DATA_DIR/train.parquet" \
     data.val_files="$DATA_DIR/val.parquet" \

@@ -15,7 +15,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,9 +22,12 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from rollout_batches import INF, NAN, Batch, batches, orders
+from verl import DataProto
+from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, outcome_source
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.returns import whiten
 
@@ -37,11 +39,14 @@ def without_padding(batch):
     return batch.permuted(batch.rows)
 
 
-def outcome_source(batch, estimator, **options):
-    last_BT = last_token_mask(batch.mask_BT)
-    # Garbage everywhere but at the last token: the source mask has to keep it out.
-    reward_BT = torch.where(last_BT.bool(), batch.label_B[:, None], NAN)
-    return RewardSource(reward_BT, last_BT, estimator=estimator, **options)
+def token_rewards(batch, penalty=0.0):
+    """The label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
+    penalty_BT = penalty * batch.reward_BT if penalty else 0.0
+    return torch.where(batch.mask_BT.bool(), batch.label_B[:, None] * last_token_mask(batch.mask_BT) - penalty_BT, NAN)
+
+
+def of_outcome(batch, estimator, penalty=0.0, **options):
+    return outcome_source(token_rewards(batch, penalty), batch.mask_BT, estimator, **options)
 
 
 def given_fields(batch, estimator, seed=0):
@@ -61,43 +66,85 @@ def single(source, batch, whitening=None):
 # ---- outcome only: verl's own ------------------------------------------------------------------------------------
 
 
-def verls(name, batch, discount=1.0, trace=1.0, value_BT=None, baseline_B=None):
-    reward_BT = batch.label_B[:, None] * last_token_mask(batch.mask_BT)
-    common = {"token_level_rewards": reward_BT, "response_mask": batch.mask_BT}
-    index = np.array([f"uid-{group}" for group in batch.group_B.tolist()], dtype=object)
-    if name == "gae":
-        value_BT = torch.where(batch.mask_BT.bool(), value_BT, 0.0)
-        result = core_algos.compute_gae_advantage_return(**common, values=value_BT, gamma=discount, lam=trace)
-    elif name == "reinforce_plus_plus":
-        config = SimpleNamespace(gamma=discount)
-        result = core_algos.compute_reinforce_plus_plus_outcome_advantage(**common, config=config)
-    elif name == "remax":
-        result = core_algos.compute_remax_outcome_advantage(**common, reward_baselines=baseline_B)
-    elif name == "dr_grpo":
-        result = core_algos.compute_grpo_outcome_advantage(**common, index=index, norm_adv_by_std_in_grpo=False)
-    else:
-        result = core_algos.get_adv_estimator_fn(name)(**common, index=index)
-    # verl leaves whitened values outside the mask behind (gae); its loss never reads them.
-    return result[0] * batch.mask_BT
+def verls(name, batch, discount=1.0, trace=1.0, value_BT=None, baseline_B=None, penalty=0.0):
+    """verl's advantage and return of the rows that are not padding, 0 elsewhere."""
+    rows, mask_BT = batch.rows, batch.mask_BT[batch.rows]
+    tensors = {"response_mask": mask_BT, "token_level_rewards": token_rewards(batch, penalty)[rows]}
+    tensors |= {"values": value_BT[rows]} if value_BT is not None else {}
+    # verl's tensors are 0 outside the mask.
+    tensors = {key: torch.where(mask_BT.bool(), value, 0.0) for key, value in tensors.items()}
+    tensors |= {"reward_baselines": baseline_B[rows]} if baseline_B is not None else {}
+    uids = np.array([f"uid-{group}" for group in batch.group_B[rows].tolist()], dtype=object)
+    result = compute_advantage(
+        DataProto.from_dict(tensors, {"uid": uids}),
+        {"dr_grpo": "grpo"}.get(name, name),
+        gamma=discount,
+        lam=trace,
+        norm_adv_by_std_in_grpo=name != "dr_grpo",
+        config=AlgoConfig(gamma=discount, lam=trace),
+    )
+    found = []
+    for key in ("advantages", "returns"):
+        found.append(torch.zeros_like(batch.mask_BT))
+        # verl leaves whitened values outside the mask behind (gae); its loss never reads them.
+        found[-1][rows] = (result.batch[key] * mask_BT).to(mask_BT.dtype)
+    return found
 
 
 IN_VERL = ["grpo", "dr_grpo", "opo", "gpg", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "remax", "gae"]
 
 
 @pytest.mark.parametrize("name", IN_VERL)
-@given(batch=batches(), discount=discounts, trace=st.sampled_from([1.0, 0.95]))
-def test_outcome_only_equals_verls_estimator_of_that_name(name, batch, discount, trace):
-    batch = without_padding(batch)
-    if name not in ("gae", "reinforce_plus_plus"):
-        discount = 1.0
+@given(
+    batch=batches(), discount=discounts, trace=st.sampled_from([1.0, 0.95]), penalty=st.sampled_from([0.0, 0.1, 1.0])
+)
+def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_penalty(
+    name, batch, discount, trace, penalty
+):
+    # The discount of the others is 1 in verl.
+    own = discount if name in ("gae", "reinforce_plus_plus") else 1.0
     fields = given_fields(batch, name)
-    source = outcome_source(batch, name, discount=discount, trace=trace, **fields)
+    source = of_outcome(batch, name, penalty, discount=own, trace=trace, **fields)
+    advantage_BT, return_BT, _ = combine_sources({"outcome": source}, batch.mask_BT, batch.group_B, None)
     if ESTIMATORS[name].whitens:
         # Without spread, verl's (sum + 1e-8) in the mean is blown up by its own 1 / sqrt(0 + 1e-8).
-        values = combine_sources({"outcome": source}, batch.mask_BT, batch.group_B)[1][batch.mask_BT.bool()]
+        values = return_BT[batch.mask_BT.bool()]
         assume(len(values) > 1 and float(values.std()) > 0.05)
-    expected_BT = verls(name, batch, discount, trace, **fields)
-    torch.testing.assert_close(single(source, batch), expected_BT, atol=1e-6, rtol=1e-6)
+    expected_BT, _ = verls(name, batch, discount, trace, **fields, penalty=penalty)
+    torch.testing.assert_close(advantage_BT, expected_BT, atol=1e-6, rtol=1e-6)
+
+
+@given(batches(), discounts, st.sampled_from([0.0, 0.1, 1.0]))
+def test_reinforce_is_the_return_of_verls_reinforce_plus_plus(batch, discount, penalty):
+    assume(batch.mask_BT.sum() > 1)  # verl whitens beside it, and cannot whiten one token
+    return_BT = single(of_outcome(batch, "reinforce", penalty, discount=discount), batch)
+    expected_BT = verls("reinforce_plus_plus", batch, discount, penalty=penalty)[1]
+    torch.testing.assert_close(return_BT, expected_BT, atol=1e-6, rtol=1e-6)
+
+
+def test_golden_returns_of_a_penalty_at_every_token():
+    """The sum, paid at the last token, would give (.055, .11, .22)."""
+    reward_BT, mask_BT = torch.tensor([[-0.36, -0.18, 0.76]]), torch.ones(1, 3)
+    source = outcome_source(reward_BT, mask_BT, "reinforce", discount=0.5)
+    return_BT = combine_sources({"outcome": source}, mask_BT, torch.zeros(1, dtype=torch.int64), None)[0]
+    torch.testing.assert_close(return_BT, torch.tensor([[-0.26, 0.2, 0.76]]))
+    grouped = outcome_source(reward_BT, mask_BT, "grpo")
+    assert grouped.kept_reward().tolist() == [[0.0, 0.0, pytest.approx(0.22)]]
+
+
+@given(batches(), st.sampled_from([0.1, 1.0]))
+def test_a_segments_advantage_is_the_rise_of_the_value_plus_the_rewards_in_it(batch, penalty):
+    fields = given_fields(batch, "segment")
+    advantage_BT = single(of_outcome(batch, "segment", penalty, **fields), batch)
+    for row in batch.rows:
+        tokens, reward_T = batch.tokens(row), token_rewards(batch, penalty)[row]
+        for t in tokens:
+            first = max(s for s in tokens if s <= t and (fields["cut_BT"][row, s] or s == tokens[0]))
+            after = [s for s in tokens if s > t and fields["cut_BT"][row, s]]
+            end = float(fields["value_BT"][row, after[0]]) if after else 0.0
+            paid = sum(float(reward_T[s]) for s in tokens if first <= s and (not after or s < after[0]))
+            expected = end - float(fields["value_BT"][row, first]) + paid
+            assert float(advantage_BT[row, t]) == pytest.approx(expected, abs=1e-9)
 
 
 # In float32 these agree to the last bit; the others differ by rounding, as verl's own two forms of rloo and grpo do.
@@ -115,10 +162,10 @@ def test_in_float32_a_process_coefficient_of_zero_leaves_verls_estimator_but_for
     group_B = (torch.arange(n_rows) // 4)[torch.randperm(n_rows, generator=generator)]
     batch = Batch(torch.full((n_rows, n_tokens), NAN), mask_BT, group_B, label_B)
     fields = {key: value.float() for key, value in given_fields(batch, ours, seed).items()}
-    source = outcome_source(batch, ours, lone="keep" if name == "rloo" else None, **fields)
+    source = of_outcome(batch, ours, lone="keep" if name == "rloo" else None, **fields)
     process = RewardSource(batch.reward_BT, mask_BT, 0.0, estimator="grpo")
     result_BT = combine_sources({"outcome": source, "process": process}, mask_BT, group_B, None)[0]
-    expected_BT = verls(name, batch, **fields)
+    expected_BT = verls(name, batch, **fields)[0]
     if name in EXACT:
         assert torch.equal(result_BT, expected_BT)
     torch.testing.assert_close(result_BT, expected_BT, atol=1e-6, rtol=1e-6)
@@ -127,19 +174,22 @@ def test_in_float32_a_process_coefficient_of_zero_leaves_verls_estimator_but_for
 @given(batches())
 def test_rloo_equals_both_of_verls_which_differ_for_a_rollout_without_companions(batch):
     batch = without_padding(batch)
-    zero_BT = single(outcome_source(batch, "rloo"), batch)
-    torch.testing.assert_close(zero_BT, verls("rloo_vectorized", batch), atol=1e-6, rtol=1e-6)
-    keep_BT = single(outcome_source(batch, "rloo", lone="keep"), batch)
-    torch.testing.assert_close(keep_BT, verls("rloo", batch), atol=1e-6, rtol=1e-6)
+    zero_BT = single(of_outcome(batch, "rloo"), batch)
+    torch.testing.assert_close(zero_BT, verls("rloo_vectorized", batch)[0], atol=1e-6, rtol=1e-6)
+    keep_BT = single(of_outcome(batch, "rloo", lone="keep"), batch)
+    torch.testing.assert_close(keep_BT, verls("rloo", batch)[0], atol=1e-6, rtol=1e-6)
 
 
 @given(batches())
 def test_grpo_per_source_and_whitened_is_verls_gdpo(batch):
     batch = without_padding(batch)
-    source = outcome_source(batch, "grpo")
+    source = of_outcome(batch, "grpo")
     values = single(source, batch)[batch.mask_BT.bool()]
     assume(len(values) > 1 and float(values.std()) > 0.05)
-    torch.testing.assert_close(single(source, batch, True), verls("gdpo", batch), atol=1e-6, rtol=1e-6)
+    reward_BT = batch.label_B[:, None] * last_token_mask(batch.mask_BT)
+    uids = np.array([f"uid-{group}" for group in batch.group_B.tolist()], dtype=object)
+    gdpo_BT = core_algos.compute_gdpo_outcome_advantage(reward_BT, batch.mask_BT, uids)[0] * batch.mask_BT
+    torch.testing.assert_close(single(source, batch, True), gdpo_BT, atol=1e-6, rtol=1e-6)
 
 
 # Computed with verl 0.9.1: scores of groups a, b, c and lengths of the responses.
@@ -278,7 +328,7 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
 def test_a_lone_rollout_receives_zero_or_keeps_its_reward_as_asked(name, batch):
     alone = [i for i in batch.rows if len(batch.members(i)) == 1]
     zero_BT, keep_BT = (
-        combine_sources({"outcome": outcome_source(batch, name, lone=lone)}, batch.mask_BT, batch.group_B, False)[0]
+        combine_sources({"outcome": of_outcome(batch, name, lone=lone)}, batch.mask_BT, batch.group_B, False)[0]
         for lone in ("zero", "keep")
     )
     scale = len(batch.rows) / max(1, sum(float(batch.label_B[i]) != 0 for i in batch.rows)) if name == "gpg" else 1.0
@@ -306,7 +356,7 @@ def test_a_group_of_equal_outcomes_receives_zero_and_no_rounding_error_is_blown_
 @given(batch=batches(), garbage=st.sampled_from([NAN, INF, 3.0]))
 def test_with_a_process_coefficient_of_zero_the_outcome_estimate_is_untouched_bit_by_bit(name, batch, garbage):
     """0 * NaN is NaN, and whitening what the estimator does not whiten would change it: both are avoided."""
-    outcome = outcome_source(batch, name, **given_fields(batch, name))
+    outcome = of_outcome(batch, name, **given_fields(batch, name))
     process = RewardSource(torch.full_like(batch.reward_BT, garbage), batch.mask_BT, 0.0, estimator="grpo")
     alone = combine_sources({"outcome": outcome}, batch.mask_BT, batch.group_B, None)
     both = combine_sources({"outcome": outcome, "process": process}, batch.mask_BT, batch.group_B, None)
@@ -315,7 +365,7 @@ def test_with_a_process_coefficient_of_zero_the_outcome_estimate_is_untouched_bi
 
 @given(batches(), st.sampled_from(GROUP_ESTIMATORS), st.sampled_from(GROUP_ESTIMATORS), st.sampled_from([0.3, 2.0]))
 def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_whitening(batch, one, other, weight):
-    outcome = outcome_source(batch, one)
+    outcome = of_outcome(batch, one)
     process = RewardSource(batch.reward_BT, batch.mask_BT, weight, estimator=other)
     result = combine_sources({"outcome": outcome, "process": process}, batch.mask_BT, batch.group_B, None)
     parts = [

@@ -120,7 +120,7 @@ def pairs_by_loops(score, label, group):
         for j in range(len(score)):
             if group[i] == group[j] and label[i] > label[j]:
                 total += label[i] - label[j]
-                right += (label[i] - label[j]) * (score[i] > score[j])
+                right += (label[i] - label[j]) * ((score[i] > score[j]) + 0.5 * (score[i] == score[j]))
     return right / total if total else None
 
 
@@ -134,10 +134,10 @@ def test_pair_accuracy_equals_a_loop_over_pairs_in_any_order(batch, seed):
         assert accuracy == (None if expected is None else pytest.approx(expected))
 
 
-def test_an_untrained_prm_orders_nothing_and_a_batch_without_pairs_has_no_accuracy():
+def test_an_untrained_prm_is_a_coin_and_a_batch_without_pairs_has_no_accuracy():
     group_B = torch.tensor([0, 0, 1])
     tied = torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]), group_B
-    assert pair_accuracy(*tied) == 0.0 and pair_accuracy(*tied, tie=0.5) == 0.5
+    assert pair_accuracy(*tied) == 0.5
     assert pair_accuracy(torch.rand(3), torch.tensor([1.0, 1.0, 0.0]), group_B) is None
 
 

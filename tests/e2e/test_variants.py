@@ -105,7 +105,7 @@ LOGGED = {
     "ppo on the outcome, steps": ["critic/vf_loss", "prime/steps/mean", "prime/process/relative_factor"],
     "remax, lambda, selection": [
         "prime/remax/greedy_reward",
-        "prime/remax/missing",
+        "prime/remax/group_mean_instead",
         "prime/selection/consistency",
         "timing_s/greedy_baseline",
     ],

@@ -20,8 +20,10 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
+from prime_ext.compose_config import compose_config
 from prime_ext.files import read_json, write_json
 from prime_ext.metrics_file import put_aside
 from prime_ext.trainer.checkpoint import mark_complete
@@ -271,6 +273,9 @@ def run_dir(tmp_path_factory, tokenizer):
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "seconds.tsv").write_text("prime\t60\n")
+    config = compose_config("prime_trainer_cpu", ["actor_rollout_ref.model.path=sft", "prime.whitening=false"])
+    (folder / "hydra" / ".hydra").mkdir(parents=True)
+    OmegaConf.save(config, folder / "hydra" / ".hydra" / "config.yaml")
     return folder
 
 
@@ -287,6 +292,7 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
     assert (run_dir / "transcripts.html").read_text().count('<div class="card') == 20 + 12
     assert "gain" in text(run_dir, summary)
+    assert "of PRIME, variant guarded (changed: prime.whitening=false):\n" in text(run_dir, summary)
 
 
 def test_the_evaluation_is_a_table_of_both_ways_of_decoding(run_dir):

@@ -33,6 +33,7 @@ PADDING = ("pad-0_0_0", "pad-1_0_0")
 
 def settings(**changes):
     values = {
+        "variant": "guarded",
         "outcome": {"coefficient": 1.0, "discount": 1.0, "estimator": "rloo", "trace": 1.0},
         "process": {
             "coefficient": 1.0,
@@ -50,7 +51,7 @@ def settings(**changes):
             },
             "shaping": {
                 "name": "none",
-                "weibull": {"shape": 1.5, "scale": 8.0, "constant": None},
+                "weibull": {"shape": 1.5, "scale": 8.0, "constant": 10.735},
                 "gaussian": {"mean": 4.0, "std": 2.0, "area": 5.0},
                 "released": {
                     "growth": 0.5,

@@ -26,6 +26,8 @@ from torch.distributed.fsdp import fully_shard
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
+from prime_ext.algorithms.prm_accuracy import PairCount
+from prime_ext.files import read_json
 from prime_ext.settings import SettingsError
 from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import STATE_FILE
@@ -117,9 +119,10 @@ def test_the_gate_remembers_as_many_steps_in_every_mode(make):
     gated = {"prime.process.reliability_gate": True}
     once, four_times = make(**COLOCATE, **gated).gate, make(**SEPARATE, **gated).gate
     for accuracy in (0.9, 0.6, 0.8):
-        once.update(accuracy)
+        pairs = PairCount(10 * accuracy, 10.0)
+        once.update(pairs)
         for _ in range(4):
-            four_times.update(accuracy)
+            four_times.update(pairs)
     assert four_times.average == pytest.approx(once.average)
     assert once.decay == pytest.approx(four_times.decay**4)
 
@@ -151,11 +154,11 @@ def test_what_is_saved_comes_back(make, monkeypatch, tmp_path):
     queue = FakeQueue().install(monkeypatch)
     gated = {"prime.process.reliability_gate": True}
     trainer = make(**COLOCATE, **gated)
-    trainer.gate.average, trainer._prompts_fetched = 0.7, 41
+    trainer.gate.right, trainer.gate.total, trainer._prompts_fetched = 7.0, 10.0, 41
     trainer._queued_prompts = deque()
     queue.put("000000000040", {"is_prompt": True, "status": "running", "global_steps": 1})
     trainer._save_prime_state(tmp_path)
-    assert torch.load(tmp_path / STATE_FILE, weights_only=False)["prompts_in_system"] == 1
+    assert read_json(tmp_path / STATE_FILE)["prompts_in_system"] == 1
     other = make(**COLOCATE, **gated)
     other.prm = None
     other._load_prime_state(tmp_path)

@@ -20,7 +20,7 @@ import pytest
 from prime_ext.trainer import checkpoint
 from prime_ext.trainer.checkpoint import MARKER, TRACKER
 
-PARTS = ("prm/weights", "prime_ext.pt", "actor/weights", "data.pt")
+PARTS = ("prm/weights", "prime_ext.json", "actor/weights", "data.pt")
 
 
 def folder_of(root: Path, step: int) -> Path:

@@ -262,7 +262,7 @@ ONE_KEY = [
     ("prime.process.shaping", "weibull", "prime.process.shaping='weibull' must be a section with keys"),
     ("prime.process.shaping.name", "cosine", "'cosine' is not one of none, weibull, gaussian, released"),
     ("prime.process.shaping.name", "weibull", "prime.process.shaping.name=weibull is about steps; set prime.process"),
-    ("prime.process.shaping.weibull.shape", 1.0, "such a Weibull has no peak that prime.process.shaping.weibull.const"),
+    ("prime.process.shaping.weibull.constant", 0.0, "prime.process.shaping.weibull.constant=0.0 must be a number > 0"),
     ("prime.process.shaping.weibull.scale", -8, "prime.process.shaping.weibull.scale=-8 must be a number > 0"),
     ("prime.process.shaping.weibull.lambda", 8, "unknown key prime.process.shaping.weibull.lambda; known keys: consta"),
     ("prime.process.shaping.gaussian.std", 0.0, "prime.process.shaping.gaussian.std=0.0 must be a number > 0"),
@@ -551,6 +551,10 @@ COMBINATIONS = [
     ({**CHAIN, PLACE: "tokens", "prime.process.redistribution": "uniform"}, None),
     ({**CHAIN, SHAPE: "released", "prime.process.accumulation.power": 2.0}, None),
     ({**CHAIN, "prime.process.shaping.weibull.shape": 0.9, "prime.process.shaping.weibull.constant": 1.0}, None),
+    (
+        {**CHAIN, "prime.process.shaping.weibull.shape": 1.0, "prime.process.shaping.weibull.constant": None},
+        "such a Weibull has no peak that prime.process.shaping.weibull.constant=null could make 1",
+    ),
     ({**CHAIN, MODE: "none", "prime.process.credit": "min_form", "prime.process.estimator": "rloo_per_token"}, None),
     ({**STEPS, MODE: "softmin"}, None),
     ({**SCORES, MODE: "last", "prime.process.normalization": "none"}, None),
@@ -593,6 +597,7 @@ COMBINATIONS = [
         {"prime.outcome.estimator": "segment", "prime.outcome.discount": 0.9},
         "prime.outcome.discount=0.9: prime",
     ),
+    ({"prime.outcome.estimator": "remax", "prime.outcome.discount": 0.9}, "prime.outcome.discount=0.9: prime"),
     (
         {**GAE, "prime.process.estimator": "gae", "prime.process.reward_lambda": 0.5},
         "prime.process.estimator=gae would apply a lambda twice",

@@ -22,6 +22,7 @@ import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, settings
 
 from prime_ext import transfer
+from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.reward_settings import NORMALIZATIONS
 from prime_ext.trainer.prime_step import NotFinite, PrimeStep
@@ -38,9 +39,17 @@ def test_groups_labels_and_masks_are_read_by_key(queue):
     step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
     assert step.mask_BT.tolist()[:5] == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]
     assert step.label_B.tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
-    assert step.outcome_B.tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
+    assert step.reward_BT.sum(-1).tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
     assert step.group_B[0] == step.group_B[1] == step.group_B[2] != step.group_B[3] == step.group_B[4]
     assert step.valid_B.tolist() == [True] * 5 + [False] * 2
+
+
+@pytest.mark.parametrize("extra", [{"reward_extra_info": [1.0]}, "acc=1", {"reward_extra_info": None}])
+def test_extra_info_that_is_no_mapping_is_an_error_that_names_the_rollout(queue, extra):
+    key = next(iter(ROLLOUTS))
+    queue.put(key, queue.tags["train"][key], extra_fields=extra)
+    with pytest.raises(RuntimeError, match=f"extra info of rollout {key} is a (list|str|NoneType); a reward function"):
+        transfer.fetch_reward_infos(list(ROLLOUTS), "train")
 
 
 def advantages_by_key(queue, keys, options=None, gate=1.0):
@@ -105,11 +114,11 @@ def test_process_rewards_do_not_count_during_the_warm_up():
     def factor(step, warm_up, gate=None):
         prime = settings(process__warm_up_steps=warm_up)
         trainer = SimpleNamespace(prime=prime, gate=gate, global_steps=step)
-        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pair_accuracy_before=1.0), {})
+        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pairs_before=PairCount(4.0, 4.0)), {})
 
     assert [factor(step, 2) for step in (1, 2, 3, 4)] == [0.0, 0.0, 1.0, 1.0]
     assert factor(1, 0) == 1.0
-    assert factor(3, 2, ReliabilityGate(average=0.75)) == pytest.approx(0.6)
+    assert factor(3, 2, ReliabilityGate(start=0.75)) == pytest.approx(0.6)
 
 
 def test_whitened_advantages_have_mean_zero_and_variance_one_over_valid_tokens(queue):
@@ -141,7 +150,7 @@ def test_without_normalisation_rewards_sum_to_beta_times_the_log_ratio(queue):
 
 def test_kl_in_reward_reaches_the_outcome_but_not_the_label(queue):
     step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=True)
-    assert step.outcome_B[:5].tolist() == pytest.approx([0.75, -0.25, -0.25, 0.75, 0.25])
+    assert step.reward_BT.sum(-1)[:5].tolist() == pytest.approx([0.75, -0.25, -0.25, 0.75, 0.25])
     assert step.label_B[:5].tolist() == [1.0, 0.0, 0.0, 1.0, 0.5]
 
 
@@ -168,7 +177,7 @@ def test_an_untrained_prm_gives_the_advantages_of_the_outcome_alone(queue):
         queue, [*ROLLOUTS, *PADDING], settings(process__coefficient=0.0)
     )
     torch.testing.assert_close(advantage_BT, expected_BT)
-    assert metrics["prm/reward_sum/mean"] == 0.0 and metrics["prm/pair_accuracy/before_update"] == 0.0
+    assert metrics["prm/reward_sum/mean"] == 0.0 and metrics["prm/pair_accuracy/before_update"] == 0.5
 
 
 def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_the_gate(queue):
@@ -179,7 +188,7 @@ def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_t
     metrics = {}
     step.measure_pairs(right_BT, metrics, when="before")
     step.measure_pairs(-10.0 - right_BT, metrics, when="after")
-    assert metrics["prm/pair_accuracy/before_update"] == 1.0 == step.pair_accuracy_before
+    assert metrics["prm/pair_accuracy/before_update"] == 1.0 == step.pairs_before.accuracy
     assert metrics["prm/pair_accuracy/after_update"] == 0.0
 
 
@@ -187,7 +196,7 @@ def test_a_prm_that_equals_its_reference_is_a_coin_to_the_gate(queue):
     step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=False)
     step.reference_log_prob_BT = torch.full_like(step.mask_BT, -5.0)
     step.measure_pairs(step.reference_log_prob_BT, {}, when="before")
-    assert step.pair_accuracy_before == 0.5
+    assert step.pairs_before.accuracy == 0.5
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     PRMPhase(prm, step, metrics, {}, global_step=1, gated=gated).run(batch)
     assert prm.passes == passes
     # Untrained it orders every pair wrongly, updated every pair rightly.
-    assert step.pair_accuracy_before == (None if mode == "before" and not gated else 0.0)
+    assert step.pairs_before.accuracy == (None if mode == "before" and not gated else 0.0)
     right = step.process_reward_BT.sum(-1)[step.label_B == 1.0].mean()
     wrong = step.process_reward_BT.sum(-1)[step.label_B == 0.0].mean()
     assert bool(right > wrong) is rewards_of_the_updated

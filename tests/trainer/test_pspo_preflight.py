@@ -133,7 +133,10 @@ def test_what_works(problems_of, changes):
 REFUSED = [
     # settings
     ({"pspo.accumulation.mode": "avg"}, "pspo.accumulation.mode='avg' is not one of none, sum, mean, geometric"),
-    ({"pspo.shaping.weibull.shape": 1.0}, "pspo.shaping.weibull.shape=1.0: such a Weibull has no peak"),
+    (
+        {"pspo.shaping.weibull.shape": 1.0, "pspo.shaping.weibull.constant": None},
+        "pspo.shaping.weibull.shape=1.0: such a Weibull has no peak",
+    ),
     ({"pspo.steps.splitter": "pattern"}, "pspo.steps.pattern=None with pspo.steps.splitter=pattern"),
     ({"pspo.steps.pattern": "x"}, "pspo.steps.pattern='x' with pspo.steps.splitter=auto: leave it null"),
     ({"pspo.credit": "delta"}, "pspo.credit=delta is about rewards of steps, and pspo.accumulation.mode=geometric"),

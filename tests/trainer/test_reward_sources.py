@@ -18,7 +18,11 @@ import math
 import pytest
 import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, settings
+from verl import DataProto
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.ray_trainer import compute_advantage
 
+from prime_ext import transfer
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
@@ -368,7 +372,7 @@ def test_the_critics_target_is_advantage_plus_value_before_coefficient_and_white
 def test_with_trace_one_the_critics_target_is_the_return_whatever_the_values(queue):
     step = loaded(queue, options_of("gae"))
     _, return_BT = step.advantages(1.0, {})
-    torch.testing.assert_close(return_BT, step.outcome_B.nan_to_num()[:, None] * step.mask_BT)
+    torch.testing.assert_close(return_BT, step.reward_BT.sum(-1)[:, None] * step.mask_BT)
 
 
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
@@ -376,7 +380,7 @@ def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rew
     step, metrics = loaded(queue, options), {}
     advantage_BT, return_BT = step.advantages(0.5, metrics)
     normalizer = metrics["prime/process/normalizer"] + 1e-6
-    reward_BT = 2.0 * step.outcome_B.nan_to_num()[:, None] * last_token_mask(step.mask_BT)
+    reward_BT = 2.0 * step.reward_BT.sum(-1)[:, None] * last_token_mask(step.mask_BT)
     reward_BT = reward_BT + 0.5 * 0.5 * step.process_reward_BT / normalizer
     expected_BT = return_to_go(reward_BT, step.mask_BT)
     torch.testing.assert_close(return_BT, expected_BT)
@@ -384,7 +388,7 @@ def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rew
     torch.testing.assert_close(advantage_BT, expected_BT - value_BT)
     assert "prime/outcome_and_process/return_std" in metrics
     shut_BT, _ = loaded(queue, options).advantages(0.0, {})
-    torch.testing.assert_close(shut_BT, 2.0 * (step.outcome_B.nan_to_num()[:, None] * step.mask_BT - value_BT))
+    torch.testing.assert_close(shut_BT, 2.0 * (step.reward_BT.sum(-1)[:, None] * step.mask_BT - value_BT))
 
 
 def test_remax_subtracts_the_greedy_reward_and_the_mean_of_the_prompt_where_there_is_none(queue):
@@ -400,7 +404,7 @@ def test_the_prm_as_value_function_is_the_outcome_minus_the_process_rewards_so_f
     step = loaded(queue, options_of("prm_value", process__coefficient=0.0, whitening=False))
     advantage_BT, _ = step.advantages(1.0, {})
     before_BT = step.process_reward_BT.cumsum(-1) - step.process_reward_BT
-    expected_BT = (step.outcome_B.nan_to_num()[:, None] - before_BT) * step.mask_BT
+    expected_BT = (step.reward_BT.sum(-1)[:, None] - before_BT) * step.mask_BT
     torch.testing.assert_close(advantage_BT, expected_BT)
 
 
@@ -420,7 +424,7 @@ def test_segments_at_unlikely_tokens_follow_the_old_policys_probabilities(queue)
     # Every token is below 1, so each is a segment; together they are the outcome minus one half.
     rows = range(len(ROLLOUTS))
     totals = [float(advantage_BT[row].sum()) for row in rows]
-    assert totals == pytest.approx([float(step.outcome_B[row]) - 0.5 for row in rows])
+    assert totals == pytest.approx([float(step.reward_BT[row].sum()) - 0.5 for row in rows])
 
 
 def test_masked_steps_compare_the_rewards_so_far_at_the_same_token(queue):
@@ -552,11 +556,66 @@ def test_o1_coefficients_reach_the_advantage(queue):
     assert not torch.allclose(first, second)
 
 
-def test_o1_the_kl_penalty_reaches_the_advantage(queue):
-    with_penalty = PrimeStep.load(batch_of(queue, KEYS), settings(process__coefficient=0.0), True)
-    assert (
-        with_penalty.outcome_B[0] == 0.75 and PrimeStep.load(batch_of(queue, KEYS), settings(), False).outcome_B[0] == 1
+def test_o1_the_kl_penalty_reaches_the_advantage_at_its_tokens(queue):
+    step = PrimeStep.load(batch_of(queue, KEYS), settings(process__coefficient=0.0), True)
+    assert step.reward_BT[0].tolist() == pytest.approx([-0.25 / 3, -0.25 / 3, 1 - 0.25 / 3, 0.0])
+    assert PrimeStep.load(batch_of(queue, KEYS), settings(), False).reward_BT[0].tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
+    """The outcome of a response that ends in a tool's answer; verl's gae would never see it."""
+    key = next(iter(ROLLOUTS))
+    rewards = torch.tensor([-0.1, 0.0, 0.7])
+    queue.put(key, queue.tags["train"][key], response_mask=torch.tensor([1, 1, 0]), token_level_rewards=rewards)
+    step = PrimeStep.load(batch_of(queue, KEYS), settings(), True)
+    assert step.reward_BT[0].tolist() == pytest.approx([-0.1, 0.7, 0.0, 0.0])
+    assert not step.reward_BT[len(ROLLOUTS) :].any()
+
+
+IN_VERL = [
+    "rloo",
+    "grpo",
+    "dr_grpo",
+    "opo",
+    "gpg",
+    "reinforce_plus_plus_baseline",
+    "reinforce_plus_plus",
+    "remax",
+    "gae",
+]
+
+
+@pytest.mark.parametrize("name", IN_VERL)
+@pytest.mark.parametrize(("discount", "trace"), [(1.0, 1.0), (0.9, 0.8)])
+def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue, name, discount, trace):
+    generator = torch.Generator().manual_seed(1)
+    for key, (accuracy, mask) in ROLLOUTS.items():
+        reward_T = -torch.rand(len(mask), generator=generator) * torch.tensor(mask)
+        reward_T[-1] += accuracy
+        queue.put(key, queue.tags["train"][key], token_level_rewards=reward_T)
+    # verl's other estimators have no discount.
+    own = discount if name in ("gae", "reinforce_plus_plus") else 1.0
+    lam = {"outcome__trace": trace} if name == "gae" else {}
+    options = options_of(name, process__coefficient=0.0, whitening=None, outcome__discount=own, **lam)
+    step = PrimeStep.load(batch_of(queue, KEYS), options, True, None, GREEDY)
+    advantage_BT, return_BT = step.advantages(1.0, {})
+
+    rows = slice(len(ROLLOUTS))
+    data = transfer.fetch_padded(batch_of(queue, list(ROLLOUTS)), ["response_mask", "token_level_rewards", "values"])
+    tensors = {"reward_baselines": step.greedy_B[rows]} if name == "remax" else {}
+    verls = compute_advantage(
+        DataProto.from_dict({**data, **tensors}, {"uid": step.group_B[rows].numpy().astype(object)}),
+        {"dr_grpo": "grpo"}.get(name, name),
+        gamma=discount,
+        lam=trace,
+        norm_adv_by_std_in_grpo=name != "dr_grpo",
+        config=AlgoConfig(gamma=discount, lam=trace),
     )
+    mask_BT = step.mask_BT[rows]
+    torch.testing.assert_close(advantage_BT[rows], verls.batch["advantages"] * mask_BT, atol=1e-6, rtol=1e-6)
+    if name in ("gae", "reinforce_plus_plus"):
+        torch.testing.assert_close(return_BT[rows], verls.batch["returns"] * mask_BT, atol=1e-6, rtol=1e-6)
+    assert advantage_BT[rows].any() and not advantage_BT[len(ROLLOUTS) :].any()
 
 
 def test_o6_r23_the_normaliser_is_that_of_the_global_batch_not_of_a_part_of_it(queue):

@@ -14,9 +14,11 @@
 """Advantage estimators of one reward source, by name. Outcome and process rewards may use different ones.
 
 An estimator is ``f(source, response_mask_BT, group_B) -> advantage_BT``: 0 outside the response mask, not yet
-multiplied by the coefficient and not yet whitened. Given an outcome source alone, each equals verl's estimator of the
-same name (``verl.trainer.ppo.core_algos``) after the whitening that ``whitens`` announces; ``rloo`` alone treats a
-rollout without companions differently, see :class:`RewardSource`.
+multiplied by the coefficient and not yet whitened. Given an outcome source alone
+(:func:`prime_ext.algorithms.advantage.outcome_source`), each equals verl's estimator of the same name
+(``verl.trainer.ppo.core_algos``) after the whitening that ``whitens`` announces, a KL penalty at every token included;
+``rloo`` alone treats a rollout without companions differently, see :class:`RewardSource`. verl's estimators that
+compare rollouts have no discount; here it reaches back from the last token, as in PRIME's Eq. 5.
 """
 
 from collections.abc import Callable

@@ -49,11 +49,12 @@ def masked_step(source: RewardSource, response_mask_BT: torch.Tensor, group_B: t
 
 
 def segment(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """Value at the end of a token's segment minus value at its start; after the last token it is the reward.
+    """Value at the end of a token's segment minus value at its start, plus the rewards in it; 0 after the last token.
 
     With steps as segments it is VinePPO's advantage (arXiv 2410.01679), with cuts at unlikely tokens SPO-chain's (arXiv
     2505.23564), see :func:`segment_advantage`. Both estimate values by rollouts from the cut; here ``source.value_BT``
-    gives them. The response's first token always starts a segment. There is no discount.
+    gives them. Neither has rewards inside the response; here a KL penalty may be one. The response's first token always
+    starts a segment. There is no discount.
     """
     assert source.value_BT is not None and source.cut_BT is not None  # checked by the registry
     mask_BT, reward_BT = response_mask_BT.bool(), source.kept_reward()
@@ -64,5 +65,7 @@ def segment(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch
     cut_BC = torch.where(cut_BT, token_T, n_tokens).sort(-1).values[:, : max(1, int(cut_BT.sum(-1).max()))]
     exists_BC = cut_BC < n_tokens
     cut_BC = torch.where(exists_BC, cut_BC, 0)
-    value_BC = source.value_BT.to(reward_BT.dtype).gather(1, cut_BC)
+    # With the rewards so far added to every value, the rise of a segment contains its rewards.
+    earlier_BT = reward_BT.cumsum(-1) - reward_BT
+    value_BC = (source.value_BT.to(reward_BT.dtype) + earlier_BT).gather(1, cut_BC)
     return segment_advantage(value_BC, cut_BC, exists_BC, reward_BT.sum(-1), mask_BT)
