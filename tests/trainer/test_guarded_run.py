@@ -81,7 +81,7 @@ def asked(config, nodes):
 def make(tmp_path, monkeypatch):
     monkeypatch.setattr(guarded_run.RunLock, "acquire", lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0))
     monkeypatch.setattr(guarded_run.ray, "nodes", lambda: ["a node"])
-    monkeypatch.setattr(guarded_run, "require_cpus", asked)
+    monkeypatch.setattr(guarded_run, "require_resources", asked)
     made = []
 
     def make(wants=0, **changes):
