@@ -27,6 +27,7 @@ COLUMNS = (
     ("length", ("response_length/mean",), ".0f", " tokens"),
     ("cut off", ("response_length/clip_ratio",), ".1%", ""),
 )
+SECONDS = "timing_s/step"
 # The first step is slow, and speed changes with the length of responses: steps that the time left is measured on.
 RECENT = 20
 
@@ -76,7 +77,7 @@ class ConsoleLines:
             data: metrics by name.
             step: the step, from 1; 0 is the validation before training.
         """
-        if "timing_s/step" in data:
+        if SECONDS in data:
             self._ends.append(self._clock())
             print(self._step_line(data, step), flush=True)
         scores = [
@@ -93,7 +94,7 @@ class ConsoleLines:
             value = next((float(data[name]) for name in names if name in data), math.nan)
             if math.isfinite(value):
                 parts.append(f"{label} {value:{form}}{unit}")
-        parts.append(f"{data['timing_s/step']:.1f} s")
+        parts.append(f"{data[SECONDS]:.1f} s")
         left = (self._total_steps - step) * (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
         return "  ".join([*parts, f"{duration(left)} left"] if step < self._total_steps else parts)
 
