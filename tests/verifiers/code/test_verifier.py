@@ -17,20 +17,19 @@ import ast
 import asyncio
 import gzip
 import json
-import os
 import random
 import threading
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from benchmark_rows import data_folder
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.code import CodeVerifier, Tolerance
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
 
 ROOT = Path(__file__).resolve().parents[3]
-DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
 
 SUM = {"inputs": ["1 2\n", "3 4\n", "5 6\n", "10 20\n"], "outputs": ["3\n", "7\n", "11\n", "30\n"]}
 ADD = "print(sum(map(int, input().split())))"
@@ -43,9 +42,7 @@ def verifier():
 
 
 def _rows(name):
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"{path} is missing; set PRIME_EXT_DATA to a directory with the data sets")
+    path = data_folder(name) / name
     if name.endswith(".gz"):
         return [json.loads(line) for line in gzip.open(path, "rt")]
     text = path.read_text()
@@ -295,7 +292,21 @@ class TestMany:
         assert len(verdicts) == 32 and all(verdict.correct for verdict in verdicts)
 
 
+# Of the samples the first three, of the whole set the others.
 LEETCODE = {
+    "add-an-amount-to-every-node": (
+        "class Solution:\n    def addToAll(self, head: Optional[ListNode], amount: int) -> Optional[ListNode]:\n"
+        "        node = head\n        while node:\n            node.val += amount\n            node = node.next\n"
+        "        return head"
+    ),
+    "drop-every-second-node": (
+        "class Solution:\n    def dropSecond(self, head):\n        node = head\n        while node and node.next:\n"
+        "            node.next = node.next.next\n            node = node.next\n        return head"
+    ),
+    "letters-in-order-of-frequency": (
+        "class Solution:\n    def byFrequency(self, word: str) -> str:\n"
+        "        return ''.join(sorted(set(word), key=lambda letter: (-word.count(letter), letter)))"
+    ),
     "minimum-number-of-pushes-to-type-word-i": (
         "class Solution:\n    def minimumPushes(self, word: str) -> int:\n"
         "        return sum(i // 8 + 1 for i in range(len(word)))"
@@ -368,7 +379,7 @@ class TestDataSets:
         verdicts = verifier.verify_batch([(_fenced(s), {"test": r["test"]}) for s, r in zip(stubs, rows, strict=True)])
         assert {(v.outcome, v.grader_failure) for v in verdicts} == {(Outcome.WRONG, False)}
         solved = [row for row in rows if row["url"].rpartition("/")[2] in LEETCODE]
-        assert len(solved) == len(LEETCODE)
+        assert len(solved) == 3
         for row in solved:
             verdict = verifier.verify_program(LEETCODE[row["url"].rpartition("/")[2]], {"test": row["test"]})
             assert verdict.correct and "process" not in verdict.detail
@@ -385,4 +396,4 @@ class TestDataSets:
         failed = sum(not verdict.correct for verdict in verdicts)
         print(f"{failed} of {len(verdicts)} changed solutions fail")
         # Some changes mean nothing (a larger upper bound, a default that is never used).
-        assert len(verdicts) > 140 and failed > 0.8 * len(verdicts)
+        assert len(verdicts) > 0.85 * len(rows) and failed > 0.8 * len(verdicts)
