@@ -32,7 +32,7 @@ from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import build_tokenizer
 
 # Long enough for a machine that is busy with other work; an idle one takes a minute or two.
-TIMEOUT = 900
+TIMEOUT = 1800
 
 
 def write_inputs(folder: Path) -> None:
