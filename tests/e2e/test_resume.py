@@ -64,14 +64,18 @@ def runs(tmp_path_factory):
     base = tmp_path_factory.mktemp("resume")
     inputs = base / "inputs"
     harness.write_inputs(inputs)
-    alone, killed = base / "alone", base / "killed"
+    alone = base / "alone"
     harness.run(inputs, alone, OVERRIDES, module="verl.trainer.main_ppo")
-    saved, saving = (killed / "checkpoints" / f"global_step_{step}" for step in (2, 4))
     marker = "prime_ext_complete.json"
-    harness.run_until_killed(inputs, killed, OVERRIDES, ready=(saved / marker).exists, when=saving.exists)
-    assert not (saving / marker).exists(), "it was killed too late to prove anything"
-    harness.run(inputs, killed, OVERRIDES)
-    return alone, killed
+    # On a busy machine the signal may come when all is saved, which proves nothing.
+    for attempt in range(5):
+        killed = base / f"killed{attempt}"
+        saved, saving = (killed / "checkpoints" / f"global_step_{step}" for step in (2, 4))
+        harness.run_until_killed(inputs, killed, OVERRIDES, ready=(saved / marker).exists, when=saving.exists)
+        if not (saving / marker).exists():
+            harness.run(inputs, killed, OVERRIDES)
+            return alone, killed
+    pytest.fail("five times the run was killed too late to prove anything")
 
 
 def test_it_resumed_from_the_last_whole_checkpoint(runs):

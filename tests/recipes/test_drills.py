@@ -40,7 +40,6 @@ def test_every_drill_is_described():
     assert set(FAULTS) == set(DRILLS) == set(CHAINED) | set(ALONE)
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="no results were kept")
 def test_the_page_has_the_table_of_the_kept_results():
     results = read_json(RESULTS)
     assert table(results) in PAGE.read_text()

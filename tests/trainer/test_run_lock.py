@@ -45,14 +45,14 @@ def test_it_waits_for_a_run_that_is_about_to_end(tmp_path):
     first.acquire()
     timer = threading.Timer(0.2, first.release)
     timer.start()
-    RunLock(tmp_path).acquire(wait_seconds=10)
+    RunLock(tmp_path).acquire(wait_seconds=600)
     timer.join()
 
 
 def test_a_killed_run_holds_nothing(tmp_path):
     hold = (
         "import sys, time; from prime_ext.trainer.run_lock import RunLock; "
-        "lock = RunLock(sys.argv[1]); lock.acquire(0); print('held', flush=True); time.sleep(60)"
+        "lock = RunLock(sys.argv[1]); lock.acquire(0); print('held', flush=True); time.sleep(3600)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
