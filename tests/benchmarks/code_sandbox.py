@@ -36,13 +36,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+
+from whole_sets import add_data_argument  # noqa: E402
 
 from prime_ext.files import write_text  # noqa: E402
 from prime_ext.verifiers.code import CodeVerifier  # noqa: E402
 from prime_ext.verifiers.sandbox import Limits, Sandbox  # noqa: E402
 
-DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
 SMALL = "print(sum(range(10)))"
 SOLUTION = """
 import sys
@@ -134,11 +135,11 @@ def measure_concurrency(verifier: CodeVerifier, requests: int) -> dict[str, floa
     return {"requests": requests, "requests_per_second": requests / seconds}
 
 
-def measure_data_sets(verifier: CodeVerifier) -> dict[str, object]:
+def measure_data_sets(verifier: CodeVerifier, data: Path) -> dict[str, object]:
     mutated = _module(ROOT / "tests" / "verifiers" / "code" / "test_verifier.py").mutated
-    human_eval = [json.loads(line) for line in gzip.open(DATA / "humaneval" / "HumanEval.jsonl.gz", "rt")]
-    mbpp = json.loads((DATA / "mbpp" / "new_mbpp.json").read_text())
-    leetcode = [json.loads(line) for line in (DATA / "leetcode" / "leetcode-test.json").read_text().splitlines()]
+    human_eval = [json.loads(line) for line in gzip.open(data / "humaneval" / "HumanEval.jsonl.gz", "rt")]
+    mbpp = json.loads((data / "mbpp" / "new_mbpp.json").read_text())
+    leetcode = [json.loads(line) for line in (data / "leetcode" / "leetcode-test.json").read_text().splitlines()]
     stubs = [row["prompt"].rpartition('"""')[2].rstrip() + "\n        return None\n" for row in leetcode]
     changed = [(mutated(row["prompt"] + row["canonical_solution"], i), row) for i, row in enumerate(human_eval)]
     batches = {
@@ -211,6 +212,7 @@ def measure_verl(verifier: CodeVerifier, problems: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--verl", action="store_true", help="time verl's prime_code as well")
+    add_data_argument(parser, "humaneval, mbpp and leetcode")
     parser.add_argument("--quick", action="store_true", help="a tenth of the repetitions, and no file")
     arguments = parser.parse_args()
     scale = 1 if arguments.quick else 10
@@ -231,8 +233,7 @@ def main() -> None:
         }
         if arguments.verl:
             results["verl_prime_code"] = measure_verl(verifier, 2 * scale)
-        if DATA.exists():
-            results["data_sets"] = measure_data_sets(verifier)
+        results["data_sets"] = measure_data_sets(verifier, arguments.data)
         results["attacks"] = measure_attacks(sandbox)
     text = json.dumps(results, indent=2)
     print(text)

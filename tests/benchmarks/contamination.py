@@ -34,6 +34,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from whole_sets import add_data_argument  # noqa: E402
+
 from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place  # noqa: E402
 from data_preprocessing.near_groups import near_groups  # noqa: E402
 from data_preprocessing.problem_texts import problem_texts  # noqa: E402
@@ -119,8 +121,7 @@ def splits(data: Path, share: float) -> dict[str, dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder with gsm8k, math and equate")
+    add_data_argument(parser, "gsm8k, math and equate")
     parser.add_argument("--pairs-rows", type=int, default=1500, help="rows of which all pairs are compared")
     parser.add_argument("--test", type=float, default=0.2, help="share of the test data in both kinds of split")
     options = parser.parse_args()

@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
+from whole_sets import add_data_argument  # noqa: E402
 
 from data_preprocessing.duplicates import Compared, Sketcher, first_of_each  # noqa: E402
 from data_preprocessing.problem_texts import problem_texts  # noqa: E402
@@ -54,8 +55,7 @@ def texts_of(data: Path, rows: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder with gsm8k and math")
+    add_data_argument(parser, "gsm8k and math")
     parser.add_argument("--rows", type=int, default=4000)
     options = parser.parse_args()
     settings = Settings(mask_numbers=False)

@@ -34,12 +34,13 @@ import importlib
 import importlib.metadata
 import json
 import logging
-import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from whole_sets import add_data_argument
 
 from prime_ext.files import write_text
 from prime_ext.verifiers.math import MathVerifier, extract
@@ -47,10 +48,6 @@ from prime_ext.verifiers.math import MathVerifier, extract
 ROOT = Path(__file__).resolve().parents[2]
 Pair = tuple[str, str, bool]
 Grader = Callable[[str, str], bool | None]
-
-
-def data_folder() -> Path:
-    return Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
 
 
 def _lines(path: Path) -> Iterator[dict]:
@@ -157,7 +154,7 @@ def measure(grader: Grader, pairs: list[Pair]) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=data_folder())
+    add_data_argument(parser, "the benchmarks of mathematics")
     parser.add_argument("--graders", nargs="*", default=[], metavar="NAME=MODULE:FUNCTION")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()

@@ -42,7 +42,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "verifiers" / "math")]
 
 from hostile import hostile_answers, random_hostile_answer  # noqa: E402
-from math_agreement import data_folder, math_verify_alone, restyle  # noqa: E402
+from math_agreement import math_verify_alone, restyle  # noqa: E402
+from whole_sets import add_data_argument  # noqa: E402
 
 from prime_ext.files import write_text  # noqa: E402
 from prime_ext.verifiers.math import MathVerifier  # noqa: E402
@@ -140,7 +141,7 @@ def verl_graders() -> dict[str, Callable[[str, str], bool]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=data_folder())
+    add_data_argument(parser, "math")
     parser.add_argument("--hostile", type=int, default=10_000)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()

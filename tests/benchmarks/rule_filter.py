@@ -37,6 +37,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from whole_sets import add_data_argument  # noqa: E402
+
 from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row  # noqa: E402
 from data_preprocessing.math_rules import RULES, rule_filter  # noqa: E402
 from data_preprocessing.source_rows import BadRow, read_source  # noqa: E402
@@ -133,8 +135,7 @@ def command(source: Path, folder: Path, count: int, workers: int) -> dict[str, o
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder with gsm8k and math")
+    add_data_argument(parser, "gsm8k and math")
     parser.add_argument("--rows", type=int, default=60_000, help="of the whole command")
     parser.add_argument("--repeats", type=int, default=5, help="of both sets, for the filter alone")
     options = parser.parse_args()

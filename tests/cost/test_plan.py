@@ -413,6 +413,6 @@ def test_a_plan_for_accelerators_is_made_without_one(models):
         "--json",
         f"actor_rollout_ref.model.path={models['tied']}",
     ]
-    done = subprocess.run([*command, "--device-memory", "80"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command, "--device-memory", "80"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["facts"]["device"] == "cuda"

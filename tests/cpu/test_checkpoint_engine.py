@@ -31,7 +31,7 @@ WEIGHTS = [
 ]
 
 
-def connect(n_actors, n_rollouts, bucket_size=64, timeout=20.0):
+def connect(n_actors, n_rollouts, bucket_size=64, timeout=600.0):
     """Engines of all workers, connected as verl's manager does it."""
     actors = [TCPCheckpointEngine(bucket_size, is_master=rank == 0, timeout=timeout) for rank in range(n_actors)]
     rollouts = [TCPCheckpointEngine(bucket_size, timeout=timeout) for _ in range(n_rollouts)]

@@ -18,7 +18,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_ext.cpu.generation import (
@@ -235,7 +235,6 @@ def test_the_stream_of_uniforms_is_fixed():
     assert request_uniforms(seed=2**64 - 1, start=0, count=1)[0] != request_uniforms(seed=0, start=0, count=1)[0]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.floats(-30, 30), min_size=2, max_size=12),
     st.floats(0, 1, exclude_max=True),

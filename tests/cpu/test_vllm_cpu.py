@@ -63,7 +63,7 @@ def results(request, model_path, other_model_path, tmp_path_factory):
     }
     arguments = [request.param, str(model_path), str(other_model_path), str(work_dir / "results.json")]
     program = subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments], env=environment, capture_output=True, text=True, timeout=420
+        [sys.executable, str(PROGRAM), *arguments], env=environment, capture_output=True, text=True, timeout=900
     )
     assert program.returncode == 0, program.stdout[-4000:] + program.stderr[-4000:]
     return json.loads((work_dir / "results.json").read_text())

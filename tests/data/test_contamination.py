@@ -14,11 +14,10 @@
 """The contamination report: which test rows training files give away, and how literally."""
 
 import json
-import os
-import time
-from pathlib import Path
+import shutil
 
 import pytest
+from benchmark_rows import SAMPLES, data_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +25,6 @@ from data_preprocessing.contamination import main
 from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
 from eval.cells import is_whole
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
 TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did they carry home to the village?"
 
 
@@ -162,13 +159,16 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
     assert not list(tmp_path.glob("report/*"))
 
 
-@pytest.mark.skipif(not (DATA / "gsm8k").is_dir(), reason="needs the data sets; set PRIME_EXT_DATA")
-def test_twenty_thousand_real_rows_take_well_under_a_minute_of_one_core(tmp_path):
-    train = [str(DATA / "gsm8k" / "train.jsonl"), str(DATA / "math" / "train.jsonl")]
-    tests = [str(DATA / "gsm8k" / "test.jsonl"), str(DATA / "equate" / "StressTest.csv")]
-    start = time.process_time()
-    assert main([*train, "--test", *tests, "--output", str(tmp_path / "r")]) == 0
-    assert time.process_time() - start < 45
+def test_training_files_and_real_test_files(tmp_path):
+    names = ("gsm8k/train.jsonl", "math/train.jsonl", "gsm8k/test.jsonl", "equate/StressTest.csv")
+    folder = data_folder(*names)
+    *train, gsm8k, stresstest = (str(folder / name) for name in names)
+    assert main([*train, "--test", gsm8k, stresstest, "--output", str(tmp_path / "r")]) == 0
     report = _report(tmp_path / "r")
-    assert sum(file["rows"] for file in (*report["train"], *report["test"])) == 23_888
-    assert report["test"][0]["hit"] == 2 and report["test"][1]["hit"] == 0
+    rows, hits = (30 + 30 + 20 + 24, 0) if folder == SAMPLES else (23_888, 2)
+    assert sum(file["rows"] for file in (*report["train"], *report["test"])) == rows
+    assert report["test"][0]["hit"] == hits and report["test"][1]["hit"] == 0
+    given_away = shutil.copy(gsm8k, tmp_path / "given_away.jsonl")
+    assert main([str(given_away), "--test", gsm8k, "--output", str(tmp_path / "same")]) == 0
+    (same,) = _report(tmp_path / "same")["test"]
+    assert same["hit"] == same["rows"] > 0

@@ -80,7 +80,7 @@ def test_what_got_no_answer_is_asked_again_by_the_same_command_and_nothing_else(
     with ScriptedServer(right_or_wrong) as server:
         assert difficulty.main(server_words(problems, tmp_path / "good", server, "--samples", 1)) == 0
     with ScriptedServer(right_or_wrong, faults_of={lost: ["hang"] * 3}) as server:
-        words = server_words(problems, out, server, "--samples", 1, "--timeout", 4)
+        words = server_words(problems, out, server, "--samples", 1, "--timeout", 5)
         assert difficulty.main(words) == 2
         assert "1 of 12 rows got no answer" in capsys.readouterr().err
         assert {path.name for path in out.iterdir()} - {"answers.sqlite", ".unfinished"} == set()
@@ -103,13 +103,13 @@ def test_rows_without_an_answer_are_removed_and_listed_if_that_is_asked_for(prob
 def test_a_killed_run_goes_on_where_it_was_and_writes_the_same_bytes(problems, tmp_path):
     with ScriptedServer(right_or_wrong) as server:
         assert difficulty.main(server_words(problems, tmp_path / "good", server, "--samples", 8)) == 0
-    with ScriptedServer(right_or_wrong, seconds=0.1) as server:
+    with ScriptedServer(right_or_wrong, seconds=0.2) as server:
         out = tmp_path / "out"
         words = server_words(problems, out, server, "--samples", 8, "--concurrency", 2, "--chunk-rows", 6)
         command = [sys.executable, "-m", "data_preprocessing.difficulty", *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 200
+        deadline = time.monotonic() + 600
         while len(server.requests) < 60 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         assert process.poll() is None, process.stderr.read()

@@ -15,12 +15,12 @@
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmark_rows import SAMPLES, data_folder
 
 from data_preprocessing import rl_data
 from data_preprocessing.action_prompt import ACTIONS, CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMPT, messages
@@ -33,7 +33,6 @@ from recipes.quickstart.data import rl_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
-DATA = Path(os.environ.get("PRIME_EXT_DATA", ROOT.parent / "shared" / "data"))
 ALL = ("gsm8k", "math", "numina")
 
 
@@ -272,14 +271,16 @@ def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
         list(hub_rows(str(tmp_path / "nowhere"), None, "train"))
 
 
-@pytest.mark.skipif(not (DATA / "math").is_dir(), reason="needs GSM8K and MATH; set PRIME_EXT_DATA")
 def test_gsm8k_and_math_become_a_validated_file_by_one_command(tmp_path, capsys):
-    assert run(tmp_path, data=DATA, sources=["gsm8k", "math"]) == 0
+    folder = data_folder("gsm8k/train.jsonl", "gsm8k/test.jsonl", "math/train.jsonl")
+    assert run(tmp_path, data=folder, sources=["gsm8k", "math"]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
     counts = {found["data_source"]: found for found in read_json(tmp_path / "report.json")["sources"]}
-    assert counts["DigitalLearningGmbH/MATH-lighteval"]["read"] == 7500
-    # The table of docs/data.md.
-    assert counts["DigitalLearningGmbH/MATH-lighteval"]["removed"] == {
-        "figure": 88, "choice": 124, "blank": 2, "no_digit": 75, "ungradable": 1,
-    }  # fmt: skip
-    assert sum(row["data_source"] == "openai/gsm8k" for row in rows_of(tmp_path)) == 7472
+    math = counts["DigitalLearningGmbH/MATH-lighteval"]
+    kept = sum(row["data_source"] == "openai/gsm8k" for row in rows_of(tmp_path))
+    if folder == SAMPLES:
+        assert (math["read"], math["removed"], kept) == (30, {"figure": 1, "no_digit": 2}, 30)
+    else:
+        # The table of docs/data.md.
+        assert (math["read"], kept) == (7500, 7472)
+        assert math["removed"] == {"figure": 88, "choice": 124, "blank": 2, "no_digit": 75, "ungradable": 1}

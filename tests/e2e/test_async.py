@@ -30,8 +30,11 @@ COMMON = [
     "trainer.total_epochs=50",
     f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
-    # Long enough that rollouts are under way whenever the trainer turns to something else.
+    # Rollouts two at a time, all of full length: some are under way whenever the trainer turns to something else,
+    # however fast the machine generates and trains.
     "data.max_response_length=80",
+    "actor_rollout_ref.rollout.ignore_eos=true",
+    "actor_rollout_ref.rollout.max_num_seqs=2",
     "prime.process.reliability_gate=true",
     "prm.update_mode=before",
     "algorithm.rollout_correction.rollout_is=token",

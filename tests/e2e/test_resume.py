@@ -11,14 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A run that is killed while it saves, and started again, equals the run that was left alone."""
+"""A run that is killed while it saves, and started again, equals the run that was left alone, and can be exported."""
+
+import subprocess
+import sys
 
 import e2e_harness as harness
 import pytest
 import torch
 from e2e_harness import repeatable, weights
-
-pytestmark = pytest.mark.slow
+from transformers import AutoModelForCausalLM
 
 STEPS = 5
 OVERRIDES = [
@@ -63,6 +65,18 @@ def test_final_weights_and_optimisers_are_those_of_the_uninterrupted_run(runs, p
     assert alone.keys() == killed.keys() and len(alone) > 40
     for name in alone:
         torch.testing.assert_close(killed[name], alone[name], rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("part", ["actor", "prm"])
+def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
+    checkpoint = runs[1] / "checkpoints" / f"global_step_{STEPS}"
+    command = [sys.executable, "-m", "prime_ext.prm.export", str(checkpoint / part), str(tmp_path / "exported")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    saved = weights(checkpoint, part)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, saved[f"model.{name}"], rtol=0, atol=0, msg=name)
 
 
 def test_old_checkpoints_are_deleted_only_after_a_new_one_is_whole(runs):

@@ -119,7 +119,7 @@ def test_all_steps_are_made_and_the_conditions_of_the_recipe_hold(run):
 
 def test_the_ranks_are_on_two_nodes(run, cluster):
     command = [sys.executable, "-c", WHERE, cluster[1]]
-    done = subprocess.run(command, env={**os.environ, **TOKEN}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env={**os.environ, **TOKEN}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     nodes = [node for name, node in json.loads(done.stdout.splitlines()[-1]) if name.endswith("WorkerDict")]
     assert len(nodes) == 2 and len(set(nodes)) == 2

@@ -208,4 +208,4 @@ def score_of(out, task, metric):
 if __name__ == "__main__":
     import sys
 
-    sys.exit(run(*sys.argv[1:], backend=ScriptedBackend(seconds=0.05)))
+    sys.exit(run(*sys.argv[1:], backend=ScriptedBackend(seconds=0.2)))

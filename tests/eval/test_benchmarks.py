@@ -15,11 +15,10 @@
 
 import asyncio
 import json
-import os
 import random
-from pathlib import Path
 
 import pytest
+from benchmark_rows import benchmark, data_folder
 
 from data_preprocessing.source_rows import read_source
 from eval.cells import Pick, RowError
@@ -31,21 +30,10 @@ from prime_ext.verifiers.code.problems import parse_test_cases
 from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.sources import make_task_verifier
 
-DATA = Path(os.environ.get("PRIME_EXT_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
-needs_data = pytest.mark.skipif(not (DATA / "math500").is_dir(), reason="needs the benchmarks; set PRIME_EXT_DATA")
-
-MATH = {
-    "aime": 90,
-    "aime2024": 30,
-    "amc": 83,
-    "math500": 500,
-    "minerva_math": 272,
-    "olympiadbench": 675,
-    "gsm8k": 1319,
-}
-CODE = {"humaneval": 164, "mbpp": 399, "leetcode": 180}
+MATH = ("aime", "aime2024", "amc", "math500", "minerva_math", "olympiadbench", "gsm8k")
+CODE = ("humaneval", "mbpp", "leetcode")
 # Those of the six numeric sets whose rows EQUATE has.
-CHOICE = {"awpnli": 722, "newsnli": 968, "rte_quant": 166, "redditnli": 250, "stresstest": 7596}
+CHOICE = ("awpnli", "newsnli", "rte_quant", "redditnli", "stresstest")
 
 
 async def judge(task, pairs):
@@ -59,28 +47,20 @@ def stated(task, gold):
     return f"Thus, the answer is option {gold}. #### {gold}" if task.grader == "choice" else f"Thus \\boxed{{{gold}}}."
 
 
-@needs_data
-@pytest.mark.parametrize(("name", "rows"), [*MATH.items(), *CODE.items(), *CHOICE.items()])
-def test_every_row_of_the_data_is_a_problem_with_a_prompt(name, rows):
-    task = load_task(name)
-    if not (DATA / task.source.local[default_split(task, local=True)][0]).is_file():
-        pytest.skip(f"no {name}")
-    problems = load_problems(task, DATA)
-    assert len(problems) == rows == task.source.rows[default_split(task, local=True)]
+@pytest.mark.parametrize("name", [*MATH, *CODE, *CHOICE])
+def test_every_row_of_the_data_is_a_problem_with_a_prompt(name):
+    task, problems = benchmark(name)
     for problem in problems.values():
         (message,) = task.messages(problem)
         assert all(text in message["content"] for text in problem.fields.values())
         assert set(problem.groups) == set(task.groups)
 
 
-@needs_data
 @pytest.mark.parametrize("name", [*MATH, *CHOICE])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
-    task = load_task(name)
-    if not (DATA / task.source.local[default_split(task, local=True)][0]).is_file():
-        pytest.skip(f"no {name}")
+    task, found = benchmark(name)
     # Of the 7,596 rows of StressTest an eighth.
-    problems = list(load_problems(task, DATA).values())[:: 8 if name == "stresstest" else 1]
+    problems = list(found.values())[:: 8 if len(found) > 5000 else 1]
     golds = asyncio.run(judge(task, [(problem, stated(task, problem.gold)) for problem in problems]))
     assert [problem.gold for problem, verdict in zip(problems, golds, strict=True) if not verdict.correct] == []
     # Shuffled, a share of the golds is right by chance: options, small numbers.
@@ -90,11 +70,10 @@ def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     assert right <= (0.65 if task.grader == "choice" else 0.06)
 
 
-@needs_data
 @pytest.mark.parametrize("name", [*MATH, *CODE])
 def test_a_response_without_an_answer_is_no_answer(name):
-    task = load_task(name)
-    (problem, *_) = load_problems(task, DATA).values()
+    task, found = benchmark(name)
+    (problem, *_) = found.values()
     (verdict,) = asyncio.run(judge(task, [(problem, "I do not know.")]))
     assert verdict.outcome == "no_answer" and verdict.score == 0
 
@@ -103,11 +82,11 @@ def canonical(name, row):
     return row["prompt"] + row["canonical_solution"] if name == "humaneval" else row["code"]
 
 
-@needs_data
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_canonical_solutions_pass_and_stubs_do_not(name):
     task = load_task(name)
-    rows = [row for _, row in read_source(DATA / task.source.local["test"][0])]
+    (path,) = task.source.local["test"]
+    rows = [row for _, row in read_source(data_folder(path) / path)]
     some = random.Random(1).sample(rows, 10)
     problems = [task.problem(row) for row in some]
     programs = [canonical(name, row) for row in some]
@@ -118,34 +97,23 @@ def test_canonical_solutions_pass_and_stubs_do_not(name):
     assert not any(verdict.correct for verdict in asyncio.run(judge(task, swapped)))
 
 
-@needs_data
 @pytest.mark.parametrize("name", list(CODE))
 def test_the_tests_of_programs_can_be_read(name):
-    for problem in list(load_problems(load_task(name), DATA).values())[::5]:
+    _, problems = benchmark(name)
+    for problem in list(problems.values())[::5]:
         assert parse_test_cases(problem.gold).tests.tests
 
 
-@needs_data
-def test_leetcode_runs_a_solution():
-    problem = load_problems(load_task("leetcode"), DATA)["weekly-contest-381-minimum-number-of-pushes-to-type-word-i"]
-    lines = (
-        "class Solution:\n    def minimumPushes(self, word):\n        return sum(i // 8 + 1 for i in range(len(word)))"
-    )
-    wrong = lines.replace("// 8", "// 9")
-    responses = [(problem, f"```python\n{code}\n```") for code in (lines, wrong)]
-    verdicts = asyncio.run(judge(load_task("leetcode"), responses))
-    assert [verdict.correct for verdict in verdicts] == [True, False]
-
-
-@needs_data
 def test_groups_are_those_of_the_data():
-    problems = load_problems(load_task("math500"), DATA).values()
-    assert {problem.groups["level"] for problem in problems} == set("12345")
-    assert len({problem.groups["subject"] for problem in problems}) == 7
-    contests = [problem.groups["contest"] for problem in load_problems(load_task("aime2024"), DATA).values()]
-    assert contests == ["2024_AIME_I"] * 15 + ["2024_AIME_II"] * 15
-    difficulty = [problem.groups["difficulty"] for problem in load_problems(load_task("leetcode"), DATA).values()]
-    assert {name: difficulty.count(name) for name in difficulty} == {"Easy": 45, "Medium": 91, "Hard": 44}
+    _, problems = benchmark("math500")
+    assert {problem.groups["level"] for problem in problems.values()} == set("12345")
+    assert len({problem.groups["subject"] for problem in problems.values()}) == 7
+    _, problems = benchmark("aime2024")
+    contests = [problem.groups["contest"] for problem in problems.values()]
+    half = len(contests) // 2
+    assert half and contests == ["2024_AIME_I"] * half + ["2024_AIME_II"] * half
+    _, problems = benchmark("leetcode")
+    assert {problem.groups["difficulty"] for problem in problems.values()} == {"Easy", "Medium", "Hard"}
 
 
 @pytest.mark.parametrize("name", [*MATH, *CODE])
@@ -165,7 +133,7 @@ def test_a_benchmark_ends_its_prompt_as_prime_does(name):
 def test_published_numbers_name_their_table(name, eurus):
     published = load_task(name).references[0]
     assert published.values["Eurus-2-7B-PRIME"] == eurus and "2502.01456" in published.source
-    assert published.rows == MATH[name] and published.metric == "accuracy"
+    assert published.rows in load_task(name).source.rows.values() and published.metric == "accuracy"
 
 
 def test_both_decodings_are_there():

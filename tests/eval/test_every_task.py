@@ -11,24 +11,21 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Every task loads, from the benchmarks' files or from invented rows in their schema, and knows right from wrong."""
+"""Every task loads its samples, and those of which there are invented rows only know right from wrong."""
 
 import asyncio
-import dataclasses
-import os
 from pathlib import Path
 
 import pytest
+from benchmark_rows import SAMPLES, benchmark, without_published_rows
 
 from data_preprocessing.source_rows import read_source
 from eval.task_file import load_task, task_names
-from eval.task_rows import NoData, default_split, load_problems
+from eval.task_rows import NoData, load_problems
 from prime_ext.verifiers.sources import make_task_verifier
 
 TESTS = Path(__file__).resolve().parents[1]
-FIXTURES = TESTS / "eval" / "fixtures"
-DATA = Path(os.environ.get("PRIME_EXT_DATA", TESTS.parents[1] / "shared" / "data"))
-# The tasks whose rows are in no data folder of ours, so that only the invented rows are looked at.
+# The tasks whose whole sets have not been read here: their rows are invented.
 INVENTED_MATH = ("aime2025", "college_math", "gaokao2023en")
 INVENTED_CODE = ("humaneval_plus", "mbpp_plus", "livecodebench_v6")
 LIVE = {
@@ -43,10 +40,9 @@ LIVE = {
 }
 
 
-def invented(name, folder=FIXTURES):
+def invented(name, folder=SAMPLES):
     """The task without the number of rows that were published, and its problems among the invented rows."""
-    task = load_task(name)
-    task = dataclasses.replace(task, source=dataclasses.replace(task.source, rows={}))
+    task = without_published_rows(load_task(name))
     return task, load_problems(task, folder)
 
 
@@ -66,7 +62,7 @@ def solutions(name, task, problems):
     """A program that solves each of the invented problems."""
     if name.startswith("livecodebench"):
         return [LIVE[problem] for problem in problems]
-    (path,) = (FIXTURES / path.removesuffix(".gz") for path in task.source.local["test"])
+    (path,) = (SAMPLES / path.removesuffix(".gz") for path in task.source.local["test"])
     return [row["prompt"] + row["canonical_solution"] for _, row in read_source(path)]
 
 
@@ -74,21 +70,15 @@ def solutions(name, task, problems):
 def test_every_task_has_rows_to_be_tried_on(name):
     task = load_task(name)
     if task.source.generated:
-        assert load_problems(task)
-        return
-    paths = task.source.local.get(default_split(task, local=True), ())
-    if paths and all((DATA / path).is_file() for path in paths):
-        assert load_problems(task, DATA)
-        return
-    for folder in (FIXTURES, TESTS / "data" / "fixtures"):
-        if paths and all((folder / path).is_file() or (folder / path).with_suffix("").is_file() for path in paths):
-            task, problems = invented(name, folder)
-            for problem in problems.values():
-                *_, message = task.messages(problem)
-                assert all(text in message["content"] for text in problem.fields.values())
-                assert set(problem.groups) == set(task.groups)
-            return
-    pytest.skip(f"needs the rows of {name}; set PRIME_EXT_DATA")
+        problems = load_problems(task)
+    else:
+        # The numeric set that EQUATE lacks is among the rows of the conversion's tests.
+        _, problems = invented(name, TESTS / "data" / "fixtures") if name == "qqa" else benchmark(name)
+    assert problems
+    for problem in problems.values():
+        *_, message = task.messages(problem)
+        assert all(text in message["content"] for text in problem.fields.values())
+        assert set(problem.groups) == set(task.groups)
 
 
 @pytest.mark.parametrize("name", INVENTED_MATH)
@@ -113,9 +103,9 @@ def test_canonical_solutions_pass_and_those_of_other_problems_do_not(name):
 
 
 def test_the_years_of_aime_are_views_of_one_file():
-    whole = load_problems(load_task("aime"), DATA) if (DATA / "aime").is_dir() else pytest.skip("needs AIME 2022-2024")
-    years = [load_problems(load_task(f"aime{year}"), DATA) for year in (2022, 2023, 2024)]
-    assert [len(year) for year in years] == [30, 30, 30]
+    _, whole = benchmark("aime")
+    years = [benchmark(f"aime{year}")[1] for year in (2022, 2023, 2024)]
+    assert [3 * len(year) for year in years] == [len(whole)] * 3
     assert set().union(*years) == set(whole)
     assert load_task("aime2022").references == () and load_task("aime2022").prompts == load_task("aime").prompts
 
@@ -128,7 +118,7 @@ def test_rows_of_several_files_are_named_after_them():
 
 def test_a_missing_file_of_several_is_named(tmp_path):
     (tmp_path / "aime2025").mkdir()
-    (tmp_path / "aime2025" / "aime2025-I.jsonl").write_text((FIXTURES / "aime2025" / "aime2025-I.jsonl").read_text())
+    (tmp_path / "aime2025" / "aime2025-I.jsonl").write_text((SAMPLES / "aime2025" / "aime2025-I.jsonl").read_text())
     with pytest.raises(
         NoData, match="aime2025-II.jsonl does not exist; get it with: hf download .* aime2025-I.jsonl aime"
     ):

@@ -15,15 +15,13 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
+from benchmark_rows import SAMPLES
 
 from eval.grade import graded, summarize
 from eval.grade_rows import Grader
 from eval.part_scores import part_scores
-
-FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def row(problem, score, **parts):
@@ -52,7 +50,7 @@ def test_tasks_without_parts_have_none():
 
 
 def read(path):
-    return [json.loads(line) for line in (FIXTURES / path).read_text().splitlines()]
+    return [json.loads(line) for line in (SAMPLES / path).read_text().splitlines()]
 
 
 def test_stored_programs_are_graded_in_the_form_of_each_benchmark():

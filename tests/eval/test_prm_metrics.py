@@ -15,13 +15,12 @@
 
 import json
 import math
-import os
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from benchmark_rows import SAMPLES, data_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +37,6 @@ from eval.prm_metrics import (
     resampled_f1,
 )
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
-
-DATA = Path(os.environ.get("PRIME_EXT_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data"))
 
 
 def test_a_step_is_wrong_strictly_below_the_threshold():
@@ -119,14 +116,28 @@ def test_pairwise_accuracy_is_that_of_training(problems):
         assert found[1].low <= found[1].high
 
 
+# Rows, those without a wrong step, and those with a wrong step and a right final answer.
+PROCESSBENCH = {
+    "gsm8k": (400, 193, 7),
+    "math": (1000, 406, 94),
+    "olympiadbench": (1000, 339, 161),
+    "omnimath": (1000, 241, 259),
+}
+PROCESSBENCH_SAMPLES = {"gsm8k": (20, 10, 0), "omnimath": (10, 1, 4)}
+
+
 @pytest.mark.parametrize(
-    ("split", "rows", "correct", "final_correct_but_wrong_step"),
-    [("gsm8k", 400, 193, 7), ("math", 1000, 406, 94), ("olympiadbench", 1000, 339, 161), ("omnimath", 1000, 241, 259)],
+    "split",
+    [
+        name
+        for name in PROCESSBENCH
+        if (data_folder(f"processbench/{name}.json") / f"processbench/{name}.json").is_file()
+    ],
 )
-def test_official_counts_of_processbench(split, rows, correct, final_correct_but_wrong_step):
-    path = DATA / "processbench" / f"{split}.json"
-    if not path.is_file():
-        pytest.skip(f"{path} is missing; set PRIME_EXT_DATA to a directory with the data sets")
+def test_counts_of_processbench(split):
+    path = data_folder(f"processbench/{split}.json") / f"processbench/{split}.json"
+    counts = PROCESSBENCH_SAMPLES if path.is_relative_to(SAMPLES) else PROCESSBENCH
+    rows, correct, final_correct_but_wrong_step = counts[split]
     items = read_processbench(str(path.parent), [split], "", "\n\n")
     labels = Counter(item.label == -1 for item in items)
     assert len(items) == rows and labels[True] == correct

@@ -14,17 +14,15 @@
 """Benchmarks with tests in several parts, from the command to the results."""
 
 import json
-from pathlib import Path
 
+from benchmark_rows import SAMPLES
 from small_tasks import ScriptedBackend, last_message, run
-
-FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def test_base_and_plus_are_both_in_the_results_and_long_tests_are_not_in_every_line(tmp_path, capsys):
     task = tmp_path / "plus.yaml"
     task.write_text("name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null}\n")
-    rows = [json.loads(line) for line in (FIXTURES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()]
     programs = {row["entry_point"]: row["prompt"] + row["canonical_solution"] for row in rows}
     # Right on the tests of HumanEval, wrong on one of those that EvalPlus added.
     programs["spread"] = "def spread(values):\n    return max(values) - min(values)\n"
@@ -35,7 +33,7 @@ def test_base_and_plus_are_both_in_the_results_and_long_tests_are_not_in_every_l
         return "I do not know." if name == "count_words" else f"```python\n{programs[name]}```"
 
     out = tmp_path / "out"
-    assert run("--tasks", task, "--data", FIXTURES, "--output", out, backend=ScriptedBackend(answer)) == 0
+    assert run("--tasks", task, "--data", SAMPLES, "--output", out, backend=ScriptedBackend(answer)) == 0
     results = json.loads((out / "results.json").read_text())["tasks"]["plus"]
     assert results["summary"]["scores"]["avg@1"]["value"] == 1 / 3
     assert {name: part["value"] for name, part in results["parts"].items()} == {"base": 2 / 3, "plus": 1 / 3}
@@ -50,7 +48,7 @@ def test_tests_of_megabytes_are_recorded_by_their_hash(tmp_path):
     task.write_text(
         "name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null, local: {test: rows.jsonl}}\n"
     )
-    row = json.loads((FIXTURES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()[0])
+    row = json.loads((SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()[0])
     row["plus_input"] += [[list(range(number))] for number in range(100)]
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     program = f"```python\n{row['prompt']}{row['canonical_solution']}```"

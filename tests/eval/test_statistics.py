@@ -19,7 +19,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.majority import Ballot, count_votes, majority_at_k, majority_score, same_mathematics, same_text
@@ -72,7 +72,6 @@ def test_what_is_no_score_is_refused(values, trials):
         over_problems(values, trials)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
 def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(right, data):
     k = data.draw(st.integers(1, len(right)))
@@ -107,7 +106,6 @@ def _majority_by_hand(answers, scores, k):
     return total / len(draws)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=1, max_size=9), st.data())
 def test_the_majority_is_exact_over_all_draws(answers, data):
     k = data.draw(st.integers(1, len(answers)))

@@ -96,7 +96,7 @@ def overrides(model, data, output, **more):
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def train(arguments, ranks=1, timeout=400):
+def train(arguments, ranks=1, timeout=900):
     """Run the command as a user would, with torchrun for several ranks."""
     program = [sys.executable, "-m"]
     if ranks > 1:

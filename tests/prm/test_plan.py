@@ -16,7 +16,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_ext.prm.plan import plan_mini_batches
@@ -53,7 +53,6 @@ def mini_batches(plan, keys, mini_batch_size, n_ranks):
     return result
 
 
-@settings(max_examples=25)
 @given(rollouts(), st.integers(0, 1000))
 def test_same_mini_batches_and_weights_for_any_ranks_and_any_row_order(data, seed):
     keys, padding, lengths, size = data
@@ -86,7 +85,6 @@ def test_weights_are_a_mean_over_each_mini_batch_and_padding_weighs_nothing(data
     assert sum(weight.values()) == pytest.approx(min(len(batches), n_valid))
 
 
-@settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(2, 4), st.integers(0, 1000))
 def test_complete_groups_stay_together(prompts_per_batch, n, seed):
     keys = [f"{prompt:012d}_{session}_0" for prompt in range(2 * prompts_per_batch) for session in range(n)]

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmark_rows import SAMPLES
 from tiny_llama import save_llama
 
 from eval.task_file import load_task
@@ -132,11 +133,10 @@ def test_a_recipe_explains_itself_and_refuses_what_it_does_not_know(run, script)
 
 
 def test_a_recipe_evaluates_a_tiny_model(tmp_path):
-    data = Path(os.environ.get("PRIME_EXT_DATA", RECIPES.parents[1] / "shared" / "data"))
-    if not (data / "equate").is_dir():
-        pytest.skip("needs the EQUATE files (PRIME_EXT_DATA)")
+    task = tmp_path / "some_of_awpnli.yaml"
+    task.write_text("name: some_of_awpnli\nextends: awpnli\ntitle: Some of AwpNLI\nsource: {rows: null}\n")
     model = save_llama(tmp_path / "model", max_positions=4096)
-    knobs = {"TASKS": "awpnli", "DATA": str(data), "OUTPUT_DIR": str(tmp_path / "out"), "PYTHON": sys.executable}
+    knobs = {"TASKS": str(task), "DATA": str(SAMPLES), "OUTPUT_DIR": str(tmp_path / "out"), "PYTHON": sys.executable}
     command = ["bash", str(RECIPES / "eval_pspo.sh"), str(model), "--limit", "2", "--max-new-tokens", "12"]
     done = subprocess.run(command, env={**os.environ, **knobs}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

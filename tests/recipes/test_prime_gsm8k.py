@@ -42,7 +42,7 @@ def run(folder, **environment):
         env={**os.environ, **knobs},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 

@@ -23,22 +23,23 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 
 SOON = 0.005
-LATE = 30.0
+LATE = 3600.0
 
 
 class Checker:
     """A scorer that checks arithmetic, remembers its batches, and breaks on the word poison."""
 
-    def __init__(self, seconds=0.0):
-        self.batches, self.seconds, self.closed = [], seconds, False
-        self.working = self.most_working = 0
+    def __init__(self, at_once=1):
+        self.batches, self.closed = [], False
+        # No batch is finished before so many are being scored.
+        self.at_once, self.working, self.enough = at_once, 0, asyncio.Event()
 
     async def score(self, chains):
         self.batches.append([chain.steps for chain in chains])
         self.working += 1
-        self.most_working = max(self.most_working, self.working)
-        await asyncio.sleep(self.seconds)
-        self.working -= 1
+        if self.working >= self.at_once:
+            self.enough.set()
+        await asyncio.wait_for(self.enough.wait(), 600)
         if any("poison" in step for chain in chains for step in chain.steps):
             raise StepRMError("the model gave scores that are not finite numbers")
         return [StepScores(tuple(right(step) for step in chain.steps)) for chain in chains]
@@ -67,7 +68,7 @@ def test_a_batch_is_sent_when_its_tokens_are_together_without_waiting():
 
     async def many():
         # Two of forty tokens fill a batch of eighty; the window would be over in half a minute.
-        return await asyncio.wait_for(ask(MicroBatcher(scorer, LATE, 80), [chain(n) for n in range(10)], 40), 5)
+        return await asyncio.wait_for(ask(MicroBatcher(scorer, LATE, 80), [chain(n) for n in range(10)], 40), 600)
 
     assert len(asyncio.run(many())) == 10
     assert [len(batch) for batch in scorer.batches] == [2] * 5
@@ -86,14 +87,14 @@ def test_a_response_that_does_not_fit_sends_the_others_ahead():
 
 def test_a_lone_response_waits_for_the_window_only():
     scorer = Checker()
-    (outcome,) = asyncio.run(asyncio.wait_for(ask(MicroBatcher(scorer, SOON, 1000), [chain(1)]), 5))
+    (outcome,) = asyncio.run(asyncio.wait_for(ask(MicroBatcher(scorer, SOON, 1000), [chain(1)]), 600))
     assert outcome.scores == (0.9,)
 
 
 def test_a_batch_does_not_wait_for_the_one_before_it():
-    scorer = Checker(seconds=0.05)
-    asyncio.run(ask(MicroBatcher(scorer, SOON, 10), [chain(n) for n in range(4)]))
-    assert scorer.most_working == 4
+    scorer = Checker(at_once=4)
+    outcomes = asyncio.run(ask(MicroBatcher(scorer, SOON, 10), [chain(n) for n in range(4)]))
+    assert [outcome.scores for outcome in outcomes] == [(0.9,)] * 4 and len(scorer.batches) == 4
 
 
 def test_the_response_that_breaks_a_batch_fails_alone():
@@ -136,14 +137,18 @@ def test_a_failure_of_the_scorer_is_handed_on():
 @pytest.mark.parametrize("sent", [False, True])
 def test_who_stops_waiting_takes_no_one_with_him(sent):
     """Cancelled before the batch is sent, his response is not scored; afterwards its scores go nowhere."""
-    scorer = Checker(seconds=0.02)
+    scorer = Checker(at_once=2)
 
     async def cancel_one():
         batcher = MicroBatcher(scorer, 0.02, 1000)
         tasks = [asyncio.create_task(batcher.score(chain(n), 10)) for n in range(3)]
-        await asyncio.sleep(0.03 if sent else 0.005)
+        # The three have asked; no timer is looked at before this task goes on.
+        await asyncio.sleep(0)
+        while sent and not scorer.batches:
+            await asyncio.sleep(0.001)
         assert bool(scorer.batches) == sent
         tasks[1].cancel()
+        scorer.enough.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     first, gone, third = asyncio.run(cancel_one())
@@ -159,11 +164,10 @@ def test_everyone_may_stop_waiting():
         task = asyncio.create_task(batcher.score(chain(1), 10))
         await asyncio.sleep(0)
         task.cancel()
-        await asyncio.sleep(4 * SOON)
-        assert scorer.batches == []
         return await batcher.score(chain(2), 10)
 
     assert asyncio.run(cancel_all()).scores == (0.9,)
+    assert scorer.batches == [[chain(2).steps]]
 
 
 def test_closing_scores_what_has_been_asked_for():

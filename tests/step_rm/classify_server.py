@@ -53,7 +53,7 @@ class ClassifyServer:
         self.active -= 1
         fault = self.faults.pop(0) if self.faults else self.always
         if fault == "hang":
-            await asyncio.sleep(30)
+            await asyncio.sleep(3600)
         if fault == "drop":
             request.transport.close()
             return web.Response()

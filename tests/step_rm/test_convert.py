@@ -14,11 +14,10 @@
 """Labelled steps of public formats in one schema, on splits that do not leak."""
 
 import json
-import os
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from benchmark_rows import SAMPLES, data_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -349,11 +348,9 @@ def test_a_file_of_another_schema_is_refused(tmp_path):
         list(read_steps(tmp_path / "y.parquet"))
 
 
-DATA = Path(os.environ.get("PRIME_EXT_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "processbench"
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="no ProcessBench; set PRIME_EXT_DATA")
 def test_the_real_processbench_converts_whole(tmp_path, capsys):
-    steps = convert(tmp_path, "--processbench", DATA / "gsm8k.json")
+    folder = data_folder("processbench/gsm8k.json")
+    steps = convert(tmp_path, "--processbench", folder / "processbench" / "gsm8k.json")
     assert "malformed" not in capsys.readouterr().err
-    assert len({step.question for step in steps}) > 250 and sum(step.label == -1 for step in steps) == 207
+    questions, wrong = len({step.question for step in steps}), sum(step.label == -1 for step in steps)
+    assert (questions, wrong) == (20, 10) if folder == SAMPLES else questions > 250 and wrong == 207

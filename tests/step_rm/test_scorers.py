@@ -14,6 +14,7 @@
 """Scores of steps, from a model in this process and from a server, and everything that is not a score."""
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import math
@@ -274,7 +275,9 @@ def test_what_is_no_distribution_over_three_classes_is_an_error(values, message)
 
 # ---- servers -----------------------------------------------------------------------------------------------------
 
-FAST = ServerOptions(timeout_seconds=0.5, backoff_seconds=0.01, batch_size=4)
+FAST = ServerOptions(timeout_seconds=300, backoff_seconds=0.01, batch_size=4)
+# For servers that do not answer.
+HASTY = dataclasses.replace(FAST, timeout_seconds=3)
 
 
 def ask(server, path, chains, options=FAST, tokenizer=True, times=1):
@@ -330,16 +333,18 @@ def test_texts_can_be_sent_instead_of_token_ids(tmp_path):
 
 @pytest.mark.parametrize("fault", [500, 503, 429, "drop", "hang"])
 def test_a_request_that_fails_for_a_while_is_made_again(bert_path, fault):
-    outcomes = ask(served(bert_path, faults=[fault, fault]), bert_path, CHAINS[:1])
+    options = HASTY if fault == "hang" else FAST
+    outcomes = ask(served(bert_path, faults=[fault, fault]), bert_path, CHAINS[:1], options)
     assert isinstance(outcomes[0], StepScores)
 
 
 @pytest.mark.parametrize(
-    "fault, reason", [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.5 s"), ("drop", "Disconnected")]
+    "fault, reason", [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("drop", "Disconnected")]
 )
 def test_a_request_that_keeps_failing_is_a_failure_and_not_a_score(bert_path, fault, reason):
     server = served(bert_path, always=fault)
-    outcomes = ask(server, bert_path, [CHAINS[2], CHAINS[1]])
+    options = dataclasses.replace(FAST, timeout_seconds=0.3) if fault == "hang" else FAST
+    outcomes = ask(server, bert_path, [CHAINS[2], CHAINS[1]], options)
     assert isinstance(outcomes[0], ScoringFailure) and reason in outcomes[0].reason
     # A response without steps needs no server.
     assert outcomes[1] == StepScores(())

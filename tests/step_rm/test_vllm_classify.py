@@ -34,7 +34,7 @@ from prime_ext.step_rm.scorers.classify import ClassifyScorer, ServerOptions
 from prime_ext.step_rm.scorers.local import LocalScorer
 from prime_ext.step_rm.scorers.protocol import Chain
 
-SECONDS_TO_START = 240
+SECONDS_TO_START = 900
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def address(model_path, tmp_path_factory):
             yield f"127.0.0.1:{port}"
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(600)
 
 
 def _wait(server, url, log):

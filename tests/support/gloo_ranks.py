@@ -55,7 +55,7 @@ def run_ranks(program: Path, arguments: list, work_dir: Path, n_ranks: int, **en
             own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             processes.append(subprocess.Popen(command, env=own, stdout=stream, stderr=subprocess.STDOUT))
     try:
-        codes = [process.wait(timeout=400) for process in processes]
+        codes = [process.wait(timeout=900) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -45,7 +45,7 @@ def calls_of(folder, script, *words, **knobs):
     return [call.split("\0")[:-1] for call in calls.read_text().split("\n\0")[:-1]]
 
 
-def run_shrunk(folder, script, *words, timeout=900):
+def run_shrunk(folder, script, *words, timeout=1800):
     """Run a script shrunk, to its end; returns the folder of the run, beside which ``log.txt`` has what it printed.
 
     Raises:

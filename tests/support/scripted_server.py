@@ -138,7 +138,7 @@ class ScriptedServer:
         if isinstance(fault, bytes):
             return web.Response(body=fault, content_type="application/json")
         if fault == "hang":
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         if fault == "cut":
             request.transport.close()
             return web.Response()
@@ -194,7 +194,7 @@ class ScriptedServer:
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
         self._thread.start()
-        assert ready.wait(30), "the scripted server did not start"
+        assert ready.wait(600), "the scripted server did not start"
         return self
 
     def __exit__(self, *_):

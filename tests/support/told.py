@@ -86,5 +86,5 @@ def rows_of(folder, name="train"):
 
 def server_words(source, out, server, *more):
     """The command line of a stage that asks a server."""
-    backend = ["--backend", "server", "--base-url", server.base_url, "--attempts", "3", "--timeout", "60"]
+    backend = ["--backend", "server", "--base-url", server.base_url, "--attempts", "3", "--timeout", "600"]
     return [str(word) for word in ["--input", source, "--output-dir", out, *backend, *more]]

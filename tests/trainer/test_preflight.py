@@ -454,7 +454,7 @@ def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_sta
     command += ["data.train_files=/nowhere/a.parquet", "actor_rollout_ref.model.path=/nowhere/m"]
     environment = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}
     environment["RAY_TMPDIR"] = str(tmp_path)
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     lines = [line for line in done.stderr.splitlines() if line.startswith("prime_ext: ")]
     assert done.returncode == 2, done.stderr[-2000:]
     assert lines[0] == ("prime_ext: prime.filter.lower=0.9 is above prime.filter.upper=0.8; no prompt could be kept")

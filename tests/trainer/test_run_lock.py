@@ -63,7 +63,7 @@ def test_it_waits_for_a_run_that_is_about_to_end_and_says_so_once(tmp_path, monk
 def test_a_killed_run_holds_nothing(tmp_path):
     hold = (
         "import sys, time; from prime_ext.trainer.run_lock import RunLock; "
-        "lock = RunLock(sys.argv[1]); lock.acquire(0); print('held', flush=True); time.sleep(60)"
+        "lock = RunLock(sys.argv[1]); lock.acquire(0); print('held', flush=True); time.sleep(3600)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"

@@ -182,7 +182,7 @@ def test_a_function_may_bear_a_name_of_the_oracle(verifier):
 
 
 def test_an_endless_program_fails_both_parts_or_the_part_in_which_it_does_not_end(verifier):
-    short = verifier.with_limits(seconds=1.0)
+    short = verifier.with_limits(seconds=5.0)
     endless = "def twice(values):\n    while not values: pass\n    return [2 * value for value in values]"
     verdict = solved(short, endless)
     assert verdict.outcome == "timeout" and verdict.parts == {"base": 1.0, "plus": 0.0}

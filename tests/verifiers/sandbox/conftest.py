@@ -38,7 +38,7 @@ def processes_of(marker: str) -> list[int]:
     return found
 
 
-def wait_until(condition, seconds: float = 5.0) -> bool:
+def wait_until(condition, seconds: float = 600.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -49,5 +49,5 @@ def wait_until(condition, seconds: float = 5.0) -> bool:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(Limits(seconds=2.0, memory_bytes=512 << 20), bubblewrap="never") as running:
+    with Sandbox(Limits(seconds=60.0, memory_bytes=512 << 20), bubblewrap="never") as running:
         yield running

@@ -62,7 +62,7 @@ def fusion():
     pytest.importorskip("sandbox_fusion", reason="the optional client: pip install sandbox-fusion")
     service = ThreadingHTTPServer(("127.0.0.1", 0), Service)
     threading.Thread(target=service.serve_forever, daemon=True).start()
-    with FusionSandbox(f"http://127.0.0.1:{service.server_port}", Limits(seconds=2.0), attempts=1) as sandbox:
+    with FusionSandbox(f"http://127.0.0.1:{service.server_port}", Limits(seconds=5.0), attempts=1) as sandbox:
         yield sandbox
     service.shutdown()
     service.server_close()
@@ -87,7 +87,7 @@ def test_endings_are_the_same_as_here(fusion, program, ending):
 
 
 def test_the_verifier_works_with_it(fusion):
-    verifier = CodeVerifier(fusion, limits=Limits(seconds=2.0))
+    verifier = CodeVerifier(fusion, limits=Limits(seconds=5.0))
     pairs = {"inputs": ["1 2", "3 4"], "outputs": ["3", "7"]}
     calls = {"fn_name": "f", "inputs": ["[1]\n2"], "outputs": ["[1, 2]"]}
     suite = {"test_list": ["assert f([1], 2) == [1, 2]"]}

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the benchmarks: whole sets below ``PRIME_EXT_DATA``, where it has them, and else the samples of the tests."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from eval.task import Problem, Task
+from eval.task_file import load_task
+from eval.task_rows import default_split, load_problems
+
+SAMPLES = Path(__file__).resolve().parents[1] / "fixtures"
+WHOLE = Path(os.environ["PRIME_EXT_DATA"]) if os.environ.get("PRIME_EXT_DATA") else None
+if WHOLE and not WHOLE.is_dir():
+    raise FileNotFoundError(f"PRIME_EXT_DATA={WHOLE} is no folder; unset it for the samples of the repository")
+
+
+def data_folder(*files: str) -> Path:
+    """The folder to read these files from; it is :data:`SAMPLES` unless the whole sets have all of them."""
+    return WHOLE if WHOLE and all((WHOLE / name).is_file() for name in files) else SAMPLES
+
+
+def without_published_rows(task: Task) -> Task:
+    """The task for a sample, which has not as many rows as were published."""
+    return dataclasses.replace(task, source=dataclasses.replace(task.source, rows={}))
+
+
+def benchmark(name: str) -> tuple[Task, dict[str, Problem]]:
+    """The task and its problems; whole sets must have the published number of rows."""
+    task = load_task(name)
+    folder = data_folder(*task.source.local[default_split(task, local=True)])
+    task = task if folder == WHOLE else without_published_rows(task)
+    return task, load_problems(task, folder)
