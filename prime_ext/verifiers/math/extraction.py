@@ -46,7 +46,6 @@ from dataclasses import dataclass
 from prime_ext.verifiers.math.normalize import normalize
 
 MAX_BOXES = 10
-_WINDOW = 2 * MAX_BOXES  # boxes from the end that are looked at first
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{")
 _TOKEN = re.compile(r"(\\(?:boxed|fbox)\s{0,9}\{)|\\.|([{}])", re.DOTALL)
@@ -119,19 +118,11 @@ def _same_statement(gap: str) -> bool:
 
 
 def _boxed(text: str) -> Extraction | None:
-    last = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if last < 0:
+    opening = _BOX.search(text)
+    if opening is None:
         return None
-    start = last
-    for _ in range(_WINDOW):
-        earlier = max(text.rfind("\\boxed", 0, start), text.rfind("\\fbox", 0, start))
-        if earlier < 0:
-            break
-        start = earlier
-    # Most boxes are near the end. If the window holds no complete one, only the whole text will tell.
-    offset, boxes = start, _boxes(text[start:])
-    if not boxes and start > 0:
-        offset, boxes = 0, _boxes(text)
+    offset = opening.start()
+    boxes = _boxes(text[offset:])
     if not boxes:
         return None
     end = len(boxes) - 1

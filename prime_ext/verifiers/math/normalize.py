@@ -51,7 +51,7 @@ UNIT_WORDS = frozenset(
 _NAMES = frozenset(
     """
     arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan cot
-    sec csc exp infinity infty binom floor ceil
+    sec csc exp infinity infty binom floor ceil max min gcd lcm
     """.split()
 )
 _SHORT_WORDS = frozenset("yes no all odd none any not is it".split())
@@ -104,16 +104,29 @@ _CONNECTIVE = re.compile(r"(?<![a-zA-Z\\{])(or|and)(?![a-zA-Z}])")
 _MIXED = re.compile(r"(?<![\d.\}])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d.])")
 _WORD = re.compile(r"(?<![a-zA-Z\\{])[a-zA-Z]{2,}(?:[ '-]{1,2}[a-zA-Z]{2,})*(?![a-zA-Z}])")
 _COMMA_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:,\d{3})+)(?!\d|,\d)")
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d{1,40}(?:\.\d{3}){0,9})(?:,|\{,\})(\d{1,40})(?![\d,]|\.\d|\{,)")
 _SPACES = re.compile(r"\s+")
 _TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|(?<=\d)(\s)\s*(?=\d)|\s+")
 _SCRIPT = re.compile(r"([\^_])\s*(-?\d+|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)")
+_TEXT_INDEX = re.compile(r"_\s*\{?\\text\{([^{}]*)\}\}?")
+_PRIME = re.compile(r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![a-zA-Z]))")
 _ARGUMENT_COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![a-zA-Z])")
 _TRAILING = ".,;:? "
 
 
-def has_ambiguous_comma(text: str) -> bool:
-    """Whether a comma in ``text`` may be a thousands separator or part of a list."""
-    return _COMMA_THOUSANDS.search(text) is not None
+def readings(gold: str, answer: str) -> list[tuple[str, str]]:
+    """Both answers normalised, once for each meaning that their commas may have; the likeliest comes first.
+
+    ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both are decimal commas
+    where semicolons separate members.
+    """
+    found = [(normalize(gold), normalize(answer))]
+    if _COMMA_THOUSANDS.search(gold) or _COMMA_THOUSANDS.search(answer):
+        found.append((normalize(gold, thousands=False), normalize(answer, thousands=False)))
+    decimal = _DECIMAL_COMMA.sub(_decimal_point, gold), _DECIMAL_COMMA.sub(_decimal_point, answer)
+    if decimal != (gold, answer) and ("," not in decimal[0] + decimal[1]):
+        found.append((normalize(decimal[0]), normalize(decimal[1])))
+    return found
 
 
 def _text(match: re.Match[str]) -> str:
@@ -215,12 +228,21 @@ def _outside_text(change: Callable[[str], str], text: str) -> str:
     return "".join(change(part) if index % 2 == 0 else rf"\text{{{part}}}" for index, part in enumerate(parts))
 
 
-def _without_commas(match: re.Match[str]) -> str:
-    # "(1,200)" is a pair, like "[1,200)".
+def _a_pair(match: re.Match[str]) -> bool:
+    """Whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
     before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
-    if before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}")):
+    return before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}"))
+
+
+def _without_commas(match: re.Match[str]) -> str:
+    return match.group() if _a_pair(match) else match.group().replace(",", "")
+
+
+def _decimal_point(match: re.Match[str]) -> str:
+    whole, places = match.groups()
+    if _a_pair(match) or (len(places) == 3 and whole != "0"):
         return match.group()
-    return match.group().replace(",", "")
+    return f"{whole.replace('.', '')}.{places}"
 
 
 def _words_and_numbers(part: str, thousands: bool) -> str:
@@ -235,6 +257,15 @@ def _tight(part: str) -> str:
     """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
     part = _SCRIPT.sub(r"\1{\2}", part)
     return _TIGHT.sub(lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part)
+
+
+def uniform(text: str) -> str:
+    """Any text, also a prompt, with signs and synonyms as in rules 1 and 3, without commands for space and size."""
+    return (
+        _COMMAND.sub(_synonym, _SIZE.sub(" ", _SPACING.sub(" ", text.translate(_CHARACTERS))))
+        .replace("**", "^")
+        .replace("*", r"\cdot ")
+    )
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:
@@ -263,7 +294,8 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         text = text.strip("*")
     text = text.replace("**", "^").replace("*", r"\cdot ")
     text = _SIZE.sub(" ", text)
-    text = _COMMAND.sub(_synonym, text)
+    text = _TEXT_INDEX.sub(r"_{\1}", _COMMAND.sub(_synonym, text))
+    text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)
     text = _TEXT.sub(_text, _CIRC.sub(r"\\text{degrees}", text))
     text = _outside_text(lambda part: _words_and_numbers(part, thousands), text)
     text = _braced_arguments(text)
