@@ -50,8 +50,9 @@ LeafComparison = Callable[[Node, Node], bool | None]
 _FREE_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]|\\(?:alpha|beta|theta|phi|lambda|mu|omega|varepsilon)")
 # Parts of a left side that hold no variable: subscripts, accents, arguments of functions, texts, commands.
 _NO_VARIABLE = re.compile(
-    r"[a-z]?_\{[^{}]*\}|\\(?:text|vec|overline|hat|bar)\{[^{}]*\}|(?<![\\a-zA-Z])[a-zA-Z]\([^()]*\)|\\[a-zA-Z]+|[ei](?![a-z])"
-    rf"|\A(?:{NAME.pattern})(?:[:/](?:{NAME.pattern}))*\Z|\A\\frac\{{(?:{NAME.pattern})\}}\{{(?:{NAME.pattern})\}}\Z"
+    rf"\A(?:{NAME.pattern})(?:[:/](?:{NAME.pattern}))*\Z|\A\\frac\{{(?:{NAME.pattern})\}}\{{(?:{NAME.pattern})\}}\Z"
+    r"|[a-z]?_\{[^{}]*\}|\\(?:text|vec|overline|hat|bar)\{[^{}]*\}|(?<![\\a-zA-Z])[a-zA-Z]\([^()]*\)|\\[a-zA-Z]+"
+    r"|max|min|[ei](?![a-z])"
 )
 _NO_LETTERS = re.compile(r"\\(?:text|overline|vec|angle|triangle)(?![a-zA-Z])|[^a-zA-Z0-9\\']")
 _BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_\{(\d+)\}")
@@ -88,7 +89,8 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     if isinstance(gold, Equation) and isinstance(answer, Equation):
         return _compare_equations(gold, answer, leaf)
     if isinstance(gold, Words) or isinstance(answer, Words):
-        return _compare_words(gold, answer)
+        words = [node.text.lower() if isinstance(node, Words | Leaf) else None for node in (gold, answer)]
+        return words[0] == words[1]
     if isinstance(gold, Group) and isinstance(answer, Group):
         return _compare_groups(gold, answer, leaf)
     if isinstance(gold, Group) or isinstance(answer, Group):
@@ -145,11 +147,10 @@ def _contradictory(equation: Equation) -> bool:
     value = equation.value
     if not isinstance(value, Leaf) or value.number is None:
         return False
-    numbers = [read_answer(side) for side in equation.sides[:-1]]
-    return any(
-        isinstance(side, Leaf) and side.number is not None and compare(value, side, undecided) is False
-        for side in numbers
-    )
+    sides = [
+        side for side in map(read_answer, equation.sides[:-1]) if isinstance(side, Leaf) and side.number is not None
+    ]
+    return any(compare(value, side, undecided) is False for side in sides)
 
 
 def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -> bool | None:
@@ -161,20 +162,10 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
     if _names(first) and _names(other):
         if _NO_LETTERS.sub("", first) == _NO_LETTERS.sub("", other):
             return compare(gold.value, answer.value, leaf)
-        if VARIABLE.fullmatch(first) and VARIABLE.fullmatch(other) and _constant(gold) and _constant(answer):
+        values = [isinstance(node.value, Leaf) and node.value.number is not None for node in (gold, answer)]
+        if VARIABLE.fullmatch(first) and VARIABLE.fullmatch(other) and all(values):
             return False
     return leaf(gold, answer)
-
-
-def _constant(equation: Equation) -> bool:
-    return isinstance(equation.value, Leaf) and equation.value.number is not None
-
-
-def _compare_words(gold: Node, answer: Node) -> bool:
-    def words(node: Node) -> str | None:
-        return node.text.lower() if isinstance(node, Words | Leaf) else None
-
-    return words(gold) == words(answer)
 
 
 def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
@@ -232,8 +223,8 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
     if kinds == {"matrix"}:
         return _in_order(gold.items, answer.items, leaf) if gold.columns == answer.columns else False
     if kinds <= {"list", "set"}:
-        once = "set" in kinds
-        return _in_any_order(_distinct(gold, once), _distinct(answer, once), leaf)
+        members = [_distinct(group) if "set" in kinds else group.items for group in (gold, answer)]
+        return _in_any_order(members[0], members[1], leaf)
     if kinds == {"union"}:
         found = _in_any_order(gold.items, answer.items, leaf)
         # Overlapping or touching parts: another way to write the same set.
@@ -288,9 +279,7 @@ def _compare_ratios(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
     return any(left) == any(right) and all(a * right[0] == b * left[0] for a, b in zip(left, right, strict=True))
 
 
-def _distinct(group: Group, once: bool) -> Sequence[Node]:
-    if not once:
-        return group.items
+def _distinct(group: Group) -> Sequence[Node]:
     distinct: list[Node] = []
     for item in group.items:
         if not any(compare(item, other, undecided) for other in distinct):

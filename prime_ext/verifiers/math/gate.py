@@ -32,6 +32,8 @@ MAX_COUNT = {"\\log": 4, "\\ln": 4, "\\sqrt": 8, "\\frac": 16, "\\sum": 1, "\\pr
 MAX_COUNT |= {"!": 4, "^": 24, "|": 12, "\\begin": 1, "\\binom": 4}
 
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_INNERMOST = re.compile(r"\{[^(){}\[\]]*\}|[(\[][^(){}\[\]]*[)\]]")
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS_IN_A_ROW + 1}}}")
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
 _SIDE_BY_SIDE = re.compile(r"\d \d")
@@ -69,24 +71,14 @@ def refusal(text: str) -> str | None:
 
 
 def _nesting(text: str) -> int | None:
-    """Return how deep brackets are nested, None if braces do not match. Round and square ones may be mixed."""
-    depth = deepest = braces = index = 0
-    while index < len(text):
-        character = text[index]
-        if character == "\\":
-            index += 2
-            continue
-        if character in "([{":
-            depth += 1
-            deepest = max(deepest, depth)
-            braces += character == "{"
-        elif character in ")]}":
-            depth -= 1
-            braces -= character == "}"
-            if braces < 0 or depth < 0:
-                return None
-        index += 1
-    return deepest if depth == 0 and braces == 0 else None
+    """Return how deep brackets are nested, None if they do not match. Round and square ones may be mixed."""
+    text = _ESCAPED.sub("", text)
+    for depth in range(MAX_NESTING + 2):
+        reduced = _INNERMOST.sub("", text)
+        if reduced == text:
+            return None if re.search(r"[(){}\[\]]", text) else depth
+        text = reduced
+    return depth
 
 
 def _group_after(text: str, start: int) -> str:

@@ -16,19 +16,12 @@ from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Rela
 
 _OPERATION = re.compile(r"[+*/^!|=<>&-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil")
 _FRACTION = re.compile(r"(\d+)/(\d+)")
-_SHORT_FRACTION = re.compile(r"\\frac\s*(\d)\s*(\d)")
 _IGNORED = re.compile(r"\\?[{}()\[\]$]|\\(?:frac|text|pmod)?")
 _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<=\d)\s+(?=[a-zA-Z])")
 
 
 def restatement(answer: str, golds: Sequence[str], prompt: str) -> str | None:
-    """Return the expression of a right answer that restates the problem, None if there is none.
-
-    Args:
-        answer: as extracted. It has passed the gate.
-        golds: the gold answers.
-        prompt: what was asked.
-    """
+    """Return the expression in a right answer (one past the gate) that restates the problem, None without one."""
     wanted = {text for gold in golds for text in _expressions(read_answer(normalize(gold)))}
     asked = _bare(prompt)
     for text in _expressions(read_answer(normalize(answer))):
@@ -57,5 +50,5 @@ def _expressions(node: Node) -> Iterator[str]:
 
 
 def _bare(text: str) -> str:
-    text = _SHORT_FRACTION.sub(r"\1/\2", uniform(text)).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
+    text = uniform(" ".join(text.split())).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
     return _SPACES.sub("", _IGNORED.sub("", re.sub(r"\}\s*\{", "/", text)))

@@ -14,11 +14,9 @@
 """Computer algebra, in the worker only: does a prediction equal the gold answer?
 
 math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python.
-Its own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because
-they forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
-numbers below 10^-6 equal each other, equations without real solutions all equal each other, units are cut off by
-letter. So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single
-expressions:
+Its own extraction, normalisation and comparison of lists, units and numbers forgive too much for a reward: ``R^2-r^2``
+is 0 (letters are lower-cased), ``52_8`` is 52, ``2(3)`` is 5, numbers below 10^-6 are equal. So structure and numbers
+are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single expressions:
 
 1. Both are evaluated at :data:`POINTS` random points (the same ones for the same pair), or once if they have no free
    symbols, with :data:`PRECISION` digits. A relative difference beyond 10^-:data:`AGREEMENT` at any of them, or a value
@@ -86,10 +84,6 @@ _calls = count(1)
 
 class Unparsable(Exception):
     """An expression that the grammar does not accept."""
-
-
-class GoldUnparsable(Unparsable):
-    """The same for a gold answer: nobody can be judged by it."""
 
 
 def _latex(text: str) -> str:
@@ -164,15 +158,7 @@ def parse(text: str) -> Any:
 
 def warm_up() -> None:
     """Let the parser build its tables and sympy its lazy imports, which takes the first expressions a second."""
-    for text in (
-        r"\frac{\sqrt{3}+1}{2}",
-        r"x^{2}-2x+1",
-        r"2\pi r",
-        r"(x+1)(x-y)",
-        r"e^{-x}\ln 2",
-        r"\sin^{2}x",
-        r"-n!+a_{1}",
-    ):
+    for text in r"\frac{\sqrt{3}+1}{2} x^{2}-2x+1 2\pi r (x+1)(x-y) e^{-x}\ln2 \sin^{2}x -n!+a_{1}".split():
         judge((text,), text + "+1")
 
 
@@ -187,15 +173,16 @@ def judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
         clear_cache()
     failures = []
     for gold in golds:
-        failure: str | None = ""
-        for wanted, given in readings(gold, answer):
+        unreadable = []
+        pairs = readings(gold, answer)
+        for wanted, given in pairs:
             try:
                 if compare(read_answer(wanted), read_answer(given), leaf):
                     return "correct", "algebra: equal"
-                failure = None
-            except GoldUnparsable as error:
-                failure = None if failure is None else str(error)
-        failures += [f"the gold answer cannot be read: {failure}"] if failure is not None else []
+            except Unparsable as error:
+                unreadable.append(f"the gold answer cannot be read: {error}")
+        if len(unreadable) == len(pairs):
+            failures += unreadable[:1]
     return ("error", failures[0]) if failures else ("wrong", "algebra: not equal")
 
 
@@ -203,12 +190,9 @@ def leaf(gold: Node, answer: Node) -> bool:
     """The leaf comparison that always decides.
 
     Raises:
-        GoldUnparsable: the gold answer is not understood.
+        Unparsable: the gold answer is not understood: nobody can be judged by it.
     """
-    try:
-        wanted, links = _parse_node(gold), _links(gold)
-    except Unparsable as error:
-        raise GoldUnparsable(str(error)) from error
+    wanted, links = _parse_node(gold), _links(gold)
     try:
         given, other_links = _parse_node(answer), _links(answer)
     except Unparsable:

@@ -27,29 +27,53 @@ from fractions import Fraction
 from typing import Any
 
 from prime_ext.verifiers.math.compare import compare, undecided, within
-from prime_ext.verifiers.math.extraction import STYLES, extract
+from prime_ext.verifiers.math.extraction import Extraction, extract
 from prime_ext.verifiers.math.gate import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.normalize import normalize, readings
 from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import restatement
 from prime_ext.verifiers.math.structure import Leaf, Node, read_answer
-from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer, wrong
+from prime_ext.verifiers.verdict import Outcome, Verdict
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool, default_pool
 
 Gold = str | Sequence[str]
-_JUDGE = "prime_ext.verifiers.math.symbolic"
+_SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
 
 
 @dataclass
 class _Case:
-    """One answer on its way to a verdict."""
+    """One answer on its way to a verdict, which is known or comes from a worker."""
 
     started: float
     golds: tuple[str, ...]
     answer: str | None
-    prompt: str | None = None
+    prompt: str | None
     verdict: Verdict | None = None
     future: "Future[object] | None" = None
+
+    def settle(self, outcome: str, reason: str) -> None:
+        seconds = time.perf_counter() - self.started
+        if outcome == "correct" and self.prompt is not None and not reason.startswith("same text"):
+            restated = restatement(self.answer or "", self.golds, self.prompt)
+            if restated is not None:
+                outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
+        score = _SCORES.get(Outcome(outcome))
+        self.verdict = Verdict(Outcome(outcome), score, self.answer, seconds, reason, grader_failure=score is None)
+
+    def finish(self, result: object = None) -> Verdict:
+        """Take what a worker said, if one was asked."""
+        if isinstance(result, Failure):
+            self.settle(result.outcome, result.detail)
+        elif isinstance(result, tuple):
+            self.settle(*result)
+        assert self.verdict is not None
+        return self.verdict
+
+    def wait(self) -> Verdict:
+        return self.finish(self.future.result() if self.future is not None else None)
+
+    async def wait_async(self) -> Verdict:
+        return self.finish(await asyncio.wrap_future(self.future) if self.future is not None else None)
 
 
 def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
@@ -150,108 +174,50 @@ class MathVerifier:
         Raises:
             ValueError: no such style, no gold answer at all, or a tolerance that is no positive number.
         """
-        return self._wait(self._start(response, gold, extraction, tolerance, prompt))
+        return self._start(response, gold, extraction, tolerance, prompt).wait()
 
     def verify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Return the verdict on an answer that is already extracted."""
-        return self._wait(self._start_answer(time.perf_counter(), answer, gold))
+        return self._start(answer, gold, None).wait()
 
     async def averify(self, response: str, gold: Gold, **options: Any) -> Verdict:
         """Like :meth:`verify` for asyncio. The loop goes on while workers compute; no thread waits."""
-        return await self._await(self._start(response, gold, **options))
+        return await self._start(response, gold, **options).wait_async()
 
     async def averify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Like :meth:`verify_answer` for asyncio."""
-        return await self._await(self._start_answer(time.perf_counter(), answer, gold))
+        return await self._start(answer, gold, None).wait_async()
 
     def verify_batch(self, pairs: Sequence[tuple[str, Gold]], *, extraction: str = "boxed") -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
-        return [self._wait(case) for case in [self._start(*pair, extraction) for pair in pairs]]
+        return [case.wait() for case in [self._start(*pair, extraction) for pair in pairs]]
 
     def _start(
         self,
-        response: str,
+        text: str,
         gold: Gold,
-        extraction: str = "boxed",
+        extraction: str | None = "boxed",
         tolerance: str | None = None,
         prompt: str | None = None,
     ) -> _Case:
+        """Decide by rules or ask a worker; without ``extraction`` the text is the answer."""
         started = time.perf_counter()
-        found = extract(response, extraction)
-        if found.answer is None:
-            return _Case(started, (), None, verdict=no_answer(time.perf_counter() - started, found.rule))
-        return self._start_answer(started, found.answer, gold, read_tolerance(tolerance), prompt)
-
-    def _start_answer(
-        self,
-        started: float,
-        answer: str,
-        gold: Gold,
-        tolerance: Fraction | None = None,
-        prompt: str | None = None,
-    ) -> _Case:
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds:
             raise ValueError("at least one gold answer is needed, got none")
-        case = _Case(started, golds, answer, prompt)
-        failure, detail, undecided_golds = "", "", []
-        for one in golds:
-            outcome, rule = decide(one, answer, tolerance)
-            if outcome == "correct":
-                case.verdict = _right(case, rule)
-                return case
-            if outcome == "error":
-                failure = failure or rule
-            elif outcome == "open":
-                undecided_golds.append(one)
-            else:
-                detail = rule
-        if undecided_golds:
+        limit = read_tolerance(tolerance)
+        found = extract(text, extraction) if extraction is not None else Extraction(text, "")
+        case = _Case(started, golds, found.answer, prompt)
+        if found.answer is None:
+            case.settle("no_answer", found.rule)
+            return case
+        said = [(one, *decide(one, found.answer, limit)) for one in golds]
+        case.golds = tuple(one for one, outcome, _ in said if outcome != "error")
+        undecided_golds = tuple(one for one, outcome, _ in said if outcome == "open")
+        _, outcome, rule = min(said, key=lambda one: ("correct", "open", "error", "wrong").index(one[1]))
+        if outcome == "open":
             pool = self._pool or default_pool()
-            case.future = pool.submit(_judge, tuple(undecided_golds), answer, time_limit=self._time_limit)
-        elif failure:
-            case.verdict = grader_failed(Outcome.ERROR, answer, time.perf_counter() - started, failure)
+            case.future = pool.submit(_judge, undecided_golds, found.answer, time_limit=self._time_limit)
         else:
-            case.verdict = wrong(answer, time.perf_counter() - started, detail)
+            case.settle(outcome, rule)
         return case
-
-    async def _await(self, case: _Case) -> Verdict:
-        if case.future is not None:
-            _settle(case, await asyncio.wrap_future(case.future))
-        assert case.verdict is not None
-        return case.verdict
-
-    def _wait(self, case: _Case) -> Verdict:
-        if case.future is not None:
-            _settle(case, case.future.result())
-        assert case.verdict is not None
-        return case.verdict
-
-
-def _settle(case: _Case, result: object) -> None:
-    """Turn what a worker said into the verdict."""
-    seconds = time.perf_counter() - case.started
-    if isinstance(result, Failure):
-        case.verdict = grader_failed(result.outcome, case.answer, seconds, result.detail)
-        return
-    assert isinstance(result, tuple)
-    outcome, reason = result
-    if outcome == "correct":
-        case.verdict = _right(case, reason)
-    elif outcome == "wrong":
-        case.verdict = wrong(case.answer, seconds, reason)
-    else:
-        case.verdict = grader_failed(Outcome.ERROR, case.answer, seconds, reason)
-
-
-def _right(case: _Case, rule: str) -> Verdict:
-    """The verdict on an answer that equals a gold answer."""
-    seconds = time.perf_counter() - case.started
-    if case.prompt is not None and case.answer is not None and not rule.startswith("same text"):
-        restated = restatement(case.answer, case.golds, case.prompt)
-        if restated is not None:
-            return wrong(case.answer, seconds, f"restates the problem: {restated[:60]}")
-    return correct(case.answer, seconds, rule)
-
-
-__all__ = ["STYLES", "MathVerifier", "decide", "read_tolerance"]
