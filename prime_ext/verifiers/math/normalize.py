@@ -101,7 +101,7 @@ _SPACES = re.compile(r"\s+")
 _TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|(?<=\d)(\s)\s*(?=\d)|\s+")
 _SCRIPT = re.compile(r"([\^_])\s*(-?\d+|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}")
-_TEXT_INDEX = re.compile(r"_\s*\{?\\text\{([^{}]*)\}\}?")
+_TEXT_INDEX = re.compile(r"_\s*(?:\\text\s*(?=\{)|(\{)\s*\\text\s*\{([^{}]*)\})")
 _PRIME = re.compile(r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![a-zA-Z]))")
 _ARGUMENT = r"(\d|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)"
 _GROUP = r"\{(?>[^{}]|\{(?>[^{}]|\{(?>[^{}]|\{[^{}]*\})*\})*\})*\}"
@@ -240,7 +240,7 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         text = text.strip("*")
     text = text.replace("**", "^").replace("*", r"\cdot ")
     text = _SIZE.sub(" ", text)
-    text = _TEXT_INDEX.sub(r"_{\1}", _COMMAND.sub(_synonym, text))
+    text = _TEXT_INDEX.sub(r"_\1\2", _COMMAND.sub(_synonym, text))
     text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)
     text = _TEXT.sub(_text, _CIRC.sub(r"\\text{degrees}", text))
     text = _outside_text(lambda part: _words_and_numbers(part, thousands), text)

@@ -124,6 +124,12 @@ class _Reader(_Latex2Sympy):
         parser._interp.predictionMode = self._mode
         return parser
 
+    def convert_func(self, func: Any) -> Any:
+        """Odd roots of negative numbers are real; the base class takes the principal root."""
+        base, degree = (self.convert_expr(part) if part else sympy.S.One for part in (func.base, func.root))
+        odd = func.FUNC_SQRT() and degree.is_odd and base.is_Rational and base < 0
+        return -sympy.root(-base, degree, evaluate=False) if odd and func.root else super().convert_func(func)
+
     def parse_number(self, text: str) -> sympy.Rational:
         """Read a number exactly. The base class hands it to sympify, which evaluates Python, slowly, to a float."""
         value = Fraction(text.replace(",", ""))
@@ -249,7 +255,8 @@ def _set(node: Node) -> str:
     return rf"\{{{to_latex(node)}\}}" if lone else to_latex(node)
 
 
-def _points(symbols: list[sympy.Symbol], wide: bool) -> list[dict[sympy.Symbol, sympy.Expr]]:
+def _points(wanted: Any, given: Any, wide: bool) -> list[dict[sympy.Symbol, sympy.Expr]]:
+    symbols = sorted(wanted.free_symbols | given.free_symbols, key=lambda symbol: symbol.name)
     imaginary = {symbol: sympy.I for symbol in symbols if symbol.name == "i"}
     free = [symbol for symbol in symbols if symbol.name != "i"]
     if not free:
@@ -303,8 +310,7 @@ def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) ->
 
 def _evaluate_both(wanted: Any, given: Any) -> bool | None:
     """True or False by evaluation, None if too few points are defined for both."""
-    symbols = sorted(wanted.free_symbols | given.free_symbols, key=lambda symbol: symbol.name)
-    points = _points(symbols, wide=wanted.has(*_STEPPED) or given.has(*_STEPPED))
+    points = _points(wanted, given, wide=wanted.has(*_STEPPED) or given.has(*_STEPPED))
     equal = [_equal_at(wanted, given, point) for point in points]
     if False in equal:
         return False
@@ -319,8 +325,7 @@ def _expressions_equal(wanted: Any, given: Any) -> bool:
             return decided
     elif any(scalars):
         return False
-    options = {"float_rounding": 12, "numeric_precision": 30, "allow_set_relation_comp": True}
-    return bool(verify(wanted, given, **options, timeout_seconds=None))
+    return bool(verify(wanted, given, 12, 30, allow_set_relation_comp=True, timeout_seconds=None))
 
 
 def _rounds(given: Any, decimal: PlainNumber) -> bool:
@@ -353,8 +358,7 @@ def _chains_equal(wanted: list[tuple[str, Any, Any]], given: list[tuple[str, Any
 def _links_equal(wanted: tuple[str, Any, Any], given: tuple[str, Any, Any]) -> bool:
     operator, left = wanted[0], wanted[1] - wanted[2]
     other, right = given[0], given[1] - given[2]
-    symbols = sorted(left.free_symbols | right.free_symbols, key=lambda symbol: symbol.name)
-    points = _points(symbols, wide=False)
+    points = _points(left, right, wide=False)
     ratios = []
     for point in points:
         above, below = _value(left, point), _value(right, point)
@@ -363,6 +367,6 @@ def _links_equal(wanted: tuple[str, Any, Any], given: tuple[str, Any, Any]) -> b
         ratios.append((above[0] / below[0], sympy.S.Zero))
     if len(ratios) < min(3, len(points)) or not all(_close(ratio, ratios[0]) for ratio in ratios):
         return False
-    if not symbols and not _close((abs(ratios[0][0]), 0), (1, 0)):
+    if len(points) == 1 and not _close((abs(ratios[0][0]), 0), (1, 0)):
         return False
     return operator == other if ratios[0][0] > 0 or operator not in _FLIPPED else _FLIPPED[operator] == other
