@@ -70,6 +70,12 @@ VERL_NAMES = (
         "rewards at steps, and dropping responses without a reward (pspo_*)",
         "upsample_batch_to_divisible_size(batch",
     ),
+    VerlName(
+        "verl.experimental.reward_loop.reward_manager.naive",
+        "NaiveRewardManager.run_single",
+        "the reward manager naive_with_prompt",
+        'data_item.non_tensor_batch.get("extra_info", {})',
+    ),
     VerlName("verl.experimental.reward_loop.reward_manager.base", "RewardManagerBase", "the reward manager pspo_wrs"),
     VerlName(
         "verl.experimental.agent_loop.agent_loop",

@@ -30,6 +30,7 @@ if cpu.is_active():
     cpu.install()
 cpu.install_rollout()
 
+import prime_ext.reward.prompt_manager  # noqa: E402, F401
 import prime_ext.reward.pspo_manager  # noqa: E402, F401
 import prime_ext.trainer.registration  # noqa: E402, F401
 from prime_ext import log_once  # noqa: E402

@@ -198,7 +198,9 @@ REWARD_FUNCTION = "pkg://prime_ext.reward.compute_score"
 
 def _check_reward(config: DictConfig) -> Iterable[str]:
     """The arguments of prime_ext's reward function, and whether it knows a verifier for every row."""
+    from prime_ext.pspo_settings import MANAGER as PSPO_MANAGER
     from prime_ext.reward.compute_score import compute_score, prepare
+    from prime_ext.reward.prompt_manager import NAME as PROMPT_MANAGER
     from prime_ext.verifiers.sources import UnknownSource, source_of
 
     function = config.reward.custom_reward_function
@@ -226,6 +228,17 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
                     tasks.add(source_of(source).task)
                 except UnknownSource as error:
                     yield f"data.{key}: {name}: {error}"
+    manager = config.reward.reward_manager
+    if (
+        "math" in tasks
+        and arguments.get("math_strictness") != "lenient"
+        and manager.source == "register"
+        and manager.name not in (PROMPT_MANAGER, PSPO_MANAGER)
+    ):
+        yield (
+            f"reward.reward_manager.name={manager.name} does not tell the reward function the prompt; set it to "
+            f"{PROMPT_MANAGER}, or +reward.custom_reward_function.reward_kwargs.math_strictness=lenient"
+        )
     code = (arguments.get("verifiers") or {}).get("code") or {}
     if arguments.get("code_reward") == "fraction" and config.prm.enable and config.prm.loss in LOSSES_OF_HARD_LABELS:
         yield (

@@ -29,6 +29,7 @@ from prime_ext.verifiers.sources import check_task_settings, choice_options, reg
 from prime_ext.verifiers.verdict import Verdict
 
 CODE_REWARDS = ("all", "fraction")
+MATH_STRICTNESS = ("no_restatement", "lenient")
 
 # Responses are long; what is logged of them is not.
 _MAX_LOGGED = 200
@@ -44,7 +45,25 @@ def _client(modules: Sequence[str], settings: Settings) -> LocalVerifiers | Shar
     return _clients[key]
 
 
-def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str) -> dict[str, Any]:
+def _prompt(extra_info: Mapping[str, Any]) -> str:
+    """What the user's messages in ``extra_info.raw_prompt`` say.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if extra_info.get("raw_prompt") is None:
+        raise ValueError(
+            "math_strictness=no_restatement compares answers with extra_info.raw_prompt, which is not there; set "
+            "reward.reward_manager.name=naive_with_prompt, or math_strictness=lenient"
+        )
+    contents = [message["content"] for message in extra_info["raw_prompt"] if message["role"] == "user"]
+    parts = [[{"text": content}] if isinstance(content, str) else content for content in contents]
+    return "\n".join(str(part.get("text", "")) for content in parts for part in content)
+
+
+def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str, math_strictness: str) -> dict[str, Any]:
+    if task == "math" and math_strictness == "no_restatement":
+        return {"prompt": _prompt(extra_info)}
     if task == "code":
         return {"reward": code_reward}
     if task == "choice":
@@ -85,6 +104,7 @@ def prepare(
     sources: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
     code_reward: str = "all",
+    math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
     reward_router_address: str | None = None,
     reward_model_tokenizer: Any = None,
@@ -93,8 +113,10 @@ def prepare(
 
     Raises:
         ImportError: a module cannot be imported.
-        ValueError: an unknown task or setting, or ``code_reward`` is neither of the two.
+        ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is neither of the two.
     """
+    if math_strictness not in MATH_STRICTNESS:
+        raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
     wanted = json.dumps([list(modules), dict(sources or {}), _plain(verifiers)], sort_keys=True)
@@ -115,6 +137,7 @@ async def compute_score(
     sources: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
     code_reward: str = "all",
+    math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
     reward_router_address: str | None = None,
     reward_model_tokenizer: Any = None,
@@ -125,10 +148,13 @@ async def compute_score(
         data_source: decides for the verifier (:mod:`prime_ext.verifiers.sources`).
         solution_str: the response.
         ground_truth: the gold answer, or the tests of a program.
-        extra_info: of the row. For multiple choice, ``options`` (their names) or ``n_options``.
+        extra_info: of the row. For multiple choice, ``options`` (their names) or ``n_options``; for mathematics,
+            ``raw_prompt``, which the reward managers ``naive_with_prompt`` and ``pspo_wrs`` add.
         sources: tasks of further data sources, ``{pattern: task}``.
         modules: modules to import, which call ``register_source`` and ``register_task``.
         code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests that pass (PRIME).
+        math_strictness: ``no_restatement``: an unevaluated expression is as right as its value, unless it stands in the
+            prompt (:mod:`prime_ext.verifiers.math.restatement`); ``lenient``: also then, as in evaluation.
         verifiers: settings of the verifiers by task, e.g. ``{code: {seconds: 5, memory_mb: 512}}``: what the factories
             in :mod:`prime_ext.verifiers.sources` take.
         reward_router_address: given by verl when there is a reward model; not used.
@@ -139,10 +165,11 @@ async def compute_score(
 
     Raises:
         UnknownSource: no verifier is known for the data source.
+        ValueError: the prompt is needed and not there.
         ImportError, ValueError: see :func:`prepare`.
     """
-    prepare(sources, modules, code_reward, verifiers)
+    prepare(sources, modules, code_reward, math_strictness, verifiers)
     client = _client(modules, _plain(verifiers))
     source = source_of(data_source)
-    options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward)}
+    options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
     return reward_info(await client.verify(source.task, solution_str, ground_truth, options))

@@ -151,7 +151,7 @@ class PSPORewardManager(RewardManagerBase):
         arguments = {
             "data_source": str(extras.get("data_source", "unknown")),
             "ground_truth": gold,
-            "extra_info": dict(extras.get("extra_info") or {}),
+            "extra_info": {**(extras.get("extra_info") or {}), "raw_prompt": extras.get("raw_prompt")},
             **self._router,
         }
         try:

@@ -52,6 +52,7 @@ CHANGED_FOR_PRIME = {
     "algorithm.adv_estimator": "rloo",
     "critic.model.path": "${actor_rollout_ref.model.path}",
     "reward.custom_reward_function.path": "pkg://prime_ext.reward.compute_score",
+    "reward.reward_manager.name": "naive_with_prompt",
     "data.seed": 1,
     "trainer.experiment_name": "prime",
     "trainer.logger": ["console", "tensorboard"],

@@ -167,7 +167,11 @@ def test_verl_reads_the_files(converted, tmp_path):
         assert item["index"] == row["extra_info"]["index"]
         # What the reward loop is given is enough for the verifier.
         gold = item["reward_model"]["ground_truth"]
-        judged = asyncio.run(compute_score(item["data_source"], f"#### {gold}", gold, item["extra_info"]))
+        judged = asyncio.run(
+            compute_score(
+                item["data_source"], f"#### {gold}", gold, {**item["extra_info"], "raw_prompt": item["prompt"]}
+            )
+        )
         assert judged["score"] == 1.0
 
 

@@ -132,7 +132,14 @@ def test_the_verifier_of_training_calls_the_gold_answer_right_and_another_wrong(
         gold = row["reward_model"]["ground_truth"]
         for answer, score in ((gold, 1.0), ("977", 0.0)):
             response = f"[OUTPUT]\n\nThe answer is \\boxed{{{answer}}}."
-            assert asyncio.run(compute_score(row["data_source"], response, gold, row["extra_info"]))["score"] == score
+            assert (
+                asyncio.run(
+                    compute_score(
+                        row["data_source"], response, gold, {**row["extra_info"], "raw_prompt": row["prompt"]}
+                    )
+                )["score"]
+                == score
+            )
 
 
 def test_the_report_says_what_each_rule_removed(converted):

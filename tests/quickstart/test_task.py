@@ -158,5 +158,13 @@ def test_the_outcome_is_what_the_last_box_holds(response, reward):
 def test_training_uses_the_same_verifier_as_evaluation():
     train = (Path(task.__file__).parent / "train.sh").read_text()
     assert f"reward_kwargs.sources={{{task.DATA_SOURCE}: math}}" in train
-    row = asyncio.run(compute_score(task.DATA_SOURCE, r"3*9=7;\boxed{7}", "7", sources={task.DATA_SOURCE: "math"}))
+    row = asyncio.run(
+        compute_score(
+            task.DATA_SOURCE,
+            r"3*9=7;\boxed{7}",
+            "7",
+            {"raw_prompt": [{"role": "user", "content": "3*9?"}]},
+            sources={task.DATA_SOURCE: "math"},
+        )
+    )
     assert (row["acc"], row["verdict"]) == (1.0, "correct")

@@ -117,6 +117,43 @@ def test_the_kind_of_code_reward_is_checked():
         score("apps", "x", "y", code_reward="some")
 
 
+def asked(text):
+    return {"raw_prompt": [{"role": "system", "content": "Solve 2+3."}, {"role": "user", "content": text}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "question", "right"),
+    [
+        ("2+3*4", "14", r"Compute $2+3\times 4$.", False),
+        ("14", "14", "Compute 2+3*4. Hint: it is less than 14+1.", True),
+        ("2+3*4", "14", "Two apples, and four boxes of three apples?", True),
+        ("2+3", "5", "How many fingers has a hand?", True),
+        ("2+3*4+1", "14", "Compute 2+3*4.", False),
+    ],
+)
+def test_an_unevaluated_expression_is_right_unless_it_restates_the_problem(answer, gold, question, right):
+    row = score("math", rf"\boxed{{{answer}}}", gold, asked(question))
+    assert row["acc"] == right and row["grader_failure"] == 0
+    lenient = score("math", rf"\boxed{{{answer}}}", gold, math_strictness="lenient")
+    assert lenient["acc"] == (answer != "2+3*4+1")
+
+
+def test_the_prompt_may_have_parts():
+    parts = [{"type": "image"}, {"type": "text", "text": r"Find $\sqrt{16}$."}]
+    extra_info = {"raw_prompt": [{"role": "user", "content": parts}]}
+    row = score("math", r"\boxed{\sqrt{16}}", "4", extra_info)
+    assert row["acc"] == 0.0 and row["verifier_detail"] == r"restates the problem: \sqrt{16}"
+
+
+def test_without_the_prompt_it_is_said_what_would_be_right():
+    with pytest.raises(
+        ValueError, match="set reward.reward_manager.name=naive_with_prompt, or math_strictness=lenient"
+    ):
+        score("math", r"\boxed{4}", "4")
+    with pytest.raises(ValueError, match="math_strictness='strict' is not one of no_restatement, lenient"):
+        score("math", r"\boxed{4}", "4", math_strictness="strict")
+
+
 def test_logged_text_is_short():
     assert len(score("shouts/a", "x" * 10_000, "hi")["pred"]) == 200
 

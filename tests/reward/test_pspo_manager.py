@@ -176,7 +176,7 @@ def test_gold_answers_are_a_metric_and_no_reward_unless_asked_for():
 
 def test_asynchronous_reward_functions_and_their_extra_info_are_passed_on():
     async def judge(**keywords):
-        assert keywords["data_source"] == "sums" and keywords["extra_info"] == {"n": 1}
+        assert keywords["data_source"] == "sums" and keywords["extra_info"] == {"n": 1, "raw_prompt": None}
         return {"score": 0.25, "acc": 0.25, "pred": "7", "verdict": "wrong"}
 
     _, info = reward(GOOD, manager(compute_score=judge), **GOLD, extra_info={"n": 1})

@@ -502,11 +502,26 @@ def test_rows_without_a_verifier_are_found_before_anything_starts(problems_of, t
         ),
         ({"modules": ["no_such_module"]}, f"{REWARD_ARGUMENTS}: No module named 'no_such_module'"),
         ({"code_reward": "some"}, f"{REWARD_ARGUMENTS}: code_reward='some' is not one of all, fraction"),
+        (
+            {"math_strictness": "strict"},
+            f"{REWARD_ARGUMENTS}: math_strictness='strict' is not one of no_restatement, lenient",
+        ),
     ],
 )
 def test_wrong_arguments_of_the_reward_function(problems_of, arguments, message):
     (problem,) = problems_of(changes={REWARD_ARGUMENTS: arguments})
     assert problem.startswith(message)
+
+
+def test_restatements_are_found_only_where_the_prompt_is_known(problems_of, tmp_path):
+    changes = {
+        "data.train_files": write_parquet(tmp_path / "math.parquet", data_source="math"),
+        "reward.reward_manager.name": "dapo",
+    }
+    (problem,) = problems_of(changes=changes)
+    assert problem.startswith("reward.reward_manager.name=dapo does not tell the reward function the prompt; set it to")
+    assert problems_of(changes={**changes, REWARD_ARGUMENTS: {"math_strictness": "lenient"}}) == []
+    assert problems_of(changes={**changes, "reward.reward_manager.name": "naive_with_prompt"}) == []
 
 
 def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):

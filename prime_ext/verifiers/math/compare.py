@@ -20,10 +20,8 @@ Numbers. Exact, as fractions. No factor of 100, and no tolerance unless a benchm
   for ``1/3``, and a decimal is right against a decimal only if equal.
 - Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``. With no sign on either side
   nothing is scaled: ``20`` and ``2000``, ``0.5`` and ``50`` differ.
-- A gold answer that is a plain number wants a plain number: ``\\sqrt{16}``, ``2^{10}``, ``12\\cdot7`` or ``1-\\frac14``
-  only restate a question. Powers, roots, factorials, binomials and sums are welcome where the gold has no plain form.
-- Sums, products, integrals, limits, extrema, gcd, floors and remainders count as unevaluated if the gold has none of
-  them; so do trigonometric functions, logarithms and exp of constants.
+- An unevaluated expression, ``2^{10}`` or ``\\sin 90^\\circ``, is as good as its value (but see
+  :mod:`prime_ext.verifiers.math.restatement`).
 - ``52_{8}``: the digits must agree, and the bases if both are written.
 
 Several answers. Lists and sets are unordered; members of a list count with their multiplicity, those of a set once.
@@ -33,8 +31,10 @@ inequalities equals the tuple with its brackets, never a list. Ratios are equal 
 ``a/b``. Matrices: same shape and entries; a row or column equals a tuple in round brackets.
 
 Equations. A prediction ``y = 5`` is 5 for a gold that is no equation, whatever ``y`` is, but a chain with a plain
-number other than the last one contradicts itself and is wrong. A gold ``x = 5`` is 5 for a prediction that is no
-equation. Units may be missing; two known units of one kind must agree. Words are compared without case and punctuation.
+number other than the last one contradicts itself and is wrong. A gold ``x = 5`` or ``|PQ| = 5`` is 5 for a prediction
+that is no equation, as its left side names a quantity. Assignments to different names are compared by name, or with
+members without names in the written or the alphabetical order. Units may be missing; two known units of one kind must
+agree. Words are compared without case and punctuation.
 """
 
 import re
@@ -42,16 +42,19 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from prime_ext.verifiers.math.numbers import PlainNumber
-from prime_ext.verifiers.math.structure import NAME, VARIABLE, Equation, Group, Leaf, Node, Relation, Words, read_answer
+from prime_ext.verifiers.math.structure import NAME, VARIABLE, Equation, Group, Leaf, Node, Words, read_answer
 
 # True or False is certain, None is undecided. The gold answer comes first.
 LeafComparison = Callable[[Node, Node], bool | None]
 
-_UNEVALUATED = re.compile(
-    r"\\(sum|prod|int|lim|min|max|gcd|lcm|det|bmod|pmod|mod|partial|lfloor|lceil)(?![a-zA-Z])|(\\frac\{d)"
-)
-_CONSTANT_FUNCTION = re.compile(r"\\((?:arc|ar)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp)(?![a-zA-Z])")
 _FREE_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]|\\(?:alpha|beta|theta|phi|lambda|mu|omega|varepsilon)")
+# Parts of a left side that hold no variable: subscripts, accents, arguments of functions, texts, commands.
+_NO_VARIABLE = re.compile(
+    rf"\A(?:{NAME.pattern})(?:[:/](?:{NAME.pattern}))*\Z|\A\\frac\{{(?:{NAME.pattern})\}}\{{(?:{NAME.pattern})\}}\Z"
+    r"|[a-z]?_\{[^{}]*\}|\\(?:text|vec|overline|hat|bar)\{[^{}]*\}|(?<![\\a-zA-Z])[a-zA-Z]\([^()]*\)|\\[a-zA-Z]+"
+    r"|max|min|[ei](?![a-z])"
+)
+_NO_LETTERS = re.compile(r"\\(?:text|overline|vec|angle|triangle)(?![a-zA-Z])|[^a-zA-Z0-9\\']")
 _BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_\{(\d+)\}")
 _KNOWN_UNITS = (
     "mm millimeter millimetre,cm centimeter centimetre,m meter metre,km kilometer kilometre,in inch inche,ft foot feet,"
@@ -71,24 +74,37 @@ _UNIT_KIND = {
 
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     """Compare two answers; True and False are certain, None if ``leaf`` left something undecided."""
+    wanted, given = _assignments(gold), _assignments(answer)
+    if wanted and given and wanted.keys() == given.keys():
+        return _in_order(list(wanted.values()), [given[name] for name in wanted], leaf)
+    if wanted and isinstance(answer, Group) and not given and _vector(answer):
+        return _in_order(list(wanted.values()), answer.items, leaf)
+    if given and isinstance(gold, Group) and gold.kind == "tuple" and _vector(gold):
+        found = [_in_order(gold.items, [given[name] for name in names], leaf) for names in (given, sorted(given))]
+        return True if True in found else None if None in found else False
     if isinstance(answer, Equation) and not isinstance(gold, Equation):
         return False if _contradictory(answer) else compare(gold, answer.value, leaf)
     if isinstance(gold, Equation) and not isinstance(answer, Equation):
-        named = NAME.fullmatch(gold.sides[0]) or not _FREE_LETTER.search(gold.sides[0])
-        return compare(gold.value, answer, leaf) if named else False
+        return compare(gold.value, answer, leaf) if _names(gold.sides[0]) else False
     if isinstance(gold, Equation) and isinstance(answer, Equation):
         return _compare_equations(gold, answer, leaf)
     if isinstance(gold, Words) or isinstance(answer, Words):
-        return _compare_words(gold, answer)
+        words = [node.text.lower() if isinstance(node, Words | Leaf) else None for node in (gold, answer)]
+        return words[0] == words[1]
     if isinstance(gold, Group) and isinstance(answer, Group):
         return _compare_groups(gold, answer, leaf)
     if isinstance(gold, Group) or isinstance(answer, Group):
         return _compare_group_with_one(gold, answer, leaf)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return _compare_leaves(gold, answer, leaf)
-    if isinstance(gold, Relation) and isinstance(answer, Relation) and gold.text == answer.text:
+    if gold == answer:
         return True
-    return leaf(gold, answer) if type(gold) is type(answer) else False
+    # An inequality against a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}, or another inequality.
+    return (
+        False
+        if any(isinstance(node, Leaf) and node.number is not None for node in (gold, answer))
+        else leaf(gold, answer)
+    )
 
 
 def within(gold: Node, answer: Node, tolerance: Fraction) -> bool:
@@ -106,15 +122,35 @@ def undecided(gold: Node, answer: Node) -> None:
     """The leaf comparison that leaves everything to algebra."""
 
 
+def _names(text: str) -> bool:
+    """Whether the left side of an equation names a quantity: ``x``, ``|PQ|``, ``P(X=2)``, ``m_1:m_2``, not ``x+y``."""
+    return re.search("[a-z]", _NO_VARIABLE.sub("", text)) is None
+
+
+def _assignments(node: Node) -> dict[str, Node] | None:
+    """The values of ``a=2,b=9`` or ``(a,b)=(2,9)`` by name; not of ``x_1=2,x_2=9``, which are in no order."""
+    if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
+        pairs = list(zip(node.sides[0][1:-1].split(","), node.value.items, strict=False))
+        whole = node.value.items
+    elif isinstance(node, Group):
+        pairs = [
+            (item.sides[0], item.value) for item in node.items if isinstance(item, Equation) and len(item.sides) == 2
+        ]
+        whole = node.items
+    else:
+        return None
+    different = {re.sub(r"_\{\d+\}", "", name) for name, _ in pairs if NAME.fullmatch(name)}
+    return dict(pairs) if 1 < len(different) == len(pairs) == len(whole) else None
+
+
 def _contradictory(equation: Equation) -> bool:
     value = equation.value
     if not isinstance(value, Leaf) or value.number is None:
         return False
-    numbers = [read_answer(side) for side in equation.sides[:-1]]
-    return any(
-        isinstance(side, Leaf) and side.number is not None and compare(value, side, undecided) is False
-        for side in numbers
-    )
+    sides = [
+        side for side in map(read_answer, equation.sides[:-1]) if isinstance(side, Leaf) and side.number is not None
+    ]
+    return any(compare(value, side, undecided) is False for side in sides)
 
 
 def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -> bool | None:
@@ -123,23 +159,13 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
     if not _FREE_LETTER.search("".join(gold.sides)):
         return False if _contradictory(answer) else compare(gold.value, answer.value, leaf)
     first, other = gold.sides[0], answer.sides[0]
-    if NAME.fullmatch(first) and NAME.fullmatch(other):
-        if first == other:
+    if _names(first) and _names(other):
+        if _NO_LETTERS.sub("", first) == _NO_LETTERS.sub("", other):
             return compare(gold.value, answer.value, leaf)
-        if VARIABLE.fullmatch(first) and VARIABLE.fullmatch(other) and _constant(gold) and _constant(answer):
+        values = [isinstance(node.value, Leaf) and node.value.number is not None for node in (gold, answer)]
+        if VARIABLE.fullmatch(first) and VARIABLE.fullmatch(other) and all(values):
             return False
     return leaf(gold, answer)
-
-
-def _constant(equation: Equation) -> bool:
-    return isinstance(equation.value, Leaf) and equation.value.number is not None
-
-
-def _compare_words(gold: Node, answer: Node) -> bool:
-    def words(node: Node) -> str | None:
-        return node.text.lower() if isinstance(node, Words | Leaf) else None
-
-    return words(gold) == words(answer)
 
 
 def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
@@ -155,24 +181,7 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
     if based is not None or other is not None:
         digits = [match.group(1).upper() if match else node.text for match, node in ((based, gold), (other, answer))]
         return digits[0] == digits[1] and (based is None or other is None or based.group(2) == other.group(2))
-    if gold.number is not None and gold.number.places is None:
-        return False
-    if _unevaluated(gold.text, answer.text):
-        return False
     return leaf(gold, answer)
-
-
-def _unevaluated(gold: str, answer: str) -> bool:
-    if {match.group() for match in _UNEVALUATED.finditer(answer)} - {
-        match.group() for match in _UNEVALUATED.finditer(gold)
-    }:
-        return True
-    if _FREE_LETTER.search(answer):
-        return False
-    functions = [
-        {match.group(1).replace("ln", "log") for match in _CONSTANT_FUNCTION.finditer(x)} for x in (gold, answer)
-    ]
-    return bool(functions[1] - functions[0])
 
 
 def _compare_numbers(gold: Leaf, wanted: PlainNumber, answer: Leaf, given: PlainNumber) -> bool:
@@ -214,8 +223,8 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
     if kinds == {"matrix"}:
         return _in_order(gold.items, answer.items, leaf) if gold.columns == answer.columns else False
     if kinds <= {"list", "set"}:
-        once = "set" in kinds
-        return _in_any_order(_distinct(gold, once), _distinct(answer, once), leaf)
+        members = [_distinct(group) if "set" in kinds else group.items for group in (gold, answer)]
+        return _in_any_order(members[0], members[1], leaf)
     if kinds == {"union"}:
         found = _in_any_order(gold.items, answer.items, leaf)
         # Overlapping or touching parts: another way to write the same set.
@@ -270,9 +279,7 @@ def _compare_ratios(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
     return any(left) == any(right) and all(a * right[0] == b * left[0] for a, b in zip(left, right, strict=True))
 
 
-def _distinct(group: Group, once: bool) -> Sequence[Node]:
-    if not once:
-        return group.items
+def _distinct(group: Group) -> Sequence[Node]:
     distinct: list[Node] = []
     for item in group.items:
         if not any(compare(item, other, undecided) for other in distinct):
@@ -297,15 +304,8 @@ def _in_any_order(gold: Sequence[Node], answer: Sequence[Node], leaf: LeafCompar
     if len(gold) != len(answer):
         return False
     rest = list(answer)
-    open_gold: list[Node] = []
-    for wanted in gold:
-        match = next((index for index, given in enumerate(rest) if compare(wanted, given, undecided)), None)
-        if match is None:
-            open_gold.append(wanted)
-        else:
-            rest.pop(match)
     sure: bool | None = True
-    for wanted in open_gold:
+    for wanted in gold:
         equal: bool | None = False
         for index, given in enumerate(rest):
             found = compare(wanted, given, leaf)

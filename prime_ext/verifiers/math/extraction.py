@@ -22,18 +22,12 @@ Styles, by name; each lists what it looks for, first hit wins:
 ``lenient``    ``gsm8k``, then the last number in the text; for reading other people's transcripts only
 ============== ==================================================================================================
 
-Several boxes. Honest responses box intermediate results on the way and several results at the end ("x = \\boxed{2} or
-x = \\boxed{3}"); a policy may box several guesses and hope that the right one is picked. So:
-
-- The last box decides, together with the boxes right before it that belong to the same statement: between two such
-  boxes there is either no line break and no end of a sentence, or nothing but spaces, punctuation, mathematics
-  delimiters, labels (``x =``, ``(a)``, ``Case 1:``, bullets) and the words "and", "or", "option", "answer". A
-  conclusion between them ("so", "thus", "therefore", "hence", "final", "gives") says that the later box replaces
-  the earlier.
-- Equal boxes count once. Different ones are taken together as a list, in order. A list is right only against a gold
-  list with just these members, so guesses side by side are wrong, whichever of them is right.
-- More than ten different boxes in one statement are no answer.
-- Earlier boxes do not count.
+Several boxes. Honest responses box intermediate results on the way and several results at the end; a policy may box
+several guesses and hope that the right one is picked. So the last box decides, together with the boxes right before it
+that belong to the same statement: between two of them is no line break, no end of a sentence and no conclusion ("so",
+"hence", "final"), or nothing but spaces, punctuation, delimiters, labels (``x =``, ``(a)``, bullets) and the words
+"and", "or", "option", "answer". Different boxes are taken together as a list, in order, which is right only against a
+gold list with just these members. More than ten are no answer.
 
 Guesses inside one box ("5 or 7") become a list as well (:mod:`prime_ext.verifiers.math.normalize`).
 """
@@ -46,7 +40,6 @@ from dataclasses import dataclass
 from prime_ext.verifiers.math.normalize import normalize
 
 MAX_BOXES = 10
-_WINDOW = 2 * MAX_BOXES  # boxes from the end that are looked at first
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{")
 _TOKEN = re.compile(r"(\\(?:boxed|fbox)\s{0,9}\{)|\\.|([{}])", re.DOTALL)
@@ -94,13 +87,13 @@ def extract_answer(response: str, style: str = "boxed") -> str | None:
     return extract(response, style).answer
 
 
-def _boxes(text: str) -> list[tuple[int, int, int]]:
-    """Return (start, start of content, end of content) of the innermost complete boxes, in order. One pass."""
+def _boxes(text: str, start: int) -> list[tuple[int, int, int]]:
+    """Return (start, start of content, end of content) of the innermost complete boxes from ``start`` on."""
     found: list[tuple[int, int, int]] = []
     # One entry per open brace: where the box starts, where its content does, and how many boxes were complete by then;
     # None for a brace that opens no box.
     stack: list[tuple[int, int, int] | None] = []
-    for token in _TOKEN.finditer(text):
+    for token in _TOKEN.finditer(text, start):
         if token.group(1):
             stack.append((token.start(), token.end(), len(found)))
         elif token.group(2) == "{":
@@ -119,26 +112,15 @@ def _same_statement(gap: str) -> bool:
 
 
 def _boxed(text: str) -> Extraction | None:
-    last = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if last < 0:
-        return None
-    start = last
-    for _ in range(_WINDOW):
-        earlier = max(text.rfind("\\boxed", 0, start), text.rfind("\\fbox", 0, start))
-        if earlier < 0:
-            break
-        start = earlier
-    # Most boxes are near the end. If the window holds no complete one, only the whole text will tell.
-    offset, boxes = start, _boxes(text[start:])
-    if not boxes and start > 0:
-        offset, boxes = 0, _boxes(text)
+    opening = _BOX.search(text)
+    boxes = _boxes(text, opening.start()) if opening is not None else []
     if not boxes:
         return None
     end = len(boxes) - 1
     first = end
-    while first > 0 and _same_statement(text[offset + boxes[first - 1][2] + 1 : offset + boxes[first][0]]):
+    while first > 0 and _same_statement(text[boxes[first - 1][2] + 1 : boxes[first][0]]):
         first -= 1
-    found = [text[offset + content : offset + close].strip() for _, content, close in boxes[first:]]
+    found = [text[content:close].strip() for _, content, close in boxes[first:]]
     answers: dict[str, str] = {}
     for answer in filter(None, found):
         answers.setdefault(normalize(answer) if 1 < len(found) and len(answer) < 1000 else answer, answer)

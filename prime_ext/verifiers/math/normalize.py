@@ -13,27 +13,15 @@
 # limitations under the License.
 """Brings an answer into one surface form, without understanding it. Linear in the length of the text.
 
-Rules, in this order:
+Unicode signs become LaTeX, wrappers (``$``, ``\\boxed``, size, style, labels such as "Answer:") vanish, synonyms become
+one command, text commands become ``\\text`` with "or" as ``\\lor`` and "and" as a comma, words and units gain it,
+numbers and single letters lose it, arguments get braces (all digits after ``^`` belong to the exponent, as most people
+mean, though not TeX), degree signs become the unit ``\\text{degrees}``, and spaces outside of text vanish. Digits of
+other scripts stay what they are (the gate refuses them).
 
-1.  Unicode signs become LaTeX or ASCII: minus and dash signs, times, division, root, pi, infinity, degree, relations,
-    unions, superscript digits and vulgar fractions. Digits of other scripts stay what they are (the gate refuses them).
-2.  Wrappers vanish: ``\\boxed``, ``$``, ``\\(``, ``\\[``, ``\\$`` and other currency signs, ``**``, spacing commands,
-    size commands (``\\left``, ``\\big``), style commands (``\\displaystyle``, ``\\bf``), labels such as "Answer:", and
-    punctuation at the end.
-3.  Synonyms: ``\\dfrac \\tfrac \\cfrac`` -> ``\\frac``; ``\\leq`` -> ``\\le``; ``\\times``, ``*`` -> ``\\cdot``;
-    ``\\div`` -> ``/``; ``**`` between operands -> ``^``; ``\\langle \\rangle`` -> parentheses; ``\\lvert`` -> ``|`` and
-    so on.
-4.  Text: ``\\mathrm``, ``\\textbf``, ``\\mbox`` ... -> ``\\text``. "or" -> ``\\lor``, "and" -> ``,``. A text that is a
-    number or one letter loses the ``\\text``; plain words of four letters or more, and units after a number, gain it.
-5.  Thousands separators go: ``1,000``, ``1{,}000``, ``1\\,000``, ``1 000`` -> ``1000``. As ``1,000`` may also be a
-    list, :func:`normalize` can be told to leave the comma; ``(1,200)`` is always a pair.
-6.  Arguments get braces: ``\\frac12``, ``\\sqrt3``, ``x^2``, ``a_1`` -> ``\\frac{1}{2}``, ``\\sqrt{3}``, ``x^{2}``,
-    ``a_{1}`` (all digits after ``^`` belong to the exponent, as most people mean, though not TeX). ``1 1/2`` ->
-    ``1\\frac{1}{2}``.
-7.  Degree signs become the unit ``\\text{degrees}``, ``\\%`` becomes ``%``, and spaces outside of text vanish.
-
-Units, percent signs, prefixes such as ``x =``, brackets and lists have a meaning and are left to
-:mod:`prime_ext.verifiers.math.structure`.
+Thousands separators go: ``1,000``, ``1{,}000``, ``1\\,000``, ``1 000``; a comma may also mean something else
+(:func:`readings`), but ``(1,200)`` is always a pair. Units, percent signs, prefixes such as ``x =``, brackets and lists
+have a meaning and are left to :mod:`prime_ext.verifiers.math.structure`.
 """
 
 import re
@@ -51,9 +39,13 @@ UNIT_WORDS = frozenset(
 _NAMES = frozenset(
     """
     arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan cot
-    sec csc exp infinity infty binom floor ceil
+    sec csc exp infinity infty binom floor ceil gcd lcm
     """.split()
 )
+_MEANINGS = {
+    **dict.fromkeys(["infinity", "inf", "infty"], r"\infty "),
+    **{"pi": r"\pi ", "percent": "%", "percentage": "%", "or": r"\lor ", "and": ",", "&": ","},
+}
 _SHORT_WORDS = frozenset("yes no all odd none any not is it".split())
 _CHARACTERS = str.maketrans(
     {
@@ -104,29 +96,44 @@ _CONNECTIVE = re.compile(r"(?<![a-zA-Z\\{])(or|and)(?![a-zA-Z}])")
 _MIXED = re.compile(r"(?<![\d.\}])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d.])")
 _WORD = re.compile(r"(?<![a-zA-Z\\{])[a-zA-Z]{2,}(?:[ '-]{1,2}[a-zA-Z]{2,})*(?![a-zA-Z}])")
 _COMMA_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:,\d{3})+)(?!\d|,\d)")
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d{1,40}(?:\.\d{3}){0,9})(?:,|\{,\})(\d{1,40})(?![\d,]|\.\d|\{,)")
 _SPACES = re.compile(r"\s+")
 _TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|(?<=\d)(\s)\s*(?=\d)|\s+")
 _SCRIPT = re.compile(r"([\^_])\s*(-?\d+|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)")
-_ARGUMENT_COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![a-zA-Z])")
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}")
+_TEXT_INDEX = re.compile(r"_\s*(?:\\text\s*(?=\{)|(\{)\s*\\text\s*\{([^{}]*)\})")
+_PRIME = re.compile(r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![a-zA-Z]))")
+_ARGUMENT = r"(\d|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)"
+_GROUP = r"\{(?>[^{}]|\{(?>[^{}]|\{(?>[^{}]|\{[^{}]*\})*\})*\})*\}"
+_ROOT = re.compile(rf"\\sqrt(?![a-zA-Z])\s*(\[[^\[\]]*\])?\s*(\d+|\([^()]*\)|{_ARGUMENT})")
+_FIRST = re.compile(rf"\\(frac|binom)(?![a-zA-Z])\s*{_ARGUMENT}")
+_SECOND = re.compile(rf"(\\(?:frac|binom)\s*{_GROUP})\s*{_ARGUMENT}")
+_POWER = re.compile(rf"\^\s*(\\(?:frac|binom)\s*{_GROUP}\s*{_GROUP}|\\sqrt(?:\[[^\[\]]*\])?{_GROUP})")
 _TRAILING = ".,;:? "
 
 
-def has_ambiguous_comma(text: str) -> bool:
-    """Whether a comma in ``text`` may be a thousands separator or part of a list."""
-    return _COMMA_THOUSANDS.search(text) is not None
+def readings(gold: str, answer: str) -> list[tuple[str, str]]:
+    """Both answers normalised, once for each meaning that their commas may have; the likeliest comes first.
+
+    ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both are decimal commas
+    where semicolons separate members.
+    """
+    found = [(normalize(gold), normalize(answer))]
+    if _COMMA_THOUSANDS.search(gold) or _COMMA_THOUSANDS.search(answer):
+        found.append((normalize(gold, thousands=False), normalize(answer, thousands=False)))
+    decimal = _DECIMAL_COMMA.sub(_decimal_point, gold), _DECIMAL_COMMA.sub(_decimal_point, answer)
+    if decimal != (gold, answer) and ("," not in decimal[0] + decimal[1]):
+        found.append((normalize(decimal[0]), normalize(decimal[1])))
+    return found
 
 
 def _text(match: re.Match[str]) -> str:
     content = _SPACES.sub(" ", match.group(1)).strip()
     lower = content.lower().strip(" ,")
-    if lower == "or":
-        return r"\lor "
-    if lower in ("and", "&"):
-        return ","
+    if lower in _MEANINGS:
+        return _MEANINGS[lower]
     if not content:
         return " "
-    if lower in ("percent", "percentage"):
-        return "%"
     if len(content) == 3 and content[0] == "(" and content[2] == ")":
         content = content[1]
     if not any(character.isalpha() for character in content) or lower in _NAMES:
@@ -137,12 +144,8 @@ def _text(match: re.Match[str]) -> str:
 def _word(match: re.Match[str]) -> str:
     word = match.group()
     lower = word.lower()
-    if lower in ("infinity", "inf", "infty"):
-        return r"\infty "
-    if lower == "pi":
-        return r"\pi "
-    if lower in ("percent", "percentage"):
-        return "%"
+    if lower in _MEANINGS:
+        return _MEANINGS[lower]
     if lower in _NAMES:
         return "\\" + lower
     words = re.split(r"[ '-]+", lower)
@@ -153,52 +156,11 @@ def _word(match: re.Match[str]) -> str:
 
 def _braced_arguments(text: str) -> str:
     """Put braces around the arguments of ``\\frac``, ``\\binom`` and ``\\sqrt`` that have none."""
-    if not _ARGUMENT_COMMAND.search(text):
+    if "\\frac" not in text and "\\binom" not in text and "\\sqrt" not in text:
         return text
-    closing: dict[int, int] = {}
-    stack: list[int] = []
-    for index, character in enumerate(text):
-        if character in "{[(" and (index == 0 or text[index - 1] != "\\"):
-            stack.append(index)
-        elif character in "}])" and stack and text[stack[-1]] + character in ("{}", "[]", "()"):
-            closing[stack.pop()] = index
-    insert: dict[int, str] = {}
-
-    def embrace(start: int, stop: int) -> None:
-        insert[start] = insert.get(start, "") + "{"
-        insert[stop] = "}" + insert.get(stop, "")
-
-    for command in _ARGUMENT_COMMAND.finditer(text):
-        position = command.end()
-        if command.group(1) == "sqrt" and text[position : position + 1] == "[":
-            position = closing.get(position, position - 1) + 1
-        for _ in range(1 if command.group(1) == "sqrt" else 2):
-            while text[position : position + 1] == " ":
-                position += 1
-            start = text[position : position + 1]
-            if start == "{" or (start == "(" and command.group(1) == "sqrt"):
-                stop = closing.get(position, len(text) - 1) + 1
-                if start == "(":
-                    embrace(position, stop)
-                position = stop
-                continue
-            token = _COMMAND.match(text, position) if start == "\\" else None
-            if not start.isalnum() and (token is None or token.group(1) in ("frac", "sqrt", "binom")):
-                break
-            stop = token.end() if token is not None else position + 1
-            while command.group(1) == "sqrt" and start.isdigit() and text[stop : stop + 1].isdigit():
-                stop += 1
-            embrace(position, stop)
-            position = stop
-        if text[max(0, command.start() - 3) : command.start()].rstrip()[-1:] == "^":
-            embrace(command.start(), position)
-    if not insert:
-        return text
-    pieces, previous = [], 0
-    for position in sorted(insert):
-        pieces += [text[previous:position], insert[position]]
-        previous = position
-    return "".join([*pieces, text[previous:]])
+    text = _ROOT.sub(lambda match: rf"\sqrt{match.group(1) or ''}{{{match.group(2)}}}", text)
+    text = _SECOND.sub(r"\1{\2}", _FIRST.sub(r"\\\1{\2}", text))
+    return _POWER.sub(r"^{\1}", text)
 
 
 def _synonym(match: re.Match[str]) -> str:
@@ -215,16 +177,25 @@ def _outside_text(change: Callable[[str], str], text: str) -> str:
     return "".join(change(part) if index % 2 == 0 else rf"\text{{{part}}}" for index, part in enumerate(parts))
 
 
-def _without_commas(match: re.Match[str]) -> str:
-    # "(1,200)" is a pair, like "[1,200)".
+def _a_pair(match: re.Match[str]) -> bool:
+    """Whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
     before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
-    if before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}")):
+    return before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}"))
+
+
+def _without_commas(match: re.Match[str]) -> str:
+    return match.group() if _a_pair(match) else match.group().replace(",", "")
+
+
+def _decimal_point(match: re.Match[str]) -> str:
+    whole, places = match.groups()
+    if _a_pair(match) or (len(places) == 3 and whole != "0"):
         return match.group()
-    return match.group().replace(",", "")
+    return f"{whole.replace('.', '')}.{places}"
 
 
 def _words_and_numbers(part: str, thousands: bool) -> str:
-    part = _CONNECTIVE.sub(lambda match: r"\lor " if match.group() == "or" else ",", part)
+    part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)
     part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
     if thousands:
         part = _COMMA_THOUSANDS.sub(_without_commas, part)
@@ -235,6 +206,12 @@ def _tight(part: str) -> str:
     """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
     part = _SCRIPT.sub(r"\1{\2}", part)
     return _TIGHT.sub(lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part)
+
+
+def uniform(text: str) -> str:
+    """Any text, also a prompt, with signs and synonyms in one form, without commands for space and size."""
+    text = _SIZE.sub(" ", _SPACING.sub(" ", text.translate(_CHARACTERS))).replace("**", "^").replace("*", r"\cdot ")
+    return _braced_arguments(_COMMAND.sub(_synonym, text))
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:
@@ -263,9 +240,10 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         text = text.strip("*")
     text = text.replace("**", "^").replace("*", r"\cdot ")
     text = _SIZE.sub(" ", text)
-    text = _COMMAND.sub(_synonym, text)
+    text = _TEXT_INDEX.sub(r"_\1\2", _COMMAND.sub(_synonym, text))
+    text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)
     text = _TEXT.sub(_text, _CIRC.sub(r"\\text{degrees}", text))
     text = _outside_text(lambda part: _words_and_numbers(part, thousands), text)
-    text = _braced_arguments(text)
+    text = _braced_arguments(_CHOOSE.sub(r"\\binom{\1}{\2}", text))
     text = _outside_text(_tight, text)
     return text.replace(_ROW, "\\\\").strip().rstrip(_TRAILING).lstrip(" :")

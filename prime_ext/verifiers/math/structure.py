@@ -44,7 +44,9 @@ _MATRIX = re.compile(
 _ONLY_TEXT = re.compile(r"(?:\\text\{[^{}]*\})+")
 _UNIT = re.compile(r"(?:(?:/|\\cdot)?\\text\{[^{}\d]*\}(?:\^\{-?\d\})?)+")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_TEXT_LIST = re.compile(r"[,;]|\b(?:and|or)\b|&")
 _QUALIFIER = re.compile(r"\\text\{\s*(?:about|approximately|exactly|rs|usd|is)\.?\s*\}(?=.)", re.IGNORECASE)
+TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _NOT_UNITS = frozenset("or and not no if for when to than is nor either but maybe except otherwise where with".split())
 VARIABLE = re.compile(r"(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_\{[^{}]*\})?'*")
 NAME = re.compile(
@@ -74,8 +76,8 @@ class Group:
     """Several answers: ``list``, ``tuple``, ``interval`` (from inequalities), ``set``, ``union``, ``ratio``,
     ``matrix``.
 
-    ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a matrix; ``name`` is
-    the variable of an inequality.
+    ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a matrix; ``name`` and
+    ``relation`` are the variable and the whole of an inequality.
     """
 
     kind: str
@@ -84,6 +86,7 @@ class Group:
     right: str = ""
     columns: int = 0
     name: str = ""
+    relation: "Relation | None" = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,6 @@ class Equation:
 class Relation:
     """Inequalities that are no interval, and "not equal"."""
 
-    text: str
     sides: tuple[str, ...]
     operators: tuple[str, ...]
 
@@ -171,6 +173,9 @@ def _read_one(text: str) -> Node:
     if text in ("\\{\\}", "\\emptyset", "\\text{empty set}"):
         return Leaf("\\emptyset")
     if _ONLY_TEXT.fullmatch(text):
+        parts = [part for part in _TEXT_LIST.split("".join(_TEXT.findall(text))) if part.strip(" ()")]
+        if len(parts) > 1:
+            return Group("list", tuple(_read_one(rf"\text{{{part.strip(' ()')}}}") for part in parts))
         words = re.sub(r"[^a-z0-9]+", " ", " ".join(_TEXT.findall(text)).lower()).strip()
         return Leaf(_TEXT.findall(text)[0].strip()) if len(words) == 1 else Words(words)
     parts, found = split(text, frozenset(["\\cup"]))
@@ -199,8 +204,11 @@ def _read_brackets(text: str) -> Node | None:
         inside = _unwrap(text, left, right)
         if inside is None:
             continue
-        if left == "\\{" and split(inside, frozenset([":", "|"]))[1]:
-            return None
+        if left == "\\{" and (conditions := split(inside, frozenset([":", "|"])))[1]:
+            # Set-builder notation: the set is what its only condition says.
+            (name, *rest), (bar, *_) = conditions
+            condition = read_answer(inside[len(name) + len(bar) :])
+            return condition if NAME.fullmatch(name) and isinstance(condition, Group | Relation) else None
         parts, _ = split(inside, frozenset([",", ";"]))
         if len(parts) > 1 and not all(parts):
             return None
@@ -234,7 +242,7 @@ def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
             return read_answer(rest)
         return _read_relation(text, first, operators[:cut]) if cut else read_answer(first[0])
     if len(operators) == 1 and not sides[0]:
-        return read_answer(sides[1]) if operators[0] == "=" else Relation(text, tuple(sides), tuple(operators))
+        return read_answer(sides[1]) if operators[0] == "=" else Relation(tuple(sides), tuple(operators))
     if operators == ["\\in"]:
         return read_answer(sides[1])
     if set(operators) == {"="}:
@@ -243,7 +251,7 @@ def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
         interval = _read_interval(sides, operators)
         if interval is not None:
             return interval
-    return Relation(text, tuple(sides), tuple(operators))
+    return Relation(tuple(sides), tuple(operators))
 
 
 def _read_interval(sides: list[str], operators: list[str]) -> Group | None:
@@ -251,6 +259,7 @@ def _read_interval(sides: list[str], operators: list[str]) -> Group | None:
     if len(ways) != 1 or len(sides) > 3:
         return None
     closed = [_ORDER[operator][1] for operator in operators]
+    relation = Relation(tuple(sides), tuple(operators))
     if ways == {">"}:
         sides, closed = sides[::-1], closed[::-1]
     places = [index for index, side in enumerate(sides) if NAME.fullmatch(side) and side not in _CONSTANTS]
@@ -266,14 +275,15 @@ def _read_interval(sides: list[str], operators: list[str]) -> Group | None:
     if name in low.replace("\\infty", "") or name in high.replace("\\infty", ""):
         return None
     items = (read_answer(low), read_answer(high))
-    return Group("interval", items, "[" if low_closed else "(", "]" if high_closed else ")", name=name)
+    brackets = "[" if low_closed else "(", "]" if high_closed else ")"
+    return Group("interval", items, *brackets, name=name, relation=relation)
 
 
 def _leaf(text: str) -> Leaf:
     text = _strip(_QUALIFIER.sub("", text, count=1)).removeprefix("+")
     unit = None
     start = text.find("\\text{")
-    if start > 0:
+    if start > 0 and not (text.endswith("\\text{degrees}") and TRIGONOMETRIC.search(text)):
         # The unit is the longest run of text at the end; look for its start from the first \text.
         for match in re.finditer(r"(?:/|\\cdot)?\\text\{", text):
             if match.start() > 0 and _UNIT.fullmatch(text, match.start()):

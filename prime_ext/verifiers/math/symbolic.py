@@ -14,19 +14,18 @@
 """Computer algebra, in the worker only: does a prediction equal the gold answer?
 
 math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python.
-Its own extraction, normalisation and comparison of lists, sets, intervals, relations and numbers are not used, because
-they forgive too much for a reward: ``R^2-r^2`` reads as 0 (letters are lower-cased), ``52_8`` as 52, ``2(3)`` as 5,
-numbers below 10^-6 equal each other, equations without real solutions all equal each other, units are cut off by
-letter. So structure and numbers are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single
-expressions:
+Its own extraction, normalisation and comparison of lists, units and numbers forgive too much for a reward: ``R^2-r^2``
+is 0 (letters are lower-cased), ``52_8`` is 52, ``2(3)`` is 5, numbers below 10^-6 are equal. So structure and numbers
+are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single expressions:
 
 1. Both are evaluated at :data:`POINTS` random points (the same ones for the same pair), or once if they have no free
    symbols, with :data:`PRECISION` digits. A relative difference beyond 10^-:data:`AGREEMENT` at any of them, or a value
    where the other has none, means wrong. If they agree everywhere, at least at three points, that is taken for
    equality. ``i`` is the imaginary unit. Different letters are different variables.
-2. Equations are equal if the differences of their sides are proportional; inequalities too, with the right sign.
-3. Where evaluation says nothing (unknown functions, sets), math-verify's ``verify`` decides, gold answer first, without
-   its own time limits. It gets sets and sets, or expressions and expressions, but never mixtures.
+2. Equations are equal if the differences of their sides are proportional; inequalities too, with the right sign. Chains
+   are equal if their links are, in any order.
+3. Sets, an inequality against a set, and whatever evaluation says nothing about (unknown functions) are left to
+   math-verify's ``verify``, gold answer first, without its own time limits. It gets no other mixtures.
 
 Limits of precision: expressions that differ by less than one part in 10^30 count as equal, also those that differ only
 where no random point lies (isolated points; branches beyond (-4, 4), or (-200, 200) with steps and absolute values).
@@ -41,18 +40,18 @@ from itertools import count
 from typing import Any
 
 import sympy
-from antlr4 import Token
 from antlr4.atn.PredictionMode import PredictionMode
 
 # _Latex2Sympy is private; math-verify pins the version of its parser exactly.
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+from latex2sympy2_extended.logic import And
 from math_verify import verify
 from sympy.core.cache import clear_cache
 
 from prime_ext.verifiers.math.compare import compare
-from prime_ext.verifiers.math.normalize import has_ambiguous_comma, normalize
+from prime_ext.verifiers.math.normalize import readings
 from prime_ext.verifiers.math.numbers import PlainNumber
-from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
+from prime_ext.verifiers.math.structure import TRIGONOMETRIC, Equation, Group, Leaf, Node, Relation, read_answer
 
 POINTS = 6
 PRECISION = 50
@@ -67,12 +66,19 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)|(?<![a-zA-Z\\].)(?<=[a-eij-oq-zA-EI-OR-Z])(?=\()")
-_POWER = re.compile(r"(\\[a-zA-Z]+|[a-zA-Z]+)\^")
-_GREEK = frozenset("pi alpha beta gamma delta varepsilon theta lambda mu rho sigma phi omega Upsilon".split())
-# The grammar knows E only alone.
-_LETTER_E = re.compile(r"(?<![a-zA-Z\\])E(?![a-zA-Z])")
 _MIXED = re.compile(r"(?<=\d)\\frac\{(\d+)\}\{(\d+)\}")
 _LETTER_TEXT = re.compile(r"\\text\{\s*([a-zA-Z])\s*\}")
+_NAME = re.compile(
+    r"(?:\\(?:text|vec|hat|bar|dot|ddot|tilde|overline|widehat|widetilde|mathcal|mathscr|mathfrak)\s*"
+    r"(?:\{[^{}]*\}|(?<!\\text)[a-zA-Z])"
+    r"|\\([a-zA-Z]+)|[a-zA-Z])(?:_\{[^{}]*\})?'*(\^)?"
+)
+# Commands that mean something to the grammar; all others are names.
+_MEANINGS = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arsinh arcosh artanh log ln "
+    "exp sqrt frac binom lfloor rfloor lceil rceil min max gcd lcm det sum prod int lim infty pi cdot pm mp cup cap "
+    "setminus le ge ne in approx mathbb emptyset begin end circ mod rightarrow".split()
+)
 _calls = count(1)
 
 
@@ -80,14 +86,24 @@ class Unparsable(Exception):
     """An expression that the grammar does not accept."""
 
 
-class GoldUnparsable(Unparsable):
-    """The same for a gold answer: nobody can be judged by it."""
-
-
 def _latex(text: str) -> str:
-    """What the grammar would misread: ``2(3)`` is a product, ``3\\frac{5}{2}`` too, ``x(y+1)`` is no function."""
-    text = _LETTER_E.sub(r"\\Upsilon ", _LETTER_TEXT.sub(r"\1", text))
-    return _PRODUCT.sub(r"\\cdot ", _MIXED.sub(_mixed, text))
+    """What the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is one symbol."""
+    if "\\text{degrees}" in text:
+        text = text.replace("\\text{degrees}", "^{\\circ}" if TRIGONOMETRIC.search(text) else "")
+    text = _PRODUCT.sub(r"\\cdot ", _MIXED.sub(_mixed, _LETTER_TEXT.sub(r"\1", text)))
+    return _NAME.sub(_named, text.replace("\\bmod", "\\mod "))
+
+
+def _named(match: re.Match[str]) -> str:
+    """Letters with subscripts, primes or accents, and commands without a meaning, as math-verify's ``\\variable{}``."""
+    command, power = match.groups(default="")
+    name = match.group().removesuffix("^")
+    if command in _MEANINGS and name != "\\pi":
+        return match.group()
+    if (len(name) == 1 and name not in "EI") or name == "\\pi":
+        # Braced bases are quicker to parse. e has a rule of its own in the grammar.
+        return f"{{{name}}}^" if power and name != "e" else match.group()
+    return rf"\variable{{N{re.sub('[{} ]', '', name).encode().hex()}}}" + power
 
 
 def _mixed(match: re.Match[str]) -> str:
@@ -95,39 +111,29 @@ def _mixed(match: re.Match[str]) -> str:
     return match.group() if above < below else rf"\cdot\frac{{{above}}}{{{below}}}"
 
 
-def _braced_base(match: re.Match[str]) -> str:
-    name = match.group(1)
-    if name.startswith("\\"):
-        return f"{{{name}}}^" if name[1:] in _GREEK else match.group()
-    # e has a rule of its own in the grammar.
-    return match.group() if name[-1] == "e" else f"{name[:-1]}{{{name[-1]}}}^"
-
-
 class _Reader(_Latex2Sympy):
-    """math-verify's parser with exact numbers, and with a way to read single expressions twice as quickly.
+    """math-verify's parser with exact numbers, and with its quicker mode."""
 
-    :meth:`read` starts at the grammar's rule for expressions, not at the one for sets and relations, and predicts
-    without context (ANTLR's SLL mode). Where that succeeds, the outcome is that of the full parser; it fails for some
-    input that the full parser accepts, ``x^{2}`` among it, but not ``{x}^{2}``.
-    """
+    def __init__(self, mode: int) -> None:
+        super().__init__(is_real=True, convert_degrees=True, config=_CONVERSION)
+        self._mode = mode
+
+    def create_parser(self, latex_str: str) -> Any:
+        """ANTLR's SLL mode fails on some input that LL accepts, but what it reads it reads alike."""
+        parser = super().create_parser(latex_str)
+        parser._interp.predictionMode = self._mode
+        return parser
+
+    def convert_func(self, func: Any) -> Any:
+        """Odd roots of negative numbers are real; the base class takes the principal root."""
+        base, degree = (self.convert_expr(part) if part else sympy.S.One for part in (func.base, func.root))
+        odd = func.FUNC_SQRT() and degree.is_odd and base.is_Rational and base < 0
+        return -sympy.root(-base, degree, evaluate=False) if odd and func.root else super().convert_func(func)
 
     def parse_number(self, text: str) -> sympy.Rational:
         """Read a number exactly. The base class hands it to sympify, which evaluates Python, slowly, to a float."""
         value = Fraction(text.replace(",", ""))
         return sympy.Rational(value.numerator, value.denominator)
-
-    def read(self, text: str) -> Any:
-        """Return the expression, None if this parser does not get to the end of the text."""
-        parser = self.create_parser(_POWER.sub(_braced_base, text))
-        parser._interp.predictionMode = PredictionMode.SLL
-        try:
-            tree = parser.expr()
-            return self.convert_expr(tree) if parser.getCurrentToken().type == Token.EOF else None
-        except (MemoryError, RecursionError):
-            raise
-        except Exception:
-            # Plain Exception for a syntax error; the full parser has the last word on what is one.
-            return None
 
 
 @lru_cache(maxsize=256)
@@ -138,17 +144,19 @@ def parse(text: str) -> Any:
         Unparsable: the grammar does not accept it.
     """
     text = _latex(text)
-    reader = _Reader(is_real=True, config=_CONVERSION)
-    try:
-        # To the rule for expressions, \{1\} is 1.
-        parsed = None if "\\{" in text else reader.read(text)
-        if parsed is None:
-            parsed = reader.parse(text)
-    except (MemoryError, RecursionError):
-        raise
-    except Exception as error:
-        # Plain Exception for a syntax error, and whatever sympy raises on the way.
-        raise Unparsable(str(error).splitlines()[0][:100] if str(error) else type(error).__name__) from error
+    for mode in (PredictionMode.SLL, PredictionMode.LL):
+        try:
+            parsed = _Reader(mode).parse(text)
+            break
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            # Plain Exception for a syntax error, and whatever sympy raises on the way.
+            failure = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+    else:
+        raise Unparsable(failure)
+    if isinstance(parsed, sympy.Expr) and parsed.has(sympy.UnevaluatedExpr):
+        parsed = parsed.replace(sympy.UnevaluatedExpr, lambda inner: inner)
     if not isinstance(parsed, sympy.Basic | sympy.MatrixBase):
         raise Unparsable(f"not an expression but {type(parsed).__name__}")
     return parsed
@@ -156,15 +164,7 @@ def parse(text: str) -> Any:
 
 def warm_up() -> None:
     """Let the parser build its tables and sympy its lazy imports, which takes the first expressions a second."""
-    for text in (
-        r"\frac{\sqrt{3}+1}{2}",
-        r"x^{2}-2x+1",
-        r"2\pi r",
-        r"(x+1)(x-y)",
-        r"e^{-x}\ln 2",
-        r"\sin^{2}x",
-        r"-n!+a_{1}",
-    ):
+    for text in r"\frac{\sqrt{3}+1}{2} x^{2}-2x+1 2\pi r (x+1)(x-y) e^{-x}\ln2 \sin^{2}x -n!+a_{1}".split():
         judge((text,), text + "+1")
 
 
@@ -178,71 +178,62 @@ def judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
         parse.cache_clear()
         clear_cache()
     failures = []
-    reason = "not equal"
     for gold in golds:
-        try:
-            outcome, reason = _judge_one(gold, answer)
-        except GoldUnparsable as error:
-            failures.append(f"the gold answer cannot be read: {error}")
-            continue
-        if outcome == "correct":
-            return outcome, reason
-    return ("error", failures[0]) if failures else ("wrong", reason)
-
-
-def _judge_one(gold: str, answer: str) -> tuple[str, str]:
-    """Try both readings of ``1,000``. The gold answer counts as unreadable only if no reading of it can be used.
-
-    Raises:
-        GoldUnparsable: that is so.
-    """
-    readings = (True, False) if has_ambiguous_comma(gold) or has_ambiguous_comma(answer) else (True,)
-    unreadable: GoldUnparsable | None = None
-    readable = False
-    for thousands in readings:
-        wanted, given = (read_answer(normalize(text, thousands=thousands)) for text in (gold, answer))
-        try:
-            if compare(wanted, given, leaf):
-                return "correct", "algebra: equal"
-            readable = True
-        except GoldUnparsable as error:
-            unreadable = error
-    if unreadable is not None and not readable:
-        raise unreadable
-    return "wrong", "algebra: not equal"
+        unreadable = []
+        pairs = readings(gold, answer)
+        for wanted, given in pairs:
+            try:
+                if compare(read_answer(wanted), read_answer(given), leaf):
+                    return "correct", "algebra: equal"
+            except Unparsable as error:
+                unreadable.append(f"the gold answer cannot be read: {error}")
+        if len(unreadable) == len(pairs):
+            failures += unreadable[:1]
+    return ("error", failures[0]) if failures else ("wrong", "algebra: not equal")
 
 
 def leaf(gold: Node, answer: Node) -> bool:
     """The leaf comparison that always decides.
 
     Raises:
-        GoldUnparsable: the gold answer is not understood.
+        Unparsable: the gold answer is not understood: nobody can be judged by it.
     """
+    wanted, links = _parse_node(gold), _links(gold)
     try:
-        wanted = _parse_node(gold)
-    except Unparsable as error:
-        raise GoldUnparsable(str(error)) from error
-    try:
-        given = _parse_node(answer)
+        given, other_links = _parse_node(answer), _links(answer)
     except Unparsable:
         return False
-    if isinstance(gold, Leaf) and gold.number is not None and isinstance(answer, Leaf):
-        return _rounds(given, gold.number)
-    if isinstance(gold, Leaf) and isinstance(answer, Leaf) and gold.percent != answer.percent:
-        return False
+    if links and other_links and _chains_equal(links, other_links):
+        return True
     if isinstance(gold, Equation | Relation) and isinstance(answer, Equation | Relation):
-        return _relations_equal(wanted, given)
-    return _expressions_equal(wanted, given, gold, answer)
+        return False
+    if isinstance(gold, Leaf) and isinstance(answer, Leaf):
+        if gold.number is not None and _rounds(given, gold.number):
+            return True
+        if gold.percent != answer.percent:
+            return False
+    return _expressions_equal(wanted, given)
 
 
 def _parse_node(node: Node) -> Any:
+    if isinstance(node, Leaf) and node.number is not None:
+        return sympy.Rational(node.number.value.numerator, node.number.value.denominator)
     if isinstance(node, Equation | Relation):
-        sides = [parse(side) for side in (node.sides if isinstance(node, Relation) else node.sides[-2:])]
-        operators = node.operators if isinstance(node, Relation) else ("=",)
-        if len(sides) != 2 or not all(isinstance(side, sympy.Expr) for side in sides):
-            raise Unparsable("a relation of more than two sides, or not between expressions")
-        return operators[0], sides[0] - sides[1]
+        links = [_RELATIONS[operator](left, right, evaluate=False) for operator, left, right in _links(node)]
+        return links[0] if len(links) == 1 else And(*links)
     return parse(to_latex(node))
+
+
+def _links(node: Node) -> list[tuple[str, Any, Any]]:
+    """The relations that a chain consists of; of an equation only the last; none if it is no chain."""
+    relation = node.relation if isinstance(node, Group) else node
+    if not isinstance(relation, Equation | Relation):
+        return []
+    sides = [parse(side) for side in (relation.sides if isinstance(relation, Relation) else relation.sides[-2:])]
+    if not all(isinstance(side, sympy.Expr) for side in sides):
+        raise Unparsable("a relation that is not between expressions")
+    operators = relation.operators if isinstance(relation, Relation) else ("=",)
+    return list(zip(operators, sides[:-1], sides[1:], strict=True))
 
 
 def to_latex(node: Node) -> str:
@@ -264,7 +255,8 @@ def _set(node: Node) -> str:
     return rf"\{{{to_latex(node)}\}}" if lone else to_latex(node)
 
 
-def _points(symbols: list[sympy.Symbol], wide: bool) -> list[dict[sympy.Symbol, sympy.Expr]]:
+def _points(wanted: Any, given: Any, wide: bool) -> list[dict[sympy.Symbol, sympy.Expr]]:
+    symbols = sorted(wanted.free_symbols | given.free_symbols, key=lambda symbol: symbol.name)
     imaginary = {symbol: sympy.I for symbol in symbols if symbol.name == "i"}
     free = [symbol for symbol in symbols if symbol.name != "i"]
     if not free:
@@ -282,7 +274,11 @@ def _value(expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: in
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         return None
     real, imaginary = value.as_real_imag()
-    return (real, imaginary) if real.is_Number and imaginary.is_Number else None
+    if not real.is_Number or not imaginary.is_Number:
+        return None
+    # A float of one bit is what evalf makes of a zero that it cannot tell from a small number, as in \\cos 90^\\circ.
+    real, imaginary = (sympy.S.Zero if getattr(part, "_prec", 0) == 1 else part for part in (real, imaginary))
+    return real, imaginary
 
 
 def _close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
@@ -314,23 +310,22 @@ def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) ->
 
 def _evaluate_both(wanted: Any, given: Any) -> bool | None:
     """True or False by evaluation, None if too few points are defined for both."""
-    symbols = sorted(wanted.free_symbols | given.free_symbols, key=lambda symbol: symbol.name)
-    points = _points(symbols, wide=wanted.has(*_STEPPED) or given.has(*_STEPPED))
+    points = _points(wanted, given, wide=wanted.has(*_STEPPED) or given.has(*_STEPPED))
     equal = [_equal_at(wanted, given, point) for point in points]
     if False in equal:
         return False
     return True if equal.count(True) >= min(3, len(points)) else None
 
 
-def _expressions_equal(wanted: Any, given: Any, gold: Node, answer: Node) -> bool:
+def _expressions_equal(wanted: Any, given: Any) -> bool:
     scalars = [isinstance(side, sympy.Expr) and not isinstance(side, sympy.MatrixExpr) for side in (wanted, given)]
     if all(scalars):
         decided = _evaluate_both(wanted, given)
         if decided is not None:
             return decided
-    elif any(scalars) or isinstance(wanted, sympy.Set) != isinstance(given, sympy.Set):
+    elif any(scalars):
         return False
-    return bool(verify(wanted, given, float_rounding=12, numeric_precision=30, timeout_seconds=None))
+    return bool(verify(wanted, given, 12, 30, allow_set_relation_comp=True, timeout_seconds=None))
 
 
 def _rounds(given: Any, decimal: PlainNumber) -> bool:
@@ -347,19 +342,31 @@ def _rounds(given: Any, decimal: PlainNumber) -> bool:
 
 
 _FLIPPED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
+_RELATIONS = {"=": sympy.Eq, "\\ne": sympy.Ne, "<": sympy.Lt, ">": sympy.Gt, "\\le": sympy.Le, "\\ge": sympy.Ge}
 
 
-def _relations_equal(wanted: tuple[str, Any], given: tuple[str, Any]) -> bool:
-    (operator, left), (other, right) = wanted, given
-    symbols = sorted(left.free_symbols | right.free_symbols, key=lambda symbol: symbol.name)
-    if not symbols:
-        return False
+def _chains_equal(wanted: list[tuple[str, Any, Any]], given: list[tuple[str, Any, Any]]) -> bool:
+    rest = list(given)
+    for link in wanted:
+        match = next((other for other in rest if _links_equal(link, other)), None)
+        if match is None:
+            return False
+        rest.remove(match)
+    return not rest
+
+
+def _links_equal(wanted: tuple[str, Any, Any], given: tuple[str, Any, Any]) -> bool:
+    operator, left = wanted[0], wanted[1] - wanted[2]
+    other, right = given[0], given[1] - given[2]
+    points = _points(left, right, wide=False)
     ratios = []
-    for point in _points(symbols, wide=False):
+    for point in points:
         above, below = _value(left, point), _value(right, point)
         if above is None or below is None or above[1] != 0 or below[1] != 0 or below[0] == 0 or above[0] == 0:
             continue
         ratios.append((above[0] / below[0], sympy.S.Zero))
-    if len(ratios) < 3 or not all(_close(ratio, ratios[0]) for ratio in ratios):
+    if len(ratios) < min(3, len(points)) or not all(_close(ratio, ratios[0]) for ratio in ratios):
+        return False
+    if len(points) == 1 and not _close((abs(ratios[0][0]), 0), (1, 0)):
         return False
     return operator == other if ratios[0][0] > 0 or operator not in _FLIPPED else _FLIPPED[operator] == other

@@ -24,29 +24,56 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from prime_ext.verifiers.math.compare import compare, undecided, within
-from prime_ext.verifiers.math.extraction import STYLES, extract
+from prime_ext.verifiers.math.extraction import Extraction, extract
 from prime_ext.verifiers.math.gate import MAX_CHARACTERS, refusal
-from prime_ext.verifiers.math.normalize import has_ambiguous_comma, normalize
+from prime_ext.verifiers.math.normalize import normalize, readings
 from prime_ext.verifiers.math.numbers import read_number
-from prime_ext.verifiers.math.structure import Leaf, read_answer
-from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer, wrong
+from prime_ext.verifiers.math.restatement import restatement
+from prime_ext.verifiers.math.structure import Leaf, Node, read_answer
+from prime_ext.verifiers.verdict import Outcome, Verdict
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool, default_pool
 
 Gold = str | Sequence[str]
-_JUDGE = "prime_ext.verifiers.math.symbolic"
+_SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
 
 
 @dataclass
 class _Case:
-    """One answer on its way to a verdict."""
+    """One answer on its way to a verdict, which is known or comes from a worker."""
 
     started: float
     golds: tuple[str, ...]
     answer: str | None
+    prompt: str | None
     verdict: Verdict | None = None
     future: "Future[object] | None" = None
+
+    def settle(self, outcome: str, reason: str) -> None:
+        seconds = time.perf_counter() - self.started
+        if outcome == "correct" and self.prompt is not None and not reason.startswith("same text"):
+            restated = restatement(self.answer or "", self.golds, self.prompt)
+            if restated is not None:
+                outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
+        score = _SCORES.get(Outcome(outcome))
+        self.verdict = Verdict(Outcome(outcome), score, self.answer, seconds, reason, grader_failure=score is None)
+
+    def finish(self, result: object = None) -> Verdict:
+        """Take what a worker said, if one was asked."""
+        if isinstance(result, Failure):
+            self.settle(result.outcome, result.detail)
+        elif isinstance(result, tuple):
+            self.settle(*result)
+        assert self.verdict is not None
+        return self.verdict
+
+    def wait(self) -> Verdict:
+        return self.finish(self.future.result() if self.future is not None else None)
+
+    async def wait_async(self) -> Verdict:
+        return self.finish(await asyncio.wrap_future(self.future) if self.future is not None else None)
 
 
 def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
@@ -88,35 +115,28 @@ def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[s
         return "correct", "same text"
     if len(answer) > 4 * MAX_CHARACTERS:
         return "wrong", f"gate: an answer of {len(answer)} characters"
-    wanted, given = normalize(gold), normalize(answer)
-    if not given:
-        return "wrong", "an empty answer"
-    if wanted == given:
-        return "correct", "same text after normalisation"
-    left, right = read_number(wanted), read_number(given)
-    if left is not None and right is not None:
-        leaves = Leaf(wanted, left), Leaf(given, right)
-        equal = compare(*leaves, undecided)
-        if not equal and tolerance is not None and within(*leaves, tolerance):
+    found: bool | None = False
+    for number, (wanted, given) in enumerate(readings(gold, answer)):
+        if not given:
+            return "wrong", "an empty answer"
+        if wanted == given:
+            return "correct", "same text after normalisation"
+        left, right = read_number(wanted), read_number(given)
+        if left is not None and right is not None:
+            nodes: tuple[Node, Node] = Leaf(wanted, left), Leaf(given, right)
+        else:
+            if number == 0 and (refused := refusal(given)) is not None:
+                return "wrong", f"gate: {refused}"
+            if number == 0 and (refused := refusal(wanted)) is not None:
+                return "error", f"the gold answer is beyond the gate: {refused}"
+            nodes = read_answer(wanted), read_answer(given)
+        equal = compare(*nodes, undecided)
+        if not equal and tolerance is not None and within(*nodes, tolerance):
             return "correct", "within the tolerance"
-        return ("correct", "equal numbers") if equal else ("wrong", "different numbers")
-    refused = refusal(given)
-    if refused is not None:
-        return "wrong", f"gate: {refused}"
-    refused = refusal(wanted)
-    if refused is not None:
-        return "error", f"the gold answer is beyond the gate: {refused}"
-    nodes = read_answer(wanted), read_answer(given)
-    found = compare(*nodes, undecided)
-    if not found and tolerance is not None and within(*nodes, tolerance):
-        return "correct", "within the tolerance"
-    if not found and (has_ambiguous_comma(gold) or has_ambiguous_comma(answer)):
-        readings = [normalize(text, thousands=False) for text in (gold, answer)]
-        again = compare(read_answer(readings[0]), read_answer(readings[1]), undecided)
-        found = again if again or found is False else found
-    if found is None:
-        return "open", "left to algebra"
-    return ("correct", "equal by rules") if found else ("wrong", "different by rules")
+        if equal:
+            return "correct", "equal numbers" if left is not None and right is not None else "equal by rules"
+        found = None if equal is None else found
+    return ("open", "left to algebra") if found is None else ("wrong", "different by rules")
 
 
 class MathVerifier:
@@ -131,7 +151,15 @@ class MathVerifier:
         self._pool = pool
         self._time_limit = time_limit
 
-    def verify(self, response: str, gold: Gold, *, extraction: str = "boxed", tolerance: str | None = None) -> Verdict:
+    def verify(
+        self,
+        response: str,
+        gold: Gold,
+        *,
+        extraction: str = "boxed",
+        tolerance: str | None = None,
+        prompt: str | None = None,
+    ) -> Verdict:
         """Return the verdict on a response.
 
         Args:
@@ -140,91 +168,56 @@ class MathVerifier:
             extraction: how to find the answer; a style of :mod:`prime_ext.verifiers.math.extraction`.
             tolerance: how far a plain number may be from a gold answer that is one, e.g. ``1e-1``. Other answers are
                 exact.
+            prompt: what was asked. If it is given, an unevaluated expression out of it is no answer
+                (:mod:`prime_ext.verifiers.math.restatement`).
 
         Raises:
             ValueError: no such style, no gold answer at all, or a tolerance that is no positive number.
         """
-        return self._wait(self._start(response, gold, extraction, read_tolerance(tolerance)))
+        return self._start(response, gold, extraction, tolerance, prompt).wait()
 
     def verify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Return the verdict on an answer that is already extracted."""
-        return self._wait(self._start_answer(time.perf_counter(), answer, gold))
+        return self._start(answer, gold, None).wait()
 
-    async def averify(
-        self, response: str, gold: Gold, *, extraction: str = "boxed", tolerance: str | None = None
-    ) -> Verdict:
+    async def averify(self, response: str, gold: Gold, **options: Any) -> Verdict:
         """Like :meth:`verify` for asyncio. The loop goes on while workers compute; no thread waits."""
-        return await self._await(self._start(response, gold, extraction, read_tolerance(tolerance)))
+        return await self._start(response, gold, **options).wait_async()
 
     async def averify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Like :meth:`verify_answer` for asyncio."""
-        return await self._await(self._start_answer(time.perf_counter(), answer, gold))
+        return await self._start(answer, gold, None).wait_async()
 
     def verify_batch(self, pairs: Sequence[tuple[str, Gold]], *, extraction: str = "boxed") -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
-        return [self._wait(case) for case in [self._start(*pair, extraction) for pair in pairs]]
+        return [case.wait() for case in [self._start(*pair, extraction) for pair in pairs]]
 
-    def _start(self, response: str, gold: Gold, extraction: str, tolerance: Fraction | None = None) -> _Case:
+    def _start(
+        self,
+        text: str,
+        gold: Gold,
+        extraction: str | None = "boxed",
+        tolerance: str | None = None,
+        prompt: str | None = None,
+    ) -> _Case:
+        """Decide by rules or ask a worker; without ``extraction`` the text is the answer."""
         started = time.perf_counter()
-        found = extract(response, extraction)
-        if found.answer is None:
-            return _Case(started, (), None, no_answer(time.perf_counter() - started, found.rule))
-        return self._start_answer(started, found.answer, gold, tolerance)
-
-    def _start_answer(self, started: float, answer: str, gold: Gold, tolerance: Fraction | None = None) -> _Case:
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds:
             raise ValueError("at least one gold answer is needed, got none")
-        case = _Case(started, golds, answer)
-        failure, detail, undecided_golds = "", "", []
-        for one in golds:
-            outcome, rule = decide(one, answer, tolerance)
-            if outcome == "correct":
-                case.verdict = correct(answer, time.perf_counter() - started, rule)
-                return case
-            if outcome == "error":
-                failure = failure or rule
-            elif outcome == "open":
-                undecided_golds.append(one)
-            else:
-                detail = rule
-        if undecided_golds:
-            case.golds = tuple(undecided_golds)
+        limit = read_tolerance(tolerance)
+        found = extract(text, extraction) if extraction is not None else Extraction(text, "")
+        case = _Case(started, golds, found.answer, prompt)
+        if found.answer is None:
+            case.settle("no_answer", found.rule)
+            return case
+        said = [(one, *decide(one, found.answer, limit)) for one in golds]
+        case.golds = tuple(one for one, outcome, _ in said if outcome != "error")
+        undecided_golds = tuple(one for one, outcome, _ in said if outcome == "open")
+        _, outcome, rule = min(said, key=lambda one: ("correct", "open", "error", "wrong").index(one[1]))
+        if outcome == "open":
             pool = self._pool or default_pool()
-            case.future = pool.submit(_judge, case.golds, answer, time_limit=self._time_limit)
-        elif failure:
-            case.verdict = grader_failed(Outcome.ERROR, answer, time.perf_counter() - started, failure)
+            case.future = pool.submit(_judge, undecided_golds, found.answer, time_limit=self._time_limit)
         else:
-            case.verdict = wrong(answer, time.perf_counter() - started, detail)
+            case.settle(outcome, rule)
         return case
-
-    async def _await(self, case: _Case) -> Verdict:
-        if case.future is not None:
-            _settle(case, await asyncio.wrap_future(case.future))
-        assert case.verdict is not None
-        return case.verdict
-
-    def _wait(self, case: _Case) -> Verdict:
-        if case.future is not None:
-            _settle(case, case.future.result())
-        assert case.verdict is not None
-        return case.verdict
-
-
-def _settle(case: _Case, result: object) -> None:
-    """Turn what a worker said into the verdict."""
-    seconds = time.perf_counter() - case.started
-    if isinstance(result, Failure):
-        case.verdict = grader_failed(result.outcome, case.answer, seconds, result.detail)
-        return
-    assert isinstance(result, tuple)
-    outcome, reason = result
-    if outcome == "correct":
-        case.verdict = correct(case.answer, seconds, reason)
-    elif outcome == "wrong":
-        case.verdict = wrong(case.answer, seconds, reason)
-    else:
-        case.verdict = grader_failed(Outcome.ERROR, case.answer, seconds, reason)
-
-
-__all__ = ["STYLES", "MathVerifier", "decide", "read_tolerance"]

@@ -37,7 +37,6 @@ def verifier():
         ("x^2=-1", "x=x+1", "equations without real solutions are all equal"),
         ("2m", "2", "a letter is cut off as a unit"),
         ("5", "3=5", "the last side of any chain"),
-        ("100", r"12\cdot8+4", "a question restated"),
     ],
 )
 def test_what_math_verify_accepts_and_we_refuse(verifier, gold, answer, why):

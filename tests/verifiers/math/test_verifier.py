@@ -216,7 +216,7 @@ def test_what_algebra_cannot_finish_is_undecided(pool):
 
 
 @pytest.mark.parametrize(
-    ("gold", "answer"), [("5", "6"), ("5", "5"), ("(1,2)", "(1,3)"), ("5", "x"), ("east", "west"), ("1,2", "2,1")]
+    ("gold", "answer"), [("5", "6"), ("5", "5"), ("(1,2)", "(1,3)"), ("east", "west"), ("1,2", "2,1")]
 )
 def test_the_cheap_path_needs_no_worker(gold, answer):
     assert decide(gold, answer)[0] in ("correct", "wrong")

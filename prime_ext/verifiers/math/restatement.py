@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Whether a right answer only repeats the problem: ``\boxed{2+3*4}`` where the prompt asks to compute ``2+3*4``.
+
+An expression in the answer is a restatement if it has an operation in it, the gold answer does not have it in these
+words, and it stands in the prompt. Spaces, brackets, delimiters, signs of multiplication and fraction do not count.
+Values (numbers, fractions in lowest terms, letters) are never restatements. Equal expressions that are written anew,
+such as ``4*3+2``, are not found.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from prime_ext.verifiers.math.normalize import normalize, uniform
+from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
+
+_OPERATION = re.compile(r"[+*/^!|=<>&-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil")
+_FRACTION = re.compile(r"(\d+)/(\d+)")
+_IGNORED = re.compile(r"\\?[{}()\[\]$]|\\(?:frac|text|pmod)?")
+_SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<=\d)\s+(?=[a-zA-Z])")
+
+
+def restatement(answer: str, golds: Sequence[str], prompt: str) -> str | None:
+    """Return the expression in a right answer (one past the gate) that restates the problem, None without one."""
+    wanted = {text for gold in golds for text in _expressions(read_answer(normalize(gold)))}
+    asked = _bare(prompt)
+    for text in _expressions(read_answer(normalize(answer))):
+        bare = _bare(text)
+        fraction = _FRACTION.fullmatch(bare.lstrip("-"))
+        if text in wanted or not _OPERATION.search(bare.lstrip("-")):
+            continue
+        if fraction and math.gcd(int(fraction.group(1)), int(fraction.group(2))) == 1:
+            continue
+        if re.search(rf"(?<![\d.])(?<![a-zA-Z](?=[a-zA-Z])){re.escape(bare)}(?!\d|\.\d|(?<=[a-zA-Z])[a-zA-Z])", asked):
+            return text
+    return None
+
+
+def _expressions(node: Node) -> Iterator[str]:
+    if isinstance(node, Leaf):
+        yield node.text
+    elif isinstance(node, Group):
+        for item in node.items:
+            yield from _expressions(item)
+    elif isinstance(node, Equation):
+        yield "=".join(node.sides)
+        yield from _expressions(node.value)
+    elif isinstance(node, Relation):
+        yield "".join(side + operator for side, operator in zip(node.sides, (*node.operators, ""), strict=True))
+
+
+def _bare(text: str) -> str:
+    text = uniform(" ".join(text.split())).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
+    return _SPACES.sub("", _IGNORED.sub("", re.sub(r"\}\s*\{", "/", text)))
