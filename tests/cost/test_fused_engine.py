@@ -23,6 +23,8 @@ import pytest
 import torch
 from gloo_ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("fused_rank.py")
 FUSED = ["chunked", "torch"]
 

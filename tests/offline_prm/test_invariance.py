@@ -22,6 +22,8 @@ from gloo_ranks import run_ranks
 from offline_rank import RUNS
 from tiny_prm import response_rows, save_tiny_model, step_rows, write_jsonl
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parent / "offline_rank.py"
 BETA = 0.5
 INITIAL = {

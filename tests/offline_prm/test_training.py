@@ -20,6 +20,8 @@ import pytest
 import torch
 from tiny_prm import final_weights, metrics, overrides, response_rows, save_tiny_model, train, write_jsonl
 
+pytestmark = pytest.mark.slow
+
 LAST = 52
 
 
