@@ -120,7 +120,8 @@ CHANGED_FOR_PSPO = {
     "trainer.project_name": "prime_ext",
     "trainer.v1.trainer_mode": "pspo_sync",
 }
-PRIME_SECTIONS, PSPO_SECTIONS = {"prime", "prm", "trainer.console"}, {"pspo", "step_scorer", "trainer.console"}
+ADDED = {"trainer.console", "critic.ppo_infer_max_token_len_per_gpu"}
+PRIME_SECTIONS, PSPO_SECTIONS = {"prime", "prm"} | ADDED, {"pspo", "step_scorer"} | ADDED
 EXPECTED = {
     "prime_trainer": (CHANGED_FOR_PRIME, PRIME_SECTIONS),
     "prime_trainer_cpu": (CHANGED_FOR_PRIME | CHANGED_FOR_CPU, PRIME_SECTIONS | ADDED_FOR_CPU),
