@@ -49,6 +49,7 @@ from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.sharding import shard_over_all_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             if config.data.get("gen_batch_size", None) not in (None, 1):
                 logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
             config.data.gen_batch_size = 1
+        shard_over_all_ranks(config)
         super().__init__(config)
         # Both are asked once per mini-batch of a step; their memory lasts as many steps in every mode.
         process, share = self.prime.process, 1 / self.parameter_sync_step

@@ -28,6 +28,7 @@ from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import SettingsError
 from prime_ext.trainer.guarded_run import GuardedRunMixin
 from prime_ext.trainer.pspo_batch import scored_rows, token_rewards
+from prime_ext.trainer.sharding import shard_over_all_ranks
 
 # verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
 CPU_POLL_SECONDS = 0.05
@@ -51,6 +52,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
             config.trainer.v1.trainer_mode = self.base_mode
+        shard_over_all_ranks(config)
         super().__init__(config)
 
     def _build_replay_buffer(self) -> ReplayBuffer:
