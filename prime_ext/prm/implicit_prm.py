@@ -31,9 +31,10 @@ from verl.workers.config import TrainingWorkerConfig
 from prime_ext import transfer
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm.engines import register_engine
-from prime_ext.prm.plan import plan_mini_batches
+from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.worker import (
     LABEL,
+    MINI_BATCH_ROWS,
     OFFSET,
     OUTPUT_FIELD,
     PRM_LOG_PROBS,
@@ -168,8 +169,13 @@ class ImplicitPRM:
         self._reference_group.take_over_weights(self.settings.reference_refresh_source)
         return True
 
-    def reference(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, torch.Tensor]:
+    def reference(self, batch: KVBatchMeta, as_update: bool = False) -> tuple[KVBatchMeta, torch.Tensor]:
         """Write the reference's log-probabilities, from a pass of its own only if ``prm.reference`` needs one.
+
+        Args:
+            batch: the rows.
+            as_update: pack them as the update of the PRM packs them, whose forward passes then give its scores. Where
+                both are the same model, and have the same tokens per pass, q is then 0 and no rounding noise.
 
         Returns:
             the batch that knows them, and they themselves, padded.
@@ -177,7 +183,12 @@ class ImplicitPRM:
         kind = self.settings.reference
         if kind in ("frozen", "base"):
             group, extra = (self._reference_group, {}) if kind == "frozen" else (self._worker_group, _WITHOUT_ADAPTER)
-            batch = self._score(group, batch, REFERENCE_LOG_PROBS, **extra)
+            if as_update:
+                planned = transfer.select(batch, self._plan(batch).order)
+                self._score(group, planned, REFERENCE_LOG_PROBS, **extra, **{MINI_BATCH_ROWS: self.mini_batch_rows})
+                batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
+            else:
+                batch = self._score(group, batch, REFERENCE_LOG_PROBS, **extra)
             return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
         name = {"policy": "old_log_probs", "kl": "ref_log_prob", "none": "response_mask"}[kind]
         log_prob_BT = transfer.fetch_padded(batch, [name])[name]
@@ -214,13 +225,7 @@ class ImplicitPRM:
         Returns:
             the batch in the order of the update.
         """
-        plan = plan_mini_batches(
-            keys=batch.keys,
-            padding=[transfer.is_padding(tag) for tag in batch.tags],
-            lengths=[tag["seq_len"] for tag in batch.tags],
-            mini_batch_size=self.mini_batch_rows,
-            data_parallel_size=self._data_parallel_size(),
-        )
+        plan = self._plan(batch)
         prepare = PRM_LOSSES[self.settings.loss].prepare
         rows = prepare(label_B.float(), group_B, valid_B, score_B, **self._loss_options[0])
         fields = {
@@ -232,6 +237,15 @@ class ImplicitPRM:
         batch = transfer.put_rows(batch, fields)
         batch.reorder(plan.order)
         return batch
+
+    def _plan(self, batch: KVBatchMeta) -> MiniBatchPlan:
+        return plan_mini_batches(
+            keys=batch.keys,
+            padding=[transfer.is_padding(tag) for tag in batch.tags],
+            lengths=[tag["seq_len"] for tag in batch.tags],
+            mini_batch_size=self.mini_batch_rows,
+            data_parallel_size=self._data_parallel_size(),
+        )
 
     def update(self, batch: KVBatchMeta) -> dict[str, float]:
         """Train on the planned mini-batches. Returns the metrics of the update."""
