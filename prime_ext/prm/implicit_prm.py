@@ -26,6 +26,7 @@ from verl import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext import transfer
@@ -54,6 +55,9 @@ REFERENCE_GROUP = "refprm"
 
 # Inside the PRM's folder of a checkpoint, when the reference changes.
 REFERENCE_FOLDER = "reference"
+
+# Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
+NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
 
 _WITHOUT_ADAPTER = {"no_lora_adapter": True}
 
@@ -199,6 +203,16 @@ class ImplicitPRM:
     def score(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Write the PRM's log-probabilities."""
         return self._score(self._worker_group, batch, PRM_LOG_PROBS)
+
+    @property
+    def reward_noise(self) -> float:
+        """Standard deviation of the rounding noise of a reward: beta times ``prime.process.noise_per_token``."""
+        noise = self.config.prime.process.noise_per_token
+        if noise is None:
+            # verl's mixed precision is bf16 unless told otherwise.
+            precision = (self.config.prm.engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
+            noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
+        return self.settings.beta * noise
 
     @property
     def needs_scores(self) -> bool:

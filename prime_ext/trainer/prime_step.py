@@ -54,6 +54,7 @@ class PrimeStep:
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, before normalisation.
+        process_noise: standard deviation of the rounding noise of a process reward, beta times that of q.
         pair_accuracy_before: how the PRM ordered the pairs of this batch before it trained on them; a tie counts 1/2.
         boundary_BT: tokens after which a step ends, where the settings need steps.
         steps_timed_out: responses on which the pattern of the steps took too long.
@@ -70,6 +71,7 @@ class PrimeStep:
     valid_B: torch.Tensor
     reference_log_prob_BT: torch.Tensor | None = None
     process_reward_BT: torch.Tensor | None = None
+    process_noise: float = 0.0
     pair_accuracy_before: float | None = field(default=None)
     boundary_BT: torch.Tensor | None = None
     steps_timed_out: int = 0

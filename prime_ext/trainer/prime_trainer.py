@@ -314,6 +314,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics["prime/remax/missing"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
+            step.process_noise = self.prm.reward_noise
             gated = self.gate is not None
             finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
             batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated).run(batch)
