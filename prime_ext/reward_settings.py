@@ -117,6 +117,8 @@ class ProcessSettings:
     """Of ``outcome_relative``: weight of the past in the running means."""
     relative_limit: float
     """Of ``outcome_relative``: the largest factor."""
+    noise_per_token: float | None
+    """Standard deviation of the rounding noise of a token's log-ratio; None: by the dtype of the PRM's passes."""
     discount: float
     """Discount of the process return; 0 takes the rewards themselves as the return."""
     estimator: str
@@ -142,6 +144,8 @@ class ProcessSettings:
         number("prime.process.relative_share", self.relative_share, 0.0, open_low=True)
         number("prime.process.relative_decay", self.relative_decay, 0.0, 1.0)
         number("prime.process.relative_limit", self.relative_limit, 0.0, open_low=True)
+        if self.noise_per_token is not None:
+            number("prime.process.noise_per_token", self.noise_per_token, 0.0)
         choice("prime.process.baseline", self.baseline, BASELINES)
         if self.reliability_gate is not None:
             boolean("prime.process.reliability_gate", self.reliability_gate)

@@ -18,9 +18,17 @@ import torch.nn.functional as F
 
 
 def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Logits of a chunk in float32 (float64 stays), divided by the temperature."""
-    logits_NV = hidden_NH @ weight_VH.T
-    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    """Logits of a chunk in float32 (float64 stays), divided by the temperature.
+
+    16-bit factors are multiplied as they are, but the product is not rounded to 16 bits, in which logits of size 20 are
+    0.125 apart.
+    """
+    if hidden_NH.element_size() > 2:
+        logits_NV = hidden_NH @ weight_VH.T
+    elif hidden_NH.is_cuda:
+        logits_NV = torch.mm(hidden_NH, weight_VH.T, out_dtype=torch.float32)
+    else:
+        logits_NV = hidden_NH.float() @ weight_VH.float().T
     return logits_NV if temperature == 1.0 else logits_NV.div_(temperature)
 
 
@@ -102,11 +110,10 @@ def chunked_log_probs(
     call it outside of autocast, which would not cover the backward pass.
 
     Args:
-        hidden_NH: last hidden states of the tokens, any floating dtype; the product is made in that dtype and the
-            softmax in float32.
+        hidden_NH: last hidden states of the tokens, any floating dtype; logits and softmax are float32 (or float64).
         weight_VH: output embedding.
         target_N: token ids, ``0 <= id < V``.
-        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes, and half as many again in 16 bit.
+        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes.
         temperature: positive divisor of the logits.
 
     Raises:
@@ -153,5 +160,6 @@ def plain_log_probs(
     hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, temperature: float = 1.0
 ) -> torch.Tensor:
     """The same with the logits of all tokens at once: the definition."""
-    log_prob_NV = F.log_softmax(_logits(hidden_NH, weight_VH, temperature), dim=-1)
+    wide = torch.promote_types(hidden_NH.dtype, torch.float32)
+    log_prob_NV = F.log_softmax(hidden_NH.to(wide) @ weight_VH.to(wide).T / temperature, dim=-1)
     return log_prob_NV.gather(1, target_N[:, None])[:, 0]

@@ -97,17 +97,21 @@ def return_to_go_of_kept(kept_BT: torch.Tensor, mask_BT: torch.Tensor, discount:
 
 
 def normalize_by_batch_max(
-    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0, epsilon: float = 1e-6
+    reward_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    discount: float = 1.0,
+    floor: torch.Tensor | float = 0.0,
+    epsilon: float = 1e-6,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Divide the rewards by the largest |return-to-go| of the whole batch (``batch_norm`` in the code of PRIME).
 
     The original takes the maximum per rank, so that its result depends on the number of GPUs; here the batch is the
-    global one.
+    global one. It is at least ``floor``.
 
     Returns:
         The scaled rewards ``(B, T)`` and the maximum (a scalar tensor), so that it can be logged.
     """
-    largest = return_to_go(reward_BT, mask_BT, discount).abs().max()
+    largest = return_to_go(reward_BT, mask_BT, discount).abs().max().clamp_min(floor)
     return reward_BT / (largest + epsilon), largest
 
 

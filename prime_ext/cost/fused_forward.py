@@ -58,22 +58,17 @@ def forward_chunked(
     """
     from verl.models.transformers.dense_common import CausalLMOutputForPPO
 
-    if type(self.lm_head) is not torch.nn.Linear or self.lm_head.bias is not None:
+    output_layer = getattr(self.lm_head, "_fsdp_wrapped_module", self.lm_head)
+    if not isinstance(output_layer, torch.nn.Linear) or output_layer.bias is not None:
         raise ValueError(
             f"fused_kernel_options.impl_backend={CHUNKED} needs a plain linear output layer without bias, this is "
             f"{self.lm_head}; set use_fused_kernels=false or leave lm_head out of the adapters"
         )
     hidden_BTH = self.model(input_ids=input_ids, **inputs)[0]
     target_BT = torch.roll(input_ids, -1, -1) if shift_labels is None else shift_labels
-    weight_VH = self.lm_head.weight
-    # Autocast would change the forward pass of the product and not its backward pass.
-    with torch.autocast(hidden_BTH.device.type, enabled=False):
-        log_prob_N, entropy_N = chunked_log_probs_and_entropy(
-            hidden_BTH.flatten(0, 1).to(weight_VH.dtype),
-            weight_VH,
-            target_BT.flatten().long(),
-            temperature=float(temperature),
-        )
+    log_prob_N, entropy_N = self.lm_head(
+        hidden_BTH.flatten(0, 1), target_N=target_BT.flatten().long(), temperature=float(temperature)
+    )
     # Copies, because FSDP2 hangs its hook for the backward pass on what is returned, and a view could lose it.
     return CausalLMOutputForPPO(
         log_probs=log_prob_N.unflatten(0, target_BT.shape).clone(),
@@ -81,19 +76,39 @@ def forward_chunked(
     )
 
 
-def bind(model: Any, fused_forward: Callable[..., Any]) -> None:
-    """Let ``model``, and no other of its class, answer with ``fused_forward`` when a temperature is passed to it.
+def output_layer_forward(
+    self: torch.nn.Linear, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output layer itself.
+
+    FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its backward pass only.
+    """
+    # Autocast would change the forward pass of the product and not its backward pass.
+    with torch.autocast(hidden_NH.device.type, enabled=False):
+        return chunked_log_probs_and_entropy(
+            hidden_NH.to(self.weight.dtype), self.weight, target_N, temperature=temperature
+        )
+
+
+def bind_chunked(model: Any) -> None:
+    """Let ``model``, a causal language model, answer with :func:`forward_chunked` when a temperature is passed."""
+    bind(model, forward_chunked)
+    bind(model.lm_head, output_layer_forward)
+
+
+def bind(module: Any, fused_forward: Callable[..., Any]) -> None:
+    """Let ``module``, and no other of its class, answer with ``fused_forward`` when a temperature is passed to it.
 
     verl's engine passes a temperature to fused forward passes only.
     """
-    class_forward = type(model).forward
+    class_forward = type(module).forward
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if "temperature" in kwargs:
             return fused_forward(self, *args, **kwargs)
         return class_forward(self, *args, **kwargs)
 
-    model.forward = MethodType(forward, model)
+    module.forward = MethodType(forward, module)
 
 
 def install(module: ModuleType) -> None:
@@ -108,7 +123,7 @@ def install(module: ModuleType) -> None:
         if not use_fused_kernels:
             return
         if fused_kernels_backend == CHUNKED:
-            bind(model, forward_chunked)
+            bind_chunked(model)
             return
         if fused_kernels_backend not in VERL_BACKENDS:
             raise ValueError(

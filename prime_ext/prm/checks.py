@@ -14,10 +14,12 @@
 """What can be said against the settings of the PRM from the configuration alone."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from prime_ext.cost import CHUNKED, DTYPE_BYTES, VERL_BACKENDS
 from prime_ext.settings import PRMSettings
 
 # Engines of verl on which the PRM's worker works.
@@ -45,12 +47,41 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
             f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, because its worker counts "
             f"passes with hooks on one whole model; set prm.engine.strategy=fsdp2, whatever the policy's engine is"
         )
+    yield from check_weights("prm.engine", config.prm.engine)
     yield from _check_reference(config, prm)
     yield from _check_adapter(config, prm)
     if prm.update_mode == "none":
         for key, value, plain in (("update_freq", prm.update_freq, 1), ("epochs", prm.epochs, 1)):
             if value != plain:
                 yield f"prm.{key}={value} has no effect with prm.update_mode=none; leave it at {plain}"
+
+
+def check_weights(key: str, engine: Any) -> Iterable[str]:
+    """Whether the weights of the PRM and of its reference, on the engine ``key``, are kept in float32."""
+    dtype = engine.get("model_dtype")
+    if DTYPE_BYTES.get(str(dtype)) != 4:
+        yield (
+            f"{key}.model_dtype={dtype}: verl would round the weights, in which small learning rates are lost, and the "
+            f"frequencies of rotary embeddings, differently for PRM and reference; set it to fp32 (passes run in "
+            f"{key}.mixed_precision.param_dtype, bf16 by default)"
+        )
+
+
+def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
+    """Whether verl's fused kernels reach the output layer of the model section ``key``; reads its config.json."""
+    backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
+    if not model.get("use_fused_kernels") or backend not in VERL_BACKENDS or strategy != "fsdp2":
+        return
+    if not (Path(str(model.path)).expanduser() / "config.json").is_file():
+        return
+    from transformers import AutoConfig
+
+    found = AutoConfig.from_pretrained(Path(model.path).expanduser(), trust_remote_code=bool(model.trust_remote_code))
+    if not found.tie_word_embeddings:
+        yield (
+            f"{key}.fused_kernel_options.impl_backend={backend} reads the output layer's weights, which fsdp2 leaves "
+            f"sharded where they are not those of the embeddings, as in {model.path}; set it to {CHUNKED}"
+        )
 
 
 def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
@@ -66,9 +97,12 @@ def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if prm.reference_refresh_freq:
         source = prm.reference_refresh_source
         side = policy.actor if source == "policy" else config.prm.engine
-        for key, strategy in ((source, side.get("strategy")), ("prm", config.prm.engine.get("strategy"))):
-            if strategy != "fsdp2":
-                yield f"prm.reference_refresh_freq > 0 copies shards of fsdp2; the strategy of {key} is {strategy}"
+        theirs, ours = side.get("strategy"), config.prm.engine.get("strategy")
+        if theirs != ours or ours not in ENGINES:
+            yield (
+                f"prm.reference_refresh_freq > 0 copies shard by shard, between engines of one strategy "
+                f"({' or '.join(ENGINES)}); that of {source} is {theirs}, that of prm.engine is {ours}"
+            )
         if has_adapter(policy.model if source == "policy" else config.prm.model):
             yield (
                 f"prm.reference_refresh_source={source} is trained through a LoRA adapter, whose weights do not fit "

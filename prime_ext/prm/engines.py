@@ -16,6 +16,7 @@
 from typing import Any
 
 import torch
+from verl.utils.device import get_torch_device
 
 _ENGINES: dict[str, Any] = {}
 
@@ -34,7 +35,7 @@ def engine_of(role: str) -> Any:
 
 @torch.no_grad()
 def copy_weights(source: Any, target: Any) -> int:
-    """Copy the parameters of one FSDP2 engine to another of the same architecture and sharding, shard by shard.
+    """Copy the parameters of one FSDP engine to another of the same architecture and sharding, shard by shard.
 
     Dtypes and devices may differ (a reference in bfloat16, offloaded weights). Returns the number of parameters of this
     rank that were copied.
@@ -51,6 +52,8 @@ def copy_weights(source: Any, target: Any) -> int:
     for name, new, old in pairs:
         if new.shape != old.shape:
             raise RuntimeError(f"shards of {name} differ: {tuple(new.shape)} against {tuple(old.shape)}")
+    # verl moves weights to the host without waiting; reading them there would not wait either.
+    get_torch_device().synchronize()
     for _, new, old in pairs:
         old.copy_(new)
     return sum(old.numel() for _, _, old in pairs)

@@ -26,14 +26,16 @@ from verl import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext import transfer
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm.engines import register_engine
-from prime_ext.prm.plan import plan_mini_batches
+from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.worker import (
     LABEL,
+    MINI_BATCH_ROWS,
     OFFSET,
     OUTPUT_FIELD,
     PRM_LOG_PROBS,
@@ -53,6 +55,9 @@ REFERENCE_GROUP = "refprm"
 
 # Inside the PRM's folder of a checkpoint, when the reference changes.
 REFERENCE_FOLDER = "reference"
+
+# Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
+NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
 
 _WITHOUT_ADAPTER = {"no_lora_adapter": True}
 
@@ -168,8 +173,13 @@ class ImplicitPRM:
         self._reference_group.take_over_weights(self.settings.reference_refresh_source)
         return True
 
-    def reference(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, torch.Tensor]:
+    def reference(self, batch: KVBatchMeta, as_update: bool = False) -> tuple[KVBatchMeta, torch.Tensor]:
         """Write the reference's log-probabilities, from a pass of its own only if ``prm.reference`` needs one.
+
+        Args:
+            batch: the rows.
+            as_update: pack them as the update of the PRM packs them, whose forward passes then give its scores. Where
+                both are the same model, and have the same tokens per pass, q is then 0 and no rounding noise.
 
         Returns:
             the batch that knows them, and they themselves, padded.
@@ -177,7 +187,12 @@ class ImplicitPRM:
         kind = self.settings.reference
         if kind in ("frozen", "base"):
             group, extra = (self._reference_group, {}) if kind == "frozen" else (self._worker_group, _WITHOUT_ADAPTER)
-            batch = self._score(group, batch, REFERENCE_LOG_PROBS, **extra)
+            if as_update:
+                planned = transfer.select(batch, self._plan(batch).order)
+                self._score(group, planned, REFERENCE_LOG_PROBS, **extra, **{MINI_BATCH_ROWS: self.mini_batch_rows})
+                batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
+            else:
+                batch = self._score(group, batch, REFERENCE_LOG_PROBS, **extra)
             return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
         name = {"policy": "old_log_probs", "kl": "ref_log_prob", "none": "response_mask"}[kind]
         log_prob_BT = transfer.fetch_padded(batch, [name])[name]
@@ -188,6 +203,16 @@ class ImplicitPRM:
     def score(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Write the PRM's log-probabilities."""
         return self._score(self._worker_group, batch, PRM_LOG_PROBS)
+
+    @property
+    def reward_noise(self) -> float:
+        """Standard deviation of the rounding noise of a reward: beta times ``prime.process.noise_per_token``."""
+        noise = self.config.prime.process.noise_per_token
+        if noise is None:
+            # verl's mixed precision is bf16 unless told otherwise.
+            precision = (self.config.prm.engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
+            noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
+        return self.settings.beta * noise
 
     @property
     def needs_scores(self) -> bool:
@@ -214,13 +239,7 @@ class ImplicitPRM:
         Returns:
             the batch in the order of the update.
         """
-        plan = plan_mini_batches(
-            keys=batch.keys,
-            padding=[transfer.is_padding(tag) for tag in batch.tags],
-            lengths=[tag["seq_len"] for tag in batch.tags],
-            mini_batch_size=self.mini_batch_rows,
-            data_parallel_size=self._data_parallel_size(),
-        )
+        plan = self._plan(batch)
         prepare = PRM_LOSSES[self.settings.loss].prepare
         rows = prepare(label_B.float(), group_B, valid_B, score_B, **self._loss_options[0])
         fields = {
@@ -232,6 +251,15 @@ class ImplicitPRM:
         batch = transfer.put_rows(batch, fields)
         batch.reorder(plan.order)
         return batch
+
+    def _plan(self, batch: KVBatchMeta) -> MiniBatchPlan:
+        return plan_mini_batches(
+            keys=batch.keys,
+            padding=[transfer.is_padding(tag) for tag in batch.tags],
+            lengths=[tag["seq_len"] for tag in batch.tags],
+            mini_batch_size=self.mini_batch_rows,
+            data_parallel_size=self._data_parallel_size(),
+        )
 
     def update(self, batch: KVBatchMeta) -> dict[str, float]:
         """Train on the planned mini-batches. Returns the metrics of the update."""

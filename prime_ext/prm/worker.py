@@ -39,8 +39,9 @@ WEIGHT = "prm_weight"
 OFFSET = "prm_offset"
 ROW = "prm_row"
 
-# Option of `score`: the field to write to.
+# Options of `score`: the field to write to, and rows of a mini-batch over all ranks, if passes may not cross them.
 OUTPUT_FIELD = "prm_output_field"
+MINI_BATCH_ROWS = "prm_mini_batch_rows"
 
 
 class PRMLoss:
@@ -129,13 +130,21 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
     def score(self, data: TensorDict) -> TensorDict:
         """Log-probabilities of the response tokens, without training, written to the field named by the options."""
         name = tu.pop(data, key=OUTPUT_FIELD)
-        response_mask = data["response_mask"]
+        rows = tu.pop(data, key=MINI_BATCH_ROWS, default=None)
         self._guard(data)
-        output = self.infer_batch(data)
-        if output is None:
+        count = 1 if rows is None else len(data) * self.engine.get_data_parallel_size() // rows
+        log_probs: list[torch.Tensor] = []
+        with self.engine.eval_mode():
+            for part in tu.chunk_tensordict(data, count):
+                tu.assign_non_tensor(part, disable_auto_offload=True)
+                mask = part["response_mask"].cpu()
+                output = self.infer_batch(part)
+                if output is not None:
+                    log_probs += response_from_nested(output["log_probs"], mask).unbind()
+        if not log_probs:
             return None
         return TensorDict(
-            {name: response_from_nested(output["log_probs"], response_mask.cpu())}, batch_size=len(response_mask)
+            {name: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)}, batch_size=len(log_probs)
         )
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)

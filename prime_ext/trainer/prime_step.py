@@ -65,6 +65,7 @@ class PrimeStep:
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, before normalisation.
+        process_noise: standard deviation of the rounding noise of a process reward, beta times that of q.
         pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
         boundary_BT: tokens after which a step ends, where the settings need steps.
         steps_timed_out: responses on which the pattern of the steps took too long.
@@ -81,6 +82,7 @@ class PrimeStep:
     valid_B: torch.Tensor
     reference_log_prob_BT: torch.Tensor | None = None
     process_reward_BT: torch.Tensor | None = None
+    process_noise: float = 0.0
     pairs_before: PairCount = PairCount(0.0, 0.0)
     boundary_BT: torch.Tensor | None = None
     steps_timed_out: int = 0

@@ -50,6 +50,7 @@ from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.sharding import shard_over_all_ranks
 from prime_ext.variant import variant_line
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             if config.data.get("gen_batch_size", None) not in (None, 1):
                 logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
             config.data.gen_batch_size = 1
+        shard_over_all_ranks(config)
         super().__init__(config)
         # Both are asked once per mini-batch of a step; their memory lasts as many steps in every mode.
         process, share = self.prime.process, 1 / self.parameter_sync_step
@@ -316,6 +318,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
+            step.process_noise = self.prm.reward_noise
             gated = self.gate is not None
             finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
             batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated).run(batch)

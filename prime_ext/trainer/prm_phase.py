@@ -129,7 +129,9 @@ class PRMPhase:
         with marked_timer("prm_reference", self.timing):
             if self.prm.refresh_reference(self.global_step):
                 logger.info("step %d: the PRM's reference has newer weights", self.global_step)
-            batch, self.step.reference_log_prob_BT = self.prm.reference(batch)
+            # The scores come from the passes of the update.
+            as_update = self.mode in ("interleaved", "reverse")
+            batch, self.step.reference_log_prob_BT = self.prm.reference(batch, as_update)
         return batch
 
     def _score(self, batch: KVBatchMeta) -> torch.Tensor:

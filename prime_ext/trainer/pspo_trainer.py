@@ -34,6 +34,7 @@ from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import SettingsError
 from prime_ext.trainer.guarded_run import GuardedRunMixin
 from prime_ext.trainer.pspo_batch import scored_rows, token_rewards
+from prime_ext.trainer.sharding import shard_over_all_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
             config.trainer.v1.trainer_mode = self.base_mode
+        shard_over_all_ranks(config)
         super().__init__(config)
         # The step in which prompts were fetched last, and how many.
         self._fetched = (0, 0)

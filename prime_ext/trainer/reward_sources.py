@@ -13,6 +13,7 @@
 # limitations under the License.
 """The reward sources of a step, from its tensors and the settings."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ import torch
 from prime_ext.algorithms.advantage import RewardSource, outcome_source, source_return
 from prime_ext.algorithms.advantage_forms import low_probability_cuts
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
+from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS, OutcomeRelativeScale
 from prime_ext.algorithms.process_reward import implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.step_credit import StepCredit
@@ -51,7 +52,7 @@ def build_sources(
     if step.settings.process.coefficient > 0 and step.process_reward_BT is not None:
         process = _process(step, spans, gate, metrics)
         if scale is not None:
-            process = _relative(step, sources["outcome"], process, scale, metrics)
+            process = _relative(step, spans, sources["outcome"], process, scale, metrics)
         if step.settings.one_value_of_both:
             if process.coefficient == 0:
                 return sources
@@ -140,7 +141,12 @@ def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: d
     if settings.normalization != "outcome_relative":
         # Prefix sums are those of the rewards; returns are counted at every token that they reach.
         over_BT = source_BT if settings.normalization == "prefix_std" else step.mask_BT
-        paid_BT, normalizer = NORMALIZATIONS[settings.normalization](paid_BT, over_BT, settings.discount)
+        normalize = NORMALIZATIONS[settings.normalization]
+        floor: torch.Tensor | float = 0.0
+        if step.process_noise > 0:
+            drawn = (normalize(noise_BT, over_BT, settings.discount, 0.0)[1] for noise_BT in _paid_noise(step, spans))
+            floor = NOISE_MARGIN * max(drawn)
+        paid_BT, normalizer = normalize(paid_BT, over_BT, settings.discount, floor)
         metrics["prime/process/normalizer"] = float(normalizer)
     return RewardSource(
         paid_BT,
@@ -155,18 +161,42 @@ def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: d
     )
 
 
+def _paid_noise(step: "PrimeStep", spans: StepSpans | None) -> Iterator[torch.Tensor]:
+    """What a PRM would pay, beyond what it pays without a signal, for rounding noise in every token; ``(B, T)`` each.
+
+    Several draws, always the same ones: where one response outweighs all others, a single draw may be far too small.
+    """
+    shaping, generator = shaping_of(step.settings), torch.Generator().manual_seed(0)
+    without_BT, _ = shaping(torch.zeros_like(step.mask_BT), step.mask_BT, spans)
+    for _ in range(4):
+        noise_BT = step.process_noise * torch.randn(step.mask_BT.shape, generator=generator) * step.mask_BT
+        yield shaping(noise_BT, step.mask_BT, spans)[0] - without_BT
+
+
 def _relative(
-    step: "PrimeStep", outcome: RewardSource, process: RewardSource, scale: OutcomeRelativeScale, metrics: dict
+    step: "PrimeStep",
+    spans: StepSpans | None,
+    outcome: RewardSource,
+    process: RewardSource,
+    scale: OutcomeRelativeScale,
+    metrics: dict,
 ) -> RewardSource:
     """The process source with its coefficient times the running factor."""
-    valid_BT = step.mask_BT.bool()
-    spreads = []
-    for source in (process, outcome):
-        value_N = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)[valid_BT]
-        spreads.append(float(value_N.std()) if len(value_N) > 1 else 0.0)
-    factor = scale.update(*spreads)
+    spread = _spread(step, process)
+    if spread > 0 and step.process_noise > 0:
+        value_BT = None if process.value_BT is None else torch.zeros_like(process.value_BT)
+        for noise_BT in _paid_noise(step, spans):
+            noise = replace(process, reward_BT=noise_BT, value_BT=value_BT)
+            spread = max(spread, NOISE_MARGIN * _spread(step, noise))
+    factor = scale.update(spread, _spread(step, outcome))
     metrics["prime/process/relative_factor"] = factor
     return replace(process, coefficient=process.coefficient * factor)
+
+
+def _spread(step: "PrimeStep", source: RewardSource) -> float:
+    """Standard deviation of a source's advantage over the tokens, before its coefficient."""
+    value_N = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)[step.mask_BT.bool()]
+    return float(value_N.std()) if len(value_N) > 1 else 0.0
 
 
 def _summed(step: "PrimeStep", outcome: RewardSource, process: RewardSource) -> RewardSource:

@@ -82,6 +82,14 @@ def test_low_precision_weights_give_float32_log_probabilities_and_gradients_in_t
     torch.testing.assert_close(grad_weight, expected[2], atol=0.05, rtol=0.05)
 
 
+def test_logits_of_low_precision_factors_are_not_rounded():
+    hidden_NH, weight_VH, target_N = inputs(2, 64, 50, 16, torch.bfloat16, scale=6.0)
+    exact_N = reference(hidden_NH.double(), weight_VH.double(), target_N, 1.0)
+    assert float((hidden_NH.double() @ weight_VH.double().T).abs().max()) > 16
+    for function in (chunked_log_probs, plain_log_probs):
+        torch.testing.assert_close(function(hidden_NH, weight_VH, target_N).double(), exact_N, atol=1e-4, rtol=1e-6)
+
+
 def test_certain_and_impossible_tokens_have_finite_gradients():
     hidden_NH = torch.tensor([[1e4], [1e4]], requires_grad=True)
     log_prob_N = chunked_log_probs(hidden_NH, torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), 1)

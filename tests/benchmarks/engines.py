@@ -225,7 +225,7 @@ def fused_by(worker: ImplicitPRMWorker, backend: str) -> Iterator[None]:
     """Let a worker that was built without fused kernels use them: ``chunked``."""
     assert backend == CHUNKED
     if "_prime_ext_fused" not in vars(worker):
-        fused_forward.bind(module_of(worker), fused_forward.forward_chunked)
+        fused_forward.bind_chunked(module_of(worker))
         worker._prime_ext_fused = True
     worker.engine_config.use_fused_kernels = True
     try:

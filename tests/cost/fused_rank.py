@@ -78,6 +78,22 @@ def main(work_dir):
         results["metrics", backend] = {name: worker.update_metrics()[name] for name in ("loss", "grad_norm")}
         results["after", backend] = gathered(engines.score(worker, rollouts))
 
+    # An output layer of its own, which FSDP2 gathers for its own passes only.
+    untied = engines.save_llama(Path(work_dir) / f"untied{os.environ['RANK']}", VOCABULARY, 32, 2, tie=False)
+    variants = {
+        "plain": {"fused": None},
+        "chunked": {"fused": "chunked"},
+        "packed": {"fused": "chunked", "remove_padding": True},
+        "adapter": {"fused": None, "lora_rank": 4},
+        "chunked adapter": {"fused": "chunked", "lora_rank": 4},
+    }
+    for name, options in variants.items():
+        worker = engines.build_worker(untied, micro_batch_size=2, learning_rate=1e-3, **options)
+        before = gathered(engines.score(worker, rollouts))
+        worker.update_and_score(rollouts.prm_data(reference, ROWS))
+        found = {"loss": worker.update_metrics()["loss"], "grad_norm": worker.update_metrics()["grad_norm"]}
+        results["untied", name] = (before, found, gathered(engines.score(worker, rollouts)))
+
     packed = build(fused="chunked", remove_padding=True)
     results["packed"] = gathered(engines.score(packed, rollouts))
 

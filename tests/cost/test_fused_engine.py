@@ -65,6 +65,17 @@ def test_packed_sequences_score_as_padded_ones(results):
     assert_equal(results["packed"], results["before", None])
 
 
+@pytest.mark.parametrize("variant, plain", [("chunked", "plain"), ("packed", "plain"), ("chunked adapter", "adapter")])
+def test_an_output_layer_of_its_own_is_gathered_for_the_fused_pass(results, variant, plain):
+    before, update, after = results["untied", variant]
+    before_plain, update_plain, after_plain = results["untied", plain]
+    assert_equal(before, before_plain)
+    assert update["loss"] == pytest.approx(update_plain["loss"], rel=1e-5)
+    assert update["grad_norm"] == pytest.approx(update_plain["grad_norm"], rel=1e-5)
+    assert_equal(after, after_plain, 2e-5)
+    assert (after[0] - before[0]).abs().max() > 1e-4
+
+
 def test_the_entropy_is_that_of_the_logits(results):
     for backend in FUSED:
         for got, wanted in zip(results["entropy"][backend], results["entropy"][None], strict=True):

@@ -59,6 +59,7 @@ def test_good_data_are_described(tmp_path, monkeypatch, data, capsys):
         ({"trainer.export_dtype": "int8"}, "trainer.export_dtype='int8' is not one of float32"),
         ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder does not exist"),
         ({"model.lora_rank": 8}, "model.lora_rank=8: offline training trains all weights"),
+        ({"engine.model_dtype": "bf16"}, "engine.model_dtype=bf16: verl would round the weights"),
         ({"prm.margin": 3}, "Could not override 'prm.margin'"),
         ({"+prm.margin": 3}, "unknown key prm.margin"),
     ],

@@ -16,6 +16,7 @@
 Started by test_prm_engine.py: ``python prm_rank.py MODEL_PATH WORK_DIR`` with the variables of a torchrun rank.
 """
 
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,7 @@ from prime_ext.prm.implicit_prm import ImplicitPRM  # noqa: E402
 from prime_ext.prm.plan import plan_mini_batches  # noqa: E402
 from prime_ext.prm.worker import (  # noqa: E402
     LABEL,
+    MINI_BATCH_ROWS,
     OFFSET,
     OUTPUT_FIELD,
     PRM_LOG_PROBS,
@@ -45,6 +47,7 @@ from prime_ext.prm.worker import (  # noqa: E402
     PRMLoss,
 )
 from prime_ext.settings import PRMSettings  # noqa: E402
+from prime_ext.trainer.sharding import shard_over_all_ranks  # noqa: E402
 
 N_VALID, N_ROWS, BETA = 14, 16, 0.5
 
@@ -104,11 +107,13 @@ class Prm:
             "prm.optim.override_optimizer_config": {"eps": 1e-3},
             "prm.use_dynamic_bsz": False,
             "prm.micro_batch_size_per_gpu": 2,
+            "trainer.n_gpus_per_node": int(os.environ["WORLD_SIZE"]),
         }
         with open_dict(config):
             for key, value in {**changes, **(overrides or {})}.items():
                 OmegaConf.update(config, key, value)
         OmegaConf.resolve(config)
+        shard_over_all_ranks(config)
         settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
         self.prm = ImplicitPRM(config, settings)
         self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only))
@@ -135,22 +140,27 @@ class Prm:
             tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
         return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}), rows
 
-    def score(self, rollouts, order=None):
+    def score(self, rollouts, as_update=False):
         """Response log-probabilities of every row, over all ranks, in row order."""
-        order = order or list(range(len(rollouts)))
+        order = self.plan(rollouts).order if as_update else list(range(len(rollouts)))
         options = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+        if as_update:
+            options[MINI_BATCH_ROWS] = self.prm.mini_batch_rows
         data, rows = self.batch(rollouts, order, {}, **options)
         output = self.worker.score(data)
         return gathered(dict(zip(rows, output["out"].unbind(), strict=True)))
 
-    def planned(self, rollouts, reference):
-        plan = plan_mini_batches(
+    def plan(self, rollouts):
+        return plan_mini_batches(
             keys=[r["key"] for r in rollouts],
             padding=[r["padding"] for r in rollouts],
             lengths=[len(r["prompt"]) + len(r["response"]) for r in rollouts],
             mini_batch_size=self.prm.mini_batch_rows,
             data_parallel_size=dist.get_world_size(),
         )
+
+    def planned(self, rollouts, reference):
+        plan = self.plan(rollouts)
         fields = {
             REFERENCE_LOG_PROBS: reference,
             LABEL: [torch.tensor(r["label"]) for r in rollouts],

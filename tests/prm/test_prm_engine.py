@@ -20,9 +20,8 @@ import pytest
 import torch
 from gloo_ranks import run_ranks
 from launch import write_model
-from transformers import LlamaForCausalLM
+from plain_prm import assert_rows_close, assert_updates_close, assert_weights_close, mini_batches, two_updates
 
-BETA = 0.5
 VARIANTS = ["micro-batches of 2", "micro-batches of 1", "micro-batches of 4", "dynamic batches", "remove padding"]
 
 PROGRAM = Path(__file__).with_name("prm_rank.py")
@@ -45,69 +44,9 @@ def results(request, results_by_ranks):
     return results_by_ranks[request.param]
 
 
-# ---- the same in plain torch -------------------------------------------------------------------------------------
-
-
-def response_log_probs(model, rollout):
-    ids = torch.cat((rollout["prompt"], rollout["response"]))
-    log_probs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
-    return log_probs[len(rollout["prompt"]) - 1 :]
-
-
-def mini_batches(rollouts):
-    """Valid rows in the order of their prompts, cut into two equal halves."""
-    valid = [rollout for rollout in rollouts if not rollout["padding"]]
-    return [valid[: len(valid) // 2], valid[len(valid) // 2 :]]
-
-
 @pytest.fixture(scope="module")
 def plain(model_path, results_by_ranks):
-    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates."""
-    rollouts = results_by_ranks[1]["rollouts"]
-    reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)
-    model = LlamaForCausalLM.from_pretrained(model_path)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
-    updates = []
-    for update in range(2):
-        losses, norms = [], []
-        for batch in mini_batches(rollouts):
-            optimizer.param_groups[0]["lr"] = 1e-2 * (1 + math.cos(math.pi * update / 10)) / 2
-            optimizer.zero_grad()
-            total = 0.0
-            for rollout in batch:
-                mask = rollout["mask"]
-                q = ((response_log_probs(model, rollout) - response_log_probs(reference, rollout)) * mask).sum()
-                p = torch.sigmoid(BETA * q)
-                y = rollout["label"]
-                loss = -(y * p.log() + (1 - y) * (1 - p).log()) / len(batch)
-                loss.backward()
-                total += float(loss)
-            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)))
-            optimizer.step()
-            losses.append(total)
-        updates.append({"loss": losses, "grad_norm": norms})
-    scores = [response_log_probs(model, rollout).detach() for rollout in rollouts]
-    return {"updates": updates, "scores": scores, "weights": dict(model.named_parameters())}
-
-
-def assert_rows_close(rows, expected_rows, tolerance=1e-5):
-    assert len(rows) == len(expected_rows)
-    for row, expected in zip(rows, expected_rows, strict=True):
-        torch.testing.assert_close(row, expected, atol=tolerance, rtol=0)
-
-
-def assert_updates_close(updates, expected):
-    for update, other in zip(updates, expected, strict=True):
-        assert update["loss"] == pytest.approx(other["loss"], abs=1e-5)
-        assert update["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
-
-
-def assert_weights_close(weights, expected, tolerance=1e-5):
-    assert set(weights) == set(expected)
-    for name, weight in weights.items():
-        torch.testing.assert_close(
-            weight, expected[name].detach(), atol=tolerance, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    return two_updates(model_path, results_by_ranks[1]["rollouts"])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

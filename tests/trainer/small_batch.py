@@ -71,6 +71,7 @@ def settings(**changes):
             "relative_share": 1.0,
             "relative_decay": 0.9,
             "relative_limit": 1000.0,
+            "noise_per_token": None,
             "discount": 1.0,
             "estimator": "rloo",
             "trace": 1.0,

@@ -54,12 +54,14 @@ from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import preflight
 from prime_ext.verifiers.sandbox import find_protection
 
+GPUS = {"trainer.n_gpus_per_node": 8}
 COLUMNS = ("prompt", "data_source", "reward_model")
 
 
 def write_model(folder, n_embeddings=8, tokens=("a", "b", "c")):
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": n_embeddings}))
+    config = {"model_type": "llama", "vocab_size": n_embeddings, "tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(config))
     vocabulary = {token: number for number, token in enumerate(tokens)}
     Tokenizer(models.WordLevel(vocabulary, unk_token=tokens[0])).save(str(folder / "tokenizer.json"))
     return str(folder)
@@ -688,13 +690,40 @@ def test_references_and_adapters_that_cannot_work_are_refused(problems_of, chang
     assert problems == [] if message is None else len(problems) == 1 and message in problems[0]
 
 
-def test_a_refreshed_reference_needs_fsdp2(problems_of):
-    changes = {"trainer.n_gpus_per_node": 8, "prm.reference_refresh_freq": 4}
+@pytest.mark.parametrize("strategy, prm, refused", [("fsdp", "fsdp", 0), ("fsdp2", "fsdp2", 0), ("fsdp", "fsdp2", 1)])
+def test_a_refreshed_reference_needs_one_strategy(problems_of, strategy, prm, refused):
+    strategies = {"actor_rollout_ref.actor.strategy": strategy, "prm.engine.strategy": prm}
+    problems = problems_of("prime_trainer", changes=strategies | GPUS | {"prm.reference_refresh_freq": 4})
+    said = "copies shard by shard, between engines of one strategy (fsdp or fsdp2); that of policy is fsdp, that of prm"
+    assert len(problems) == refused and all(said in problem for problem in problems)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", None])
+def test_the_prms_weights_are_float32(problems_of, dtype):
+    (problem,) = problems_of("prime_trainer", changes=GPUS | {"prm.engine.model_dtype": dtype})
+    assert problem.startswith(f"prm.engine.model_dtype={dtype}: verl would round the weights")
+    assert "set it to fp32 (passes run in prm.engine.mixed_precision.param_dtype" in problem
+
+
+@pytest.mark.parametrize(
+    "section, strategy",
+    [("actor_rollout_ref.model", "actor_rollout_ref.actor.strategy"), ("prm.model", "prm.engine.strategy")],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_verls_fused_kernels_do_not_reach_an_output_layer_of_its_own_on_fsdp2(
+    problems_of, tmp_path, section, strategy, tied
+):
+    model = write_model(tmp_path / "model")
+    config = {"model_type": "llama", "vocab_size": 8, "tie_word_embeddings": tied}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    fused = {f"{section}.use_fused_kernels": True, "actor_rollout_ref.model.path": model}
+    changes = GPUS | fused | {strategy: "fsdp2", f"{section}.fused_kernel_options.impl_backend": "triton"}
     problems = problems_of("prime_trainer", changes=changes)
-    assert problems == [
-        "prm.reference_refresh_freq > 0 copies shards of fsdp2; the strategy of policy is fsdp",
-        "prm.reference_refresh_freq > 0 copies shards of fsdp2; the strategy of prm is fsdp",
-    ]
+    assert len(problems) == (not tied)
+    if not tied:
+        assert problems[0].startswith(f"{section}.fused_kernel_options.impl_backend=triton reads the output layer's")
+        assert problems[0].endswith("set it to chunked")
+    assert problems_of("prime_trainer", changes=changes | {strategy: "fsdp"}) == []
 
 
 def test_what_the_settings_say_of_the_losses_is_what_the_losses_say():

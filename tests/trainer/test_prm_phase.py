@@ -38,7 +38,7 @@ class UpdatedPRM:
     def refresh_reference(self, global_step):
         return False
 
-    def reference(self, batch):
+    def reference(self, batch, as_update):
         return batch, torch.full_like(self.step.mask_BT, -5.0)
 
     def put_rows(self, batch, *rows):

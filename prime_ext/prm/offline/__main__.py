@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from prime_ext.check_metrics import RunChecks
 from prime_ext.compose_config import compose_config
 from prime_ext.metric_conditions import ConditionError
+from prime_ext.prm.checks import check_output_layer, check_weights
 from prime_ext.prm.offline.data import BadData, LabelledData, is_held_out, is_mixed, read_data
 from prime_ext.prm.offline.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.prm.offline.text import TextError
@@ -79,6 +80,11 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
         raise SettingsError(
             f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it to 0"
         )
+    for problem in (
+        *check_weights("engine", config.engine),
+        *check_output_layer("model", config.model, config.engine.strategy),
+    ):
+        raise SettingsError(problem)
     return config, settings
 
 

@@ -47,6 +47,7 @@ from prime_ext.prm.offline.settings import OfflineSettings
 from prime_ext.prm.offline.text import TextEncoder, TextError
 from prime_ext.prm.offline.validation import validation_metrics
 from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker
+from prime_ext.trainer.sharding import name_all_ranks
 
 
 class OfflineTrainer:
@@ -100,6 +101,7 @@ class OfflineTrainer:
     def _worker(self, path: str, forward_only: bool) -> ImplicitPRMWorker:
         model = self.config.model.copy()
         model.path = path
+        name_all_ranks(self.config.engine, dist.get_world_size())
         engine = omega_conf_to_dataclass(self.config.engine)
         batching = self.settings.batching
         engine.forward_only = forward_only

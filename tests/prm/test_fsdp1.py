@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The implicit PRM on FSDP1, verl's ``strategy: fsdp``, with embeddings that are not tied, on two gloo ranks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from gloo_ranks import run_ranks
+from launch import write_model
+from plain_prm import (
+    assert_rows_close,
+    assert_updates_close,
+    assert_weights_close,
+    mini_batches,
+    response_log_probs,
+    two_updates,
+)
+
+from prime_ext.prm.export import build_model
+
+PROGRAM = Path(__file__).with_name("fsdp1_rank.py")
+FLOAT32 = ["padded", "packed", "chunked", "packed, chunked, offload"]
+BFLOAT16 = ["bf16", "bf16, packed, chunked, offload"]
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def work_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def results(model_path, work_dir):
+    return run_ranks(PROGRAM, [model_path], work_dir, 2)
+
+
+@pytest.fixture(scope="module")
+def plain(model_path, results):
+    return two_updates(model_path, results["rollouts"])
+
+
+def largest_difference(left, right):
+    return max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("variant", FLOAT32)
+def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, plain, variant):
+    found = results["variant", variant]
+    assert_rows_close(found["initial"], results["reference"], 2e-6)
+    assert_updates_close(found["updates"], plain["updates"])
+    assert_weights_close(found["weights"], plain["weights"])
+    assert_rows_close(found["scores"], plain["scores"], 5e-5)
+
+
+@pytest.mark.parametrize("variant", BFLOAT16)
+def test_in_bf16_they_are_off_by_rounding(results, plain, variant):
+    found = results["variant", variant]
+    difference = largest_difference(found["initial"], results["reference"])
+    assert 1e-4 < difference < 0.05
+    for update, expected in zip(found["updates"], plain["updates"], strict=True):
+        assert update["loss"] == pytest.approx(expected["loss"], rel=0.03)
+        assert update["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.03)
+    assert all(weight.dtype == torch.float32 for weight in found["weights"].values())
+
+
+@pytest.mark.parametrize("variant", FLOAT32 + BFLOAT16)
+def test_nothing_stays_gathered_behind_a_scoring_pass(results, variant):
+    assert results["variant", variant]["gathered"] == 0
+    assert results["gathered by the reference"] == 0
+
+
+def test_a_reference_that_is_packed_as_the_update_has_no_rounding_noise(results):
+    as_update, otherwise, scores = results["packing"]
+    first = {rollout["key"] for rollout in mini_batches(results["rollouts"])[0]}
+    rows = [row for row, rollout in enumerate(results["rollouts"]) if rollout["key"] in first]
+    assert all(torch.equal(as_update[row], scores[row]) for row in rows)
+    assert any(not torch.equal(otherwise[row], scores[row]) for row in rows)
+
+
+def test_a_restored_prm_makes_the_same_next_update(results):
+    (scores, update), (restored_scores, restored_update) = results["resumed"]
+    assert largest_difference(scores, restored_scores) == 0.0
+    assert update == restored_update
+
+
+def test_a_refreshed_reference_is_its_source(results):
+    copied, scores = results["refreshed"]
+    assert copied > 0
+    assert largest_difference(scores, results["its source"]) == 0.0
+    assert largest_difference(scores, results["reference"]) > 0.1
+
+
+def test_a_snapshot_of_the_policy_comes_back_whole(results):
+    before, moved, restored = results["snapshot"]
+    assert largest_difference(before, moved) > 0.1
+    assert largest_difference(before, restored) == 0.0
+
+
+def scores_in_transformers(folder, rollouts):
+    model = build_model(folder)
+    with torch.no_grad():
+        return [response_log_probs(model, rollout) for rollout in rollouts]
+
+
+def test_a_saved_prm_is_merged_from_its_shards(results, work_dir):
+    assert_rows_close(scores_in_transformers(work_dir / "prm", results["rollouts"]), results["saved"], 2e-5)
+
+
+@pytest.mark.parametrize("variant", ["padded", "packed, chunked, offload", "bf16, packed, chunked, offload"])
+def test_an_adapter_starts_at_the_base_model_learns_and_is_merged(results, work_dir, variant):
+    initial, updates, trained = results["lora", variant]
+    rounding = 0.05 if "bf16" in variant else 2e-6
+    assert_rows_close(initial, results["reference"], rounding)
+    assert sum(updates[-1]["loss"]) < 0.5 * sum(updates[0]["loss"])
+    merged = scores_in_transformers(work_dir / f"lora {variant}", results["rollouts"])
+    assert_rows_close(merged, trained, 0.3 if "bf16" in variant else 2e-5)

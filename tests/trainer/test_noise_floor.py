@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounding noise in the log-ratios never becomes a reward, and a signal is not touched by the floor against it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from small_batch import settings
+
+from prime_ext.algorithms.normalization import NOISE_MARGIN, OutcomeRelativeScale
+from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.settings import SettingsError
+from prime_ext.trainer.prime_step import PrimeStep
+
+ROWS, TOKENS, NOISE = 64, 40, 0.001
+STEP = {"process__granularity": "step", "steps__splitter": "lines"}
+GEOMETRIC = {"process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
+PIPELINES = {
+    "token": {},
+    "discounted": {"process__discount": 0.9},
+    "no return": {"process__discount": 0.0},
+    "prefix value": {"process__granularity": "prefix_value"},
+    "response": {"process__granularity": "response"},
+    "response, no return": {"process__granularity": "response", "process__discount": 0.0},
+    "lambda": {"process__reward_lambda": 0.95},
+    "redistributed": {"process__redistribution": "uniform"},
+    "step": STEP,
+    "smallest step": STEP | {"process__credit": "min_form"},
+    "chain": STEP | GEOMETRIC,
+}
+NORMALIZATIONS = ["batch_max", "return_std", "prefix_std", "outcome_relative"]
+pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
+normalizations = pytest.mark.parametrize("normalization", NORMALIZATIONS)
+
+
+def step_of(seed, pipeline, normalization, signal, noise):
+    """Sixteen prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
+    options = settings(process__normalization=normalization, whitening=False, **PIPELINES[pipeline])
+    generator = torch.Generator().manual_seed(seed + 1)
+    length_B = torch.randint(10, TOKENS + 1, (ROWS,), generator=generator)
+    mask_BT = (torch.arange(TOKENS) < length_B[:, None]).float()
+    outcome_B = torch.arange(ROWS).remainder(2).float()
+    drawn_BT = torch.randn(ROWS, TOKENS, generator=generator)
+    return PrimeStep(
+        settings=options,
+        mask_BT=mask_BT,
+        outcome_B=outcome_B,
+        label_B=outcome_B,
+        group_B=torch.arange(ROWS) // 4,
+        valid_B=torch.ones(ROWS, dtype=torch.bool),
+        process_reward_BT=((NOISE + signal) * drawn_BT) * mask_BT,
+        process_noise=noise,
+        boundary_BT=(torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS),
+    )
+
+
+def advantage(step):
+    scale = OutcomeRelativeScale() if step.settings.process.normalization == "outcome_relative" else None
+    return step.advantages(1.0, {}, scale)[0][step.mask_BT.bool()]
+
+
+def of_noise(seed, pipeline, normalization, noise):
+    """What rounding noise adds to the advantages of a PRM without a signal."""
+    step = step_of(seed, pipeline, normalization, 0.0, noise)
+    silent = replace(step, process_reward_BT=torch.zeros_like(step.mask_BT))
+    return advantage(step) - advantage(silent)
+
+
+@pipelines
+@normalizations
+@examples(max_examples=5)
+@given(seed=st.integers(0, 10_000))
+def test_noise_alone_stays_far_below_the_outcome(pipeline, normalization, seed):
+    advantage_N = of_noise(seed, pipeline, normalization, NOISE)
+    # The outcome's advantages are 0.67 from 0.
+    assert float(advantage_N.std()) < 2 / NOISE_MARGIN
+    if normalization == "batch_max":
+        assert float(advantage_N.abs().max()) < 4 / NOISE_MARGIN
+
+
+@pipelines
+@normalizations
+def test_without_the_floor_it_would_be_a_reward(pipeline, normalization):
+    if (pipeline, normalization) != ("chain", "batch_max"):
+        assert float(of_noise(0, pipeline, normalization, 0.0).abs().max()) > 0.5
+
+
+@pipelines
+@normalizations
+@examples(max_examples=5)
+@given(seed=st.integers(0, 10_000))
+def test_a_signal_is_the_same_bit_for_bit(pipeline, normalization, seed):
+    floored, published = (step_of(seed, pipeline, normalization, 100 * NOISE, noise) for noise in (NOISE, 0.0))
+    assert torch.equal(advantage(floored), advantage(published))
+
+
+@pytest.mark.parametrize(
+    "noise, precision, expected",
+    [
+        (None, None, 0.02),
+        (None, {"param_dtype": "bf16"}, 0.02),
+        (None, {"param_dtype": "fp32"}, 1e-6),
+        (None, {"param_dtype": "fp16"}, 0.0025),
+        (0.005, None, 0.005),
+        (0.0, {"param_dtype": "bf16"}, 0.0),
+    ],
+)
+def test_the_noise_is_that_of_the_dtype_of_the_passes_unless_it_is_named(noise, precision, expected):
+    prm = ImplicitPRM.__new__(ImplicitPRM)
+    process, engine = {"noise_per_token": noise}, {"mixed_precision": precision}
+    prm.config = OmegaConf.create({"prime": {"process": process}, "prm": {"engine": engine}})
+    prm.settings = type("Settings", (), {"beta": 0.05})
+    assert prm.reward_noise == pytest.approx(0.05 * expected)
+
+
+def test_a_negative_noise_is_refused():
+    with pytest.raises(SettingsError, match="prime.process.noise_per_token=-1"):
+        settings(process__noise_per_token=-1)
