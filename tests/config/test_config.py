@@ -119,7 +119,9 @@ CHANGED_FOR_PSPO = {
     "trainer.project_name": "prime_ext",
     "trainer.v1.trainer_mode": "pspo_sync",
 }
-PRIME_SECTIONS, PSPO_SECTIONS = {"prime", "prm"}, {"pspo", "step_scorer"}
+# verl's trainer reads it, and its configuration lacks it.
+CRITIC_TOKENS = "critic.ppo_infer_max_token_len_per_gpu"
+PRIME_SECTIONS, PSPO_SECTIONS = {"prime", "prm", CRITIC_TOKENS}, {"pspo", "step_scorer", CRITIC_TOKENS}
 EXPECTED = {
     "prime_trainer": (CHANGED_FOR_PRIME, PRIME_SECTIONS),
     "prime_trainer_cpu": (CHANGED_FOR_PRIME | CHANGED_FOR_CPU, PRIME_SECTIONS | ADDED_FOR_CPU),
