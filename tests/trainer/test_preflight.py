@@ -669,7 +669,11 @@ REFERENCES = [
     ({"prm.reference": "base", "prm.model.lora_rank": 8}, None),
     ({"prm.reference_refresh_freq": 4}, None),
     (
-        {"prm.reference_refresh_freq": 4, "actor_rollout_ref.model.lora_rank": 8},
+        {
+            "prm.reference_refresh_freq": 4,
+            "actor_rollout_ref.model.lora_rank": 8,
+            "actor_rollout_ref.model.lora.merge": True,
+        },
         "prm.reference_refresh_source=policy is trained through a LoRA adapter",
     ),
     (
