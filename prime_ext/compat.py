@@ -147,7 +147,7 @@ VERL_NAMES = (
     VerlName(
         "verl.utils.tokenizer.continuous_token_wiring",
         "logger",
-        "saying once what verl repeats for every rollout",
+        "hiding what verl repeats for every rollout",
     ),
     VerlName("verl.utils.distributed", "initialize_global_process_group", "CPU mode: gloo; offline training"),
     VerlName("verl.utils.tracking", "Tracking", "offline training: loggers"),

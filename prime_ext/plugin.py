@@ -15,8 +15,8 @@
 ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
 Importing it registers the trainers, the reward manager and, under ``VERL_PLATFORM=cpu``, CPU support; it makes
-``use_fused_kernels`` a choice of each model; it keeps verl from repeating one warning for every rollout; and it hides
-notes that no user can do anything about. verl hides errors of entry points; ``python -m prime_ext.doctor`` shows them.
+``use_fused_kernels`` a choice of each model; and it hides notes that no user can do anything about. verl hides errors
+of entry points; ``python -m prime_ext.doctor`` shows them.
 """
 
 from prime_ext import quiet
@@ -33,8 +33,6 @@ cpu.install_rollout()
 import prime_ext.reward.prompt_manager  # noqa: E402, F401
 import prime_ext.reward.pspo_manager  # noqa: E402, F401
 import prime_ext.trainer.registration  # noqa: E402, F401
-from prime_ext import log_once  # noqa: E402
 from prime_ext.cost import fused_forward  # noqa: E402
 
 fused_forward.install_when_imported()
-log_once.install()

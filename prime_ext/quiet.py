@@ -28,6 +28,9 @@ _RECORDS = (
     ("ray._private.worker", "Using blocking ray.get inside async actor"),
     ("ray._private.authentication.authentication_token_setup", "Token authentication is enabled for this Ray cluster"),
     ("torch.fx._symbolic_trace", "is_fx_tracing will return true"),
+    ("transformers.configuration_utils", "`torch_dtype` is deprecated"),
+    # Told for every rollout of a model family that verl has no special rule for, Llama among them.
+    ("verl.utils.tokenizer.continuous_token_wiring", "No model-specific Continuous Token builder is registered"),
 )
 _LEVELS = {"VERL_LOGGING_LEVEL": "WARNING", "TQ_LOGGING_LEVEL": "WARNING"}
 
