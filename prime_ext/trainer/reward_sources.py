@@ -143,7 +143,7 @@ def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: d
         over_BT = source_BT if settings.normalization == "prefix_std" else step.mask_BT
         normalize = NORMALIZATIONS[settings.normalization]
         floor: torch.Tensor | float = 0.0
-        if step.process_noise > 0:
+        if step.process_noise > 0 and settings.normalization != "none":
             drawn = (normalize(noise_BT, over_BT, settings.discount, 0.0)[1] for noise_BT in _paid_noise(step, spans))
             floor = NOISE_MARGIN * max(drawn)
         paid_BT, normalizer = normalize(paid_BT, over_BT, settings.discount, floor)
