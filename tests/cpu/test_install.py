@@ -37,7 +37,7 @@ def test_everything_is_registered_lazily_under_verls_own_registries():
     code = """
 import sys
 import prime_ext.cpu as cpu
-cpu.install(); cpu.install()
+cpu.install(); cpu.install(); cpu.install_rollout()
 assert "verl.workers.engine" not in sys.modules and "verl.trainer" not in sys.modules, "install() has to stay cheap"
 import torch
 from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, get_torch_device
@@ -71,7 +71,7 @@ def test_a_missing_name_of_verl_fails_the_import_and_is_named():
 import types
 import prime_ext.cpu as cpu
 cpu.install()
-for module, hook in cpu._POST_IMPORT_HOOKS.items():
+for module, hook in (cpu._POST_IMPORT_HOOKS | cpu._ROLLOUT_HOOKS).items():
     try:
         hook(types.ModuleType(module))
     except RuntimeError as error:
