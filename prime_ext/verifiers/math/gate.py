@@ -138,6 +138,6 @@ def _too_large(text: str) -> str | None:
             return "a binomial coefficient of powers, factorials or binomial coefficients"
         if max((float(number) for number in _NUMBER.findall(both)), default=0.0) > MAX_BINOMIAL:
             return f"a binomial coefficient beyond {MAX_BINOMIAL}"
-    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and re.search(r"\d{4}", text):
-        return "a sum, product or integral with numbers beyond 999"
+    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and max(map(float, _NUMBER.findall(text)), default=0) > 100:
+        return "a sum, product or integral with numbers beyond 100"
     return None
