@@ -75,8 +75,9 @@ _UNIT_KIND = {
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     """Compare two answers; True and False are certain, None if ``leaf`` left something undecided."""
     wanted, given = _assignments(gold), _assignments(answer)
-    if wanted and given and wanted.keys() == given.keys():
-        return _in_order(list(wanted.values()), [given[name] for name in wanted], leaf)
+    if wanted and given:
+        same = wanted.keys() == given.keys()
+        return _in_order(list(wanted.values()), [given[name] for name in wanted], leaf) if same else False
     if wanted and isinstance(answer, Group) and not given and _vector(answer):
         return _in_order(list(wanted.values()), answer.items, leaf)
     if given and isinstance(gold, Group) and gold.kind == "tuple" and _vector(gold):
@@ -162,8 +163,7 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
     if _names(first) and _names(other):
         if _NO_LETTERS.sub("", first) == _NO_LETTERS.sub("", other):
             return compare(gold.value, answer.value, leaf)
-        values = [isinstance(node.value, Leaf) and node.value.number is not None for node in (gold, answer)]
-        if VARIABLE.fullmatch(first) and VARIABLE.fullmatch(other) and all(values):
+        if all(isinstance(node.value, Group) or getattr(node.value, "number", None) for node in (gold, answer)):
             return False
     return leaf(gold, answer)
 
@@ -230,7 +230,8 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         # Overlapping or touching parts: another way to write the same set.
         return found or leaf(gold, answer)
     if "union" in kinds and kinds <= {"union", "tuple", "interval", "set"}:
-        return leaf(gold, answer)
+        long = any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer))
+        return False if long else leaf(gold, answer)
     if kinds <= {"tuple", "interval"}:
         long = len(gold.items) > 2 and len(answer.items) > 2
         if not long and (gold.left, gold.right) != (answer.left, answer.right):

@@ -32,12 +32,9 @@ MAX_COUNT = {"\\log": 4, "\\ln": 4, "\\sqrt": 8, "\\frac": 16, "\\sum": 1, "\\pr
 MAX_COUNT |= {"!": 4, "^": 24, "|": 12, "\\begin": 1, "\\binom": 4}
 
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
-_ESCAPED = re.compile(r"\\.", re.DOTALL)
 _INNERMOST = re.compile(r"\{[^(){}\[\]]*\}|[(\[][^(){}\[\]]*[)\]]")
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS_IN_A_ROW + 1}}}")
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
-_SIDE_BY_SIDE = re.compile(r"\d \d")
-_E_NOTATION = re.compile(r"\d[eE][+-]?\d{3}")
 
 
 def refusal(text: str) -> str | None:
@@ -56,9 +53,9 @@ def refusal(text: str) -> str | None:
         return f"brackets nested deeper than {MAX_NESTING}"
     if _DIGITS.search(bare):
         return f"more than {MAX_DIGITS_IN_A_ROW} digits in a row"
-    if _E_NOTATION.search(bare):
+    if re.search(r"\d[eE][+-]?\d{3}", bare):
         return "an exponent of ten beyond 99"
-    if _SIDE_BY_SIDE.search(bare):
+    if re.search(r"\d \d", bare):
         return "numbers side by side"
     for token, limit in MAX_COUNT.items():
         if bare.count(token) > limit:
@@ -72,7 +69,7 @@ def refusal(text: str) -> str | None:
 
 def _nesting(text: str) -> int | None:
     """Return how deep brackets are nested, None if they do not match. Round and square ones may be mixed."""
-    text = _ESCAPED.sub("", text)
+    text = re.sub(r"(?s)\\.", "", text)
     for depth in range(MAX_NESTING + 2):
         reduced = _INNERMOST.sub("", text)
         if reduced == text:
@@ -138,6 +135,6 @@ def _too_large(text: str) -> str | None:
             return "a binomial coefficient of powers, factorials or binomial coefficients"
         if max((float(number) for number in _NUMBER.findall(both)), default=0.0) > MAX_BINOMIAL:
             return f"a binomial coefficient beyond {MAX_BINOMIAL}"
-    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and re.search(r"\d{4}", text):
-        return "a sum, product or integral with numbers beyond 999"
+    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and max(map(float, _NUMBER.findall(text)), default=0) > 100:
+        return "a sum, product or integral with numbers beyond 100"
     return None

@@ -109,7 +109,6 @@ _ROOT = re.compile(rf"\\sqrt(?![a-zA-Z])\s*(\[[^\[\]]*\])?\s*(\d+|\([^()]*\)|{_A
 _FIRST = re.compile(rf"\\(frac|binom)(?![a-zA-Z])\s*{_ARGUMENT}")
 _SECOND = re.compile(rf"(\\(?:frac|binom)\s*{_GROUP})\s*{_ARGUMENT}")
 _POWER = re.compile(rf"\^\s*(\\(?:frac|binom)\s*{_GROUP}\s*{_GROUP}|\\sqrt(?:\[[^\[\]]*\])?{_GROUP})")
-_TRAILING = ".,;:? "
 
 
 def readings(gold: str, answer: str) -> list[tuple[str, str]]:
@@ -246,4 +245,4 @@ def normalize(text: str, *, thousands: bool = True) -> str:
     text = _outside_text(lambda part: _words_and_numbers(part, thousands), text)
     text = _braced_arguments(_CHOOSE.sub(r"\\binom{\1}{\2}", text))
     text = _outside_text(_tight, text)
-    return text.replace(_ROW, "\\\\").strip().rstrip(_TRAILING).lstrip(" :")
+    return text.replace(_ROW, "\\\\").strip().rstrip(".,;:? ").lstrip(" :")

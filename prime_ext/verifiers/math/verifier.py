@@ -57,8 +57,9 @@ class _Case:
             restated = restatement(self.answer or "", self.golds, self.prompt)
             if restated is not None:
                 outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
-        score = _SCORES.get(Outcome(outcome))
-        self.verdict = Verdict(Outcome(outcome), score, self.answer, seconds, reason, grader_failure=score is None)
+        kind = Outcome(outcome)
+        score = _SCORES.get(kind)
+        self.verdict = Verdict(kind, score, self.answer, seconds, reason, grader_failure=score is None)
 
     def finish(self, result: object = None) -> Verdict:
         """Take what a worker said, if one was asked."""

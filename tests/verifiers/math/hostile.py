@@ -65,6 +65,14 @@ def hostile_answers(marker: str = MARKER) -> list[str]:
         r"\log 0",
         r"\tan\frac{\pi}{2}",
         r"0^{-1}",
+        # what the grammar or sympy would make of names, sums and inequalities
+        r"\variable{os.system}",
+        r"\operatorname{zeros}(9999,9999)",
+        r"\prod_{k=1}^{999}k^{999}",
+        r"|x^{99}|<\sin x<|x|^{x^{2}}<5",
+        "a:" * 50 + "b",
+        "9" * 60 + "," + "9" * 60,
+        r"\text{" + "a, " * 150 + "}",
         # nesting
         "(" * 5000 + "1" + ")" * 5000,
         "{" * 5000 + "1" + "}" * 5000,

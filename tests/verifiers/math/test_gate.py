@@ -43,6 +43,7 @@ from prime_ext.verifiers.math.normalize import normalize
         (r"\binom{9999}{5}", "binomial"),
         (r"\binom{\binom{9}{3}}{5}", "binomial"),
         (r"\sum_{n=1000}^{m}n", "sum"),
+        (r"\sum_{k=1}^{101}k", "numbers beyond 100"),
         (r"\sum_{a=1}^{9}\sum_{b=1}^{9}ab", "times \\sum"),
         (r"\log\log\log\log\log 2", "times \\log"),
         (",".join("x" * 25), "members"),
