@@ -17,6 +17,7 @@ Weights, gradients and optimiser states are exact. What a pass needs (gathered w
 estimate from the sizes of the model; ``docs/cost.md`` says how far it is from measured runs.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from prime_ext.cost import CHUNKED
@@ -101,10 +102,10 @@ def engine_memory(engine: Engine) -> EngineMemory:
         needed = gathered_bytes(forward) + activation_bytes(forward) + logit_bytes(forward)
         working = max(working, held - gradients - (optimizer if engine.optimizer_offload else 0.0) + needed)
     # verl frees the gradients when the optimiser has stepped.
-    on_host = weights if engine.stays_on_host or engine.param_offload else 0.0
+    on_host = pinned_bytes(weights, engine.shape) if engine.stays_on_host or engine.param_offload else 0.0
     idle = 0.0 if engine.stays_on_host or engine.param_offload else weights
     if engine.optimizer_offload:
-        on_host += optimizer
+        on_host += ADAM_STATES * pinned_bytes(gradients, engine.shape)
     elif not engine.stays_on_host:
         idle += optimizer
     return EngineMemory(
@@ -119,6 +120,17 @@ def engine_memory(engine: Engine) -> EngineMemory:
         on_host,
         working,
     )
+
+
+def pinned_bytes(total: float, shape: ModelShape) -> float:
+    """Pinned host memory for ``total`` bytes that are spread over a model as its weights are.
+
+    Torch rounds every pinned tensor up to a power of two. A tensor is taken to be the shard of a block, and of everything
+    outside of the blocks, as FSDP1 flattens them; with FSDP2 it is that of a parameter, and the sum much the same.
+    """
+    units = [shape.root_weights] + [shape.block_weights] * shape.layers
+    parts = [total * unit / sum(units) for unit in units]
+    return float(sum(2 ** math.ceil(math.log2(part)) for part in parts if part > 0))
 
 
 def gathered_bytes(engine: Engine) -> float:
