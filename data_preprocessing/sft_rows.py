@@ -13,6 +13,7 @@
 # limitations under the License.
 """Problems of the SFT data: RL rows, or rows of any instruction set, with a gold answer where there is one."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from prime_ext.verifiers.sources import UnknownSource, source_of
 
 # Who judges gold answers of sets without a data source.
 MATH = "math"
+
+# Six words in a row are an explanation, which no final answer of a response equals.
+_PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.;:]? +){5}[A-Za-z]{2,}")
 
 
 def problem_row(raw: Mapping[str, Any] | BadRow, number: int, name: str, ability: str, columns: Sequence[str]) -> Row:
@@ -81,7 +85,7 @@ def gold_of(raw: Mapping[str, Any]) -> str | None:
             gold = solved_row({"problem": "-", **{name: raw[name] for name in raw if name != "question"}})[2]
     except (BadRow, RowError):
         return None
-    return gold if gold and ungradable(gold) is None else None
+    return gold if gold and not _PROSE.search(gold) and ungradable(gold) is None else None
 
 
 def problem_rows(path: Path, *, name: str, ability: str, columns: Sequence[str]) -> Iterator[tuple[int, Row | BadRow]]:

@@ -24,6 +24,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 def run_python(code, **environment):
     path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
     base = os.environ | {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_PLUGINS": "none", "PYTHONPATH": path}
+    base.pop("VERL_USE_EXTERNAL_MODULES", None)
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env=base | environment,

@@ -65,7 +65,7 @@ def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
         (changed(reward_model={"style": "model", "ground_truth": "4"}), "style must be 'rule', is 'model'"),
         (changed(reward_model=None), "ground_truth must be text, is None"),
         (changed(extra_info={"split": "train", "index": None}), "has 'train' and None"),
-        (row(1, "3\\phantom{x}"), "cannot be graded: unknown command"),
+        (row(1, "2^{3^{4^{5}}}"), "cannot be graded: a tower of powers"),
         (row(1, "{4"), "cannot be graded: in a box it is read as 'nothing'"),
         (row(1, "x", source="poems"), "no verifier for data_source='poems'"),
         (row(1, "5"), "the same prompt was there before with another answer"),
