@@ -22,8 +22,8 @@ from prime_ext.algorithms.returns import normalize_by_batch_max, return_to_go
 
 Normalization = Callable[[torch.Tensor, torch.Tensor, float, torch.Tensor | float], tuple[torch.Tensor, torch.Tensor]]
 
-# Rounding noise alone comes out of a normalisation at a tenth of the size of a signal.
-NOISE_MARGIN = 10.0
+# Rounding noise alone comes out of a normalisation at a fifth of the size of a signal.
+NOISE_MARGIN = 5.0
 
 
 def normalize_by_return_std(

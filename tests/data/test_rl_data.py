@@ -290,4 +290,4 @@ def test_gsm8k_and_math_become_a_validated_file_by_one_command(tmp_path, capsys)
     else:
         # The table of docs/data.md.
         assert (math["read"], kept) == (7500, 7472)
-        assert math["removed"] == {"figure": 88, "choice": 124, "blank": 2, "no_digit": 75, "ungradable": 1}
+        assert math["removed"] == {"figure": 88, "choice": 124, "blank": 2, "no_digit": 75}

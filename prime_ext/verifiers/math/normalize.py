@@ -66,7 +66,7 @@ _LABEL = re.compile(r"\A(?:the\s{1,3})?(?:final\s{1,3})?answer\s{0,3}(?:is\b|:)\
 _SIZE = re.compile(
     r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*(?:\.(?!\d))?"
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bf|rm|it|normalsize|large|Large)(?![a-zA-Z])"
-    r"|\\(?:boxed|fbox)(?![a-zA-Z])"
+    r"|\\(?:boxed|fbox)(?![a-zA-Z])|\\[hv]?phantom\s*(?:\{[^{}]*\}|[^\\{}\s])"
 )
 _THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,:;! ]|\{,\}|,\\!|~| )+(?=\d{3}(?!\d))")
 _SPACING = re.compile(r"\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])")
