@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from small_batch import settings
 
+from prime_ext.algorithms.advantage import last_token_mask
 from prime_ext.algorithms.normalization import NOISE_MARGIN, OutcomeRelativeScale
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.settings import SettingsError
@@ -48,7 +49,7 @@ def step_of(seed, pipeline, normalization, signal, noise):
     return PrimeStep(
         settings=options,
         mask_BT=mask_BT,
-        outcome_B=outcome_B,
+        reward_BT=outcome_B[:, None] * last_token_mask(mask_BT),
         label_B=outcome_B,
         group_B=torch.arange(ROWS) // 4,
         valid_B=torch.ones(ROWS, dtype=torch.bool),
