@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from prime_ext.compose_config import compose_config
+from prime_ext.preflight import check_config
+from recipes.shrink.prepare import overrides, prepare
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,3 +44,12 @@ def test_an_unknown_part_is_named():
         text=True,
     )
     assert done.returncode == 2 and "no part everything" in done.stderr
+
+
+@pytest.mark.parametrize("rollout", ["vllm", "transformers"])
+def test_a_shrunk_run_on_a_gpu_has_a_configuration_that_would_start(tmp_path, monkeypatch, rollout):
+    monkeypatch.delenv("VERL_PLATFORM")
+    prepare("prime", tmp_path)
+    config = compose_config("prime_trainer", overrides("prime", tmp_path, rollout=rollout))
+    assert check_config(config) == []
+    assert config.trainer.device == "cuda" and config.actor_rollout_ref.rollout.name == rollout
