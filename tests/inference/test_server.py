@@ -165,9 +165,9 @@ def test_a_caller_that_stops_early_stops_the_requests():
         responses = backend_of(server, concurrency=2).generate([chat(str(k), f"q{k}") for k in range(1000)])
         next(responses)
         responses.close()
-        asked = len(server.requests)
+        # Requests that were on their way may still arrive.
         time.sleep(0.3)
-        assert len(server.requests) == asked < 1000
+        assert len(server.requests) < 100
 
 
 def test_it_works_where_an_event_loop_is_running():

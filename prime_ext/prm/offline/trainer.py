@@ -13,6 +13,7 @@
 # limitations under the License.
 """Offline training of an implicit PRM on verl's engines, one process per rank (torchrun), without Ray."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,7 +102,8 @@ class OfflineTrainer:
     def _worker(self, path: str, forward_only: bool) -> ImplicitPRMWorker:
         model = self.config.model.copy()
         model.path = path
-        name_all_ranks(self.config.engine, dist.get_world_size())
+        # The first worker opens the process group.
+        name_all_ranks(self.config.engine, int(os.environ["WORLD_SIZE"]))
         engine = omega_conf_to_dataclass(self.config.engine)
         batching = self.settings.batching
         engine.forward_only = forward_only
