@@ -30,9 +30,9 @@ def test_every_part_runs_on_the_cpu(tmp_path):
     measured = json.loads((tmp_path / "cpu.json").read_text())
     assert measured["failed"] == []
     assert {"losses", "chunked", "packing", "noise", "engines", "budget", "scorer"} <= measured.keys()
-    assert json.loads((tmp_path / "cpu_quickstart.json").read_text())["steps"] == 2
+    assert json.loads((tmp_path / "cpu_quickstart.json").read_text())["last_step"] == 2
     resumed = json.loads((tmp_path / "cpu_gsm8k.json").read_text())
-    assert resumed["steps"] == 4 and resumed["rollout"] == "transformers"
+    assert resumed["last_step"] == 4 and resumed["rollout"] == "transformers"
 
 
 def test_an_unknown_part_is_named():
