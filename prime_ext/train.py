@@ -19,6 +19,7 @@ accelerator. Exits with 2 and one line per problem when the configuration cannot
 should be. ``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.ray_cluster`).
 """
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -45,6 +46,9 @@ def main() -> None:
     from hydra._internal.utils import get_args_parser
 
     set_levels()
+    # Ray prints the lines of the run's processes here; in a file, too, they should appear at once.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     args, unknown = get_args_parser().parse_known_args()
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
