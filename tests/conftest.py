@@ -25,6 +25,7 @@ for folder in (ROOT / "tests" / "support", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Other work on a small machine makes single examples slow; that is no failure.
@@ -38,3 +39,15 @@ for name, examples in (("quick", 15), ("all", 60)):
     )
 # `pytest --hypothesis-profile all` comes after this file.
 settings.load_profile("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """What a test writes into the environment, by a command that it calls in this process, is gone after it."""
+    before = dict(os.environ)
+    try:
+        return (yield)
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)

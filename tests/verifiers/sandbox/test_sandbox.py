@@ -119,8 +119,8 @@ class TestLimits:
         assert 0.2 <= execution.seconds < sandbox.limits.seconds
 
     def test_waiting_for_a_worker_does_not_count(self):
-        with Sandbox(Limits(seconds=2), workers=1, bubblewrap="never") as sandbox:
-            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.05)")) for _ in range(50)]
+        with Sandbox(Limits(seconds=10), workers=1, bubblewrap="never") as sandbox:
+            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.25)")) for _ in range(45)]
             assert all(future.result().finished for future in futures)
 
     def test_memory(self, sandbox):
