@@ -246,7 +246,10 @@ IN_PRIME = [
     ),
     ({"pspo.on_failure": "zero"}, "pspo.on_failure=zero: in PRIME, prime.verifier.on_failure=drop counts"),
     ({"prime.verifier.warn_rate": 0.5}, "pspo.warn_rate=0.01: in PRIME, prime.verifier.warn_rate=0.5 counts"),
-    ({"reward.reward_manager.name": "naive_with_prompt"}, "the section pspo is read with reward.reward_manager.name=pspo_wrs only"),
+    (
+        {"reward.reward_manager.name": "naive_with_prompt"},
+        "the section pspo is read with reward.reward_manager.name=pspo_wrs only",
+    ),
     ({"pspo": None}, "reward.reward_manager.name=pspo_wrs needs the section pspo; use --config-name=pspo_trainer, or"),
     ({"step_scorer.model_path": None}, "step_scorer.model_path is missing"),
 ]
