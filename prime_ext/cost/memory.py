@@ -125,8 +125,8 @@ def engine_memory(engine: Engine) -> EngineMemory:
 def pinned_bytes(total: float, shape: ModelShape) -> float:
     """Pinned host memory for ``total`` bytes that are spread over a model as its weights are.
 
-    Torch rounds every pinned tensor up to a power of two. A tensor is taken to be the shard of a block, and of everything
-    outside of the blocks, as FSDP1 flattens them; with FSDP2 it is that of a parameter, and the sum much the same.
+    Torch rounds every pinned tensor up to a power of two. A tensor is taken to be the shard of a block, and of all that
+    is outside of the blocks, as FSDP1 flattens them; with FSDP2 it is that of a parameter, and the sum much the same.
     """
     units = [shape.root_weights] + [shape.block_weights] * shape.layers
     parts = [total * unit / sum(units) for unit in units]
