@@ -4,7 +4,7 @@
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 
 noise      rounding noise of the process reward while the PRM equals its reference: other packing, training against
-           evaluation, padding, chunked log-probabilities with the output layer in bf16 and in fp32
+           evaluation, padding, plain log-probabilities (logits in bf16) and chunked ones (logits in fp32)
 engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
            against plain transformers, memory held and at the peak beside the plan's, save and load
 losses     every loss of the PRM under autocast on the device against fp32 on the CPU
@@ -252,7 +252,6 @@ def measure_noise(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
             rows["log_prob"] = {"mean": float(values(base).mean()), "rows": len(lengths)}
             with engines.fused_by(reference, "chunked"):
                 chunked_base = score(reference, rollouts, **packed(small))
-                fp32_base = score_fp32(reference, rollouts, **packed(small))
         with built(path, remove_padding=True, learning_rate=0.0, strategy=strategy) as prm:
             same = score(prm, rollouts, **packed(small))
             add("same packing", same, base)
@@ -266,8 +265,6 @@ def measure_noise(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
             with engines.fused_by(prm, "chunked"):
                 add("chunked, same packing", score(prm, rollouts, **packed(small)), chunked_base)
                 add("chunked, other packing", score(prm, rollouts, **packed(large)), chunked_base)
-                add("chunked fp32, same packing", score_fp32(prm, rollouts, **packed(small)), fp32_base)
-                add("chunked fp32, other packing", score_fp32(prm, rollouts, **packed(large)), fp32_base)
         with built(path, remove_padding=True, learning_rate=0.0, checkpointing=False) as prm:
             data = rollouts.prm_data(base, sizes.rows, **packed(small))
             add("training pass, activations kept", in_order(prm.update_and_score(data)), base)
@@ -278,25 +275,6 @@ def measure_noise(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
 
 def in_order(output: Any) -> torch.Tensor:
     return output[engines.PRM_LOG_PROBS]
-
-
-def score_fp32(worker: Any, rollouts: Rollouts, **options: Any) -> torch.Tensor:
-    """Chunked scores with the product of the output layer in fp32."""
-    from prime_ext.algorithms import chunked_log_probs as module
-
-    plain = module._logits
-
-    def in_fp32(hidden_NH, weight_VH, temperature):
-        if hidden_NH.is_cuda and hidden_NH.dtype != torch.float32:
-            logits_NV = torch.mm(hidden_NH, weight_VH.T, out_dtype=torch.float32)
-            return logits_NV if temperature == 1.0 else logits_NV.div_(temperature)
-        return plain(hidden_NH, weight_VH, temperature)
-
-    module._logits = in_fp32
-    try:
-        return score(worker, rollouts, **options)
-    finally:
-        module._logits = plain
 
 
 def plan_of(path: Path, tokens: int, lora: bool, offload: bool) -> Any:
