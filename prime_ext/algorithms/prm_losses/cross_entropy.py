@@ -34,13 +34,19 @@ def prepare_ce(
     return RowFields(valid_B.to(label_B.dtype), label_B, torch.zeros_like(label_B))
 
 
-def cross_entropy_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
-    """sum_i w_i * BCE(sigmoid(beta * h_i), y_i) from the logits (PRIME, arXiv 2502.01456, Eq. 4).
+def cross_entropy_loss(
+    log_ratio_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    rows: RowFields,
+    beta: float,
+    bias: torch.Tensor | float = 0.0,
+) -> torch.Tensor:
+    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) from the logits (PRIME, arXiv 2502.01456, Eq. 4, where b = 0).
 
-    ln 2 at initialisation if the weights sum to one.
+    ln 2 at initialisation if the weights sum to one and b is 0.
     """
     sum_B = log_ratio_sum(log_ratio_BT, mask_BT)
-    return cross_entropy(sum_B, rows.target_B.to(sum_B.dtype), rows.weight_B, beta)
+    return cross_entropy(sum_B, rows.target_B.to(sum_B.dtype), rows.weight_B, beta, bias)
 
 
 def _best_of_n_weight(rank_key_B: torch.Tensor, groups: PromptGroups) -> torch.Tensor:

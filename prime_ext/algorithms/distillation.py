@@ -1,0 +1,166 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The implicit PRM as a distribution: what it is worth to the current policy, token by token or over the vocabulary.
+
+phi, the implicit PRM, is a language model. Measured against the *current* policy pi instead of its reference, the
+reward of a token is log phi - log pi: it vanishes once the policy has learned what the PRM knows. Its expectation over
+all tokens is minus KL(pi || phi), because
+
+    - grad KL(pi || phi) = E_{a ~ pi}[ grad log pi(a) * (log phi - log pi)(a) ],
+
+so the policy may be pulled towards phi directly, and no reward has to be sampled.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+
+def policy_relative_rewards(
+    prm_log_prob_BT: torch.Tensor, old_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor
+) -> torch.Tensor:
+    """r_t = log phi(y_t) - log pi_old(y_t), ``(B, T)`` float32 or better, 0 outside the mask.
+
+    A reward that is an advantage already: wants the discount 0 and no return-to-go. Carries no gradient.
+    """
+    difference_BT = (prm_log_prob_BT - old_log_prob_BT).detach()
+    kept_BT = torch.where(mask_BT.bool(), difference_BT, difference_BT.new_zeros(()))
+    return kept_BT.to(torch.promote_types(kept_BT.dtype, torch.float32))
+
+
+def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> torch.Tensor:
+    """KL(pi || target) of each token, ``(N,)``, from normalised log-probabilities: the definition.
+
+    A token of the vocabulary that pi never chooses (log-probability -inf) contributes nothing.
+    """
+    probability_NV = log_prob_NV.exp()
+    difference_NV = torch.where(probability_NV > 0, log_prob_NV - target_log_prob_NV, log_prob_NV.new_zeros(()))
+    return (probability_NV * difference_NV).sum(-1)
+
+
+def topk_reverse_kl(log_prob_NK: torch.Tensor, target_log_prob_NK: torch.Tensor) -> torch.Tensor:
+    """KL(pi || target) between the chosen tokens and one bucket for all others, ``(N,)``.
+
+    A lower bound of the whole divergence (data processing), equal to it where the chosen tokens hold all the mass.
+    Gradients flow through ``log_prob_NK`` only.
+
+    Args:
+        log_prob_NK: log-probabilities of K distinct tokens of the vocabulary under the policy; the choice of the tokens
+            is a constant.
+        target_log_prob_NK: of the same tokens under the target.
+    """
+    smallest = torch.finfo(log_prob_NK.dtype).eps
+    target_log_prob_NK = target_log_prob_NK.detach()
+    rest_N1 = (1.0 - log_prob_NK.exp().sum(-1, keepdim=True)).clamp_min(smallest).log()
+    target_rest_N1 = (1.0 - target_log_prob_NK.exp().sum(-1, keepdim=True)).clamp_min(smallest).log()
+    return reverse_kl(torch.cat([log_prob_NK, rest_N1], -1), torch.cat([target_log_prob_NK, target_rest_N1], -1))
+
+
+class _LogProbsAndReverseKL(torch.autograd.Function):
+    """Keeps two numbers per token and the logits it was given; the backward pass computes each chunk again."""
+
+    @staticmethod
+    def forward(ctx, logits_NV, token_N, chunk, *target_logits):
+        ctx.set_materialize_grads(False)
+        log_probs, divergences, log_sums = [], [], []
+        for start in range(0, len(token_N), chunk):
+            part = slice(start, start + chunk)
+            log_p_CV, log_sum_C = _log_softmax(logits_NV[part])
+            log_sums.append(log_sum_C)
+            log_probs.append(log_p_CV.gather(1, token_N[part, None])[:, 0])
+            divergences.append(torch.stack([reverse_kl(log_p_CV, _log_softmax(t[part])[0]) for t in target_logits], -1))
+            del log_p_CV
+        divergence_NJ = torch.cat(divergences)
+        ctx.save_for_backward(logits_NV, token_N, torch.cat(log_sums), divergence_NJ, *target_logits)
+        ctx.chunk = chunk
+        return torch.cat(log_probs), divergence_NJ
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_N, grad_NJ):
+        nothing = (None,) * (3 + len(ctx.saved_tensors) - 4)
+        if grad_N is None and grad_NJ is None:
+            return nothing
+        logits_NV, token_N, log_sum_N, divergence_NJ, *target_logits = ctx.saved_tensors
+        grad_NV = torch.empty_like(logits_NV)
+        for start in range(0, len(token_N), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            log_p_CV = _wide(logits_NV[part]) - log_sum_N[part, None]
+            probability_CV = log_p_CV.exp()
+            slope_CV = torch.zeros_like(log_p_CV)
+            if grad_NJ is not None:
+                # d KL / d logits = p * (log p - log target - KL)
+                for j, target_logits_NV in enumerate(target_logits):
+                    difference_CV = log_p_CV - _log_softmax(target_logits_NV[part])[0] - divergence_NJ[part, j, None]
+                    difference_CV.masked_fill_(probability_CV == 0, 0.0)
+                    slope_CV.addcmul_(difference_CV, grad_NJ[part, j, None])
+            if grad_N is not None:
+                # d log p(token) / d logits = onehot(token) - p
+                slope_CV.sub_(grad_N[part, None])
+            slope_CV.mul_(probability_CV)
+            if grad_N is not None:
+                slope_CV.scatter_add_(1, token_N[part, None], grad_N[part, None].to(slope_CV.dtype))
+            grad_NV[part] = slope_CV
+        return (grad_NV, *nothing[1:])
+
+
+def _wide(logits_CV: torch.Tensor) -> torch.Tensor:
+    return logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+
+
+def _log_softmax(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    wide_CV = _wide(logits_CV)
+    log_sum_C = wide_CV.logsumexp(-1)
+    return wide_CV - log_sum_C[:, None], log_sum_C
+
+
+def log_probs_and_reverse_kl(
+    logits_NV: torch.Tensor, token_N: torch.Tensor, target_logits: Sequence[torch.Tensor], chunk: int = 256
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of given tokens, and KL(pi || target) over the whole vocabulary for each target.
+
+    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of the vocabulary. The
+    computation is float32 or better. Cannot be differentiated twice; call it outside of autocast.
+
+    Args:
+        logits_NV: the policy's logits, divided by the temperature.
+        token_N: the sampled tokens, ``0 <= id < V``.
+        target_logits: logits ``(N, V)`` of each target, divided by the temperature; constants.
+        chunk: tokens whose distributions are held at once.
+
+    Returns:
+        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target; both are differentiable.
+
+    Raises:
+        ValueError: shapes do not fit, or there is no target.
+    """
+    if not target_logits:
+        raise ValueError("no targets were given")
+    for target_logits_NV in target_logits:
+        if target_logits_NV.shape != logits_NV.shape or token_N.shape != logits_NV.shape[:1]:
+            raise ValueError(
+                f"logits {tuple(logits_NV.shape)}, tokens {tuple(token_N.shape)} and target "
+                f"{tuple(target_logits_NV.shape)} do not fit: a target needs the policy's vocabulary"
+            )
+    if len(token_N) == 0:
+        zero_N = _wide(logits_NV).sum(-1)
+        return zero_N, zero_N[:, None].expand(-1, len(target_logits))
+    return _LogProbsAndReverseKL.apply(logits_NV, token_N, chunk, *[target.detach() for target in target_logits])
+
+
+@torch.no_grad()
+def update_average(average: Sequence[torch.Tensor], current: Sequence[torch.Tensor], decay: float) -> None:
+    """average <- decay * average + (1 - decay) * current, in place, for the weights of two models."""
+    for old, new in zip(average, current, strict=True):
+        old.lerp_(new.to(device=old.device, dtype=old.dtype), 1.0 - decay)
