@@ -19,6 +19,8 @@ import pytest
 import torch
 from gloo_ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 RANK_PROGRAM = Path(__file__).parent / "engine_rank.py"
 
 

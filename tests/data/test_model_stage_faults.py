@@ -75,6 +75,7 @@ def test_faults_of_the_server_change_nothing(problems, tmp_path, fault):
     assert bytes_of(tmp_path / "good") == bytes_of(tmp_path / "bad")
 
 
+@pytest.mark.slow
 def test_what_got_no_answer_is_asked_again_by_the_same_command_and_nothing_else(problems, tmp_path, capsys):
     out, lost = tmp_path / "out", f"Problem 7?{MATH_SUFFIX}"
     with ScriptedServer(right_or_wrong) as server:

@@ -81,6 +81,7 @@ def test_math_rows_come_back_in_order_with_their_verdicts(tmp_path, monkeypatch,
     ]
 
 
+@pytest.mark.slow
 def test_code_rows_in_every_format(tmp_path, monkeypatch):
     output = tmp_path / "verdicts.jsonl"
     problems = tmp_path / "problems.jsonl.gz"

@@ -18,6 +18,8 @@ from plain_prm import (
 
 from prime_ext.prm.export import build_model
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("fsdp1_rank.py")
 FLOAT32 = ["padded", "packed", "chunked", "packed, chunked, offload"]
 BFLOAT16 = ["bf16", "bf16, packed, chunked, offload"]

@@ -181,6 +181,7 @@ def test_a_thousand_requests_in_one_event_loop(verifier):
     assert [verdict.correct for verdict in verdicts] == [n % 2 == 0 for n in range(1000)]
 
 
+@pytest.mark.slow
 def test_sixty_four_batches_at_once(verifier):
     wrong = []
 
