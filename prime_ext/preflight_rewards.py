@@ -51,6 +51,40 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     if prime.needs_greedy and config.trainer.v1.trainer_mode != "prime_sync":
         yield "prime.outcome.estimator=remax needs rollouts of one policy version: trainer.v1.trainer_mode=prime_sync"
     yield from _check_rollouts_per_prompt(config.actor_rollout_ref.rollout.n, prime)
+    yield from _check_targets(config, prime, prm)
+
+
+def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
+    """What a pull over the whole vocabulary needs: logits of the policy, and targets that pack tokens as it does."""
+    named = {"prime.process.form=kl": prime.distils, f"prime.anchor.kind={prime.anchor.kind}": prime.anchor.enable}
+    wanting = [name for name, wants in named.items() if wants]
+    if not wanting:
+        return
+    name, policy = wanting[0], config.actor_rollout_ref
+    if policy.actor.strategy not in ("fsdp", "fsdp2"):
+        yield f"{name} needs actor_rollout_ref.actor.strategy=fsdp or fsdp2, it is {policy.actor.strategy}"
+    if policy.model.use_fused_kernels:
+        yield (
+            f"{name} compares distributions over the vocabulary, and fused kernels of the policy give none; set "
+            f"actor_rollout_ref.model.use_fused_kernels=false (prm.model.use_fused_kernels may stay)"
+        )
+    if config.distillation.enabled:
+        yield f"{name} and verl's distillation.enabled=true both change the policy's loss; choose one"
+    if config.trainer.v1.trainer_mode == "prime_separate_async":
+        yield f"{name} needs trainer.v1.trainer_mode=prime_sync or prime_colocate_async"
+    if prime.distils and prm.enable:
+        if prm.update_mode not in ("before", "none"):
+            yield (
+                f"prime.process.form=kl pulls the policy towards the PRM as it is after its update; set "
+                f"prm.update_mode=before (it is {prm.update_mode}), or none for a PRM that is not trained"
+            )
+        ours = policy.actor.get("ulysses_sequence_parallel_size", 1)
+        theirs = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
+        if ours != theirs:
+            yield (
+                f"prime.process.form=kl needs prm.engine.ulysses_sequence_parallel_size={ours} as the policy has, it "
+                f"is {theirs}"
+            )
 
 
 def _check_rollouts_per_prompt(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:

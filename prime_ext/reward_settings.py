@@ -38,11 +38,14 @@ REDISTRIBUTIONS = ("none", "uniform", "last")
 # The last one is a running scale on the advantage; the others are those of prime_ext.algorithms.normalization.
 NORMALIZATIONS = ("batch_max", "return_std", "prefix_std", "none", "outcome_relative")
 BASELINES = ("released", "paper")
+TARGETS = ("reference", "policy")
+FORMS = ("sampled", "kl")
+ANCHORS = ("none", "ema")
 # Those of prime_ext.algorithms.estimators. The first compare rollouts of a prompt, and so do those of process rewards.
 COMMON_GROUP_ESTIMATORS = ("rloo", "grpo", "grpo_pooled", "dr_grpo", "opo", "gpg", "reinforce_plus_plus_baseline")
 COMMON_ESTIMATORS = (*COMMON_GROUP_ESTIMATORS, "reinforce", "reinforce_plus_plus", "gae")
 OUTCOME_ESTIMATORS = (*COMMON_ESTIMATORS, "remax", "prm_value", "segment")
-PROCESS_ESTIMATORS = (*COMMON_ESTIMATORS, "rloo_per_token", "masked_step")
+PROCESS_ESTIMATORS = (*COMMON_ESTIMATORS, "rloo_per_token", "masked_step", "position_mean")
 GROUP_ESTIMATORS = (*COMMON_GROUP_ESTIMATORS, "rloo_per_token", "masked_step")
 ESTIMATORS_OF_THE_PRM = ("prm_value", "segment")
 ESTIMATORS_WITHOUT_DISCOUNT = ("remax", "segment", "masked_step")
@@ -88,7 +91,13 @@ class ProcessSettings:
     """How the PRM's rewards enter the advantage (``prime.process``): the pipeline of ``docs/process_rewards.md``."""
 
     coefficient: float
-    """Weight in the sum of sources, before whitening."""
+    """Weight in the sum of sources, before whitening; with ``form=kl`` of the divergence in the policy's loss."""
+    target: str
+    """What the PRM's log-probabilities are measured against; one of :data:`TARGETS`."""
+    form: str
+    """How the policy learns of them; one of :data:`FORMS`."""
+    clip: float | None
+    """Largest absolute advantage, before the coefficient."""
     granularity: str
     """What receives a reward; one of :data:`GRANULARITIES`."""
     reward_lambda: float
@@ -151,6 +160,9 @@ class ProcessSettings:
             boolean("prime.process.reliability_gate", self.reliability_gate)
         number("prime.process.gate_decay", self.gate_decay, 0.0, 1.0)
         number("prime.process.gate_start", self.gate_start, 0.0, 1.0)
+        if self.clip is not None:
+            number("prime.process.clip", self.clip, 0.0, open_low=True)
+        self._check_target()
         self._check_rewards()
         check_chain_of_process(self)
 
@@ -169,6 +181,27 @@ class ProcessSettings:
             "shaping": shaping_settings(values.get("shaping", {}), "prime.process.shaping"),
         }
         return build(cls, {**values, **parts}, "prime.process")
+
+    def _check_target(self) -> None:
+        choice("prime.process.target", self.target, TARGETS)
+        choice("prime.process.form", self.form, FORMS)
+        if self.form == "kl" and self.target != "policy":
+            raise SettingsError(
+                f"prime.process.form=kl is the divergence between policy and PRM, but prime.process.target is "
+                f"{self.target}; set it to policy, or the form to sampled"
+            )
+        if self.target != "policy":
+            return
+        if self.granularity != "token" or self.accumulates:
+            raise SettingsError(
+                f"prime.process.target=policy compares token by token; set prime.process.granularity=token (it is "
+                f"{self.granularity}) and no accumulation, or the target to reference"
+            )
+        if self.form == "sampled" and self.discount != 0.0:
+            raise SettingsError(
+                f"prime.process.discount={self.discount}: log-probabilities measured against the policy are advantages "
+                f"already and are not summed up; set it to 0.0, or prime.process.target=reference"
+            )
 
     def _check_rewards(self) -> None:
         choice("prime.process.granularity", self.granularity, GRANULARITIES)
@@ -200,6 +233,31 @@ class ProcessSettings:
                 f"prime.process.redistribution={self.redistribution} leaves nothing of the single reward that "
                 f"prime.process.granularity=response pays; set it to none"
             )
+
+
+@dataclass(frozen=True)
+class AnchorSettings:
+    """A pull of the policy towards a running average of its own weights (``prime.anchor``)."""
+
+    kind: str
+    """One of :data:`ANCHORS`."""
+    coefficient: float
+    """Weight of the divergence in the policy's loss."""
+    decay: float
+    """What stays of the average in a step."""
+    fallback: bool
+    """Count only as far as the reliability gate is closed."""
+
+    def __post_init__(self) -> None:
+        choice("prime.anchor.kind", self.kind, ANCHORS)
+        number("prime.anchor.coefficient", self.coefficient, 0.0, open_low=True)
+        number("prime.anchor.decay", self.decay, 0.0, 1.0)
+        boolean("prime.anchor.fallback", self.fallback)
+
+    @property
+    def enable(self) -> bool:
+        """Whether there is such a pull."""
+        return self.kind != "none"
 
 
 @dataclass(frozen=True)

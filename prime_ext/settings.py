@@ -23,6 +23,7 @@ from typing import Any
 
 from prime_ext.reward_settings import (
     ESTIMATORS_OF_THE_PRM,
+    AnchorSettings,
     OutcomeSettings,
     ProcessSettings,
     SegmentSettings,
@@ -105,6 +106,7 @@ class PrimeSettings:
     """One of :data:`prime_ext.variant.VARIANTS`."""
     outcome: OutcomeSettings
     process: ProcessSettings
+    anchor: AnchorSettings
     steps: StepSettings
     segments: SegmentSettings
     selection: SelectionSettings
@@ -127,6 +129,16 @@ class PrimeSettings:
         relative = self.process.normalization == "outcome_relative" and self.process.coefficient > 0
         if relative and self.outcome.coefficient == 0:
             raise SettingsError("prime.process.normalization=outcome_relative needs prime.outcome.coefficient > 0")
+        if self.anchor.enable and self.anchor.fallback and not self.gates:
+            raise SettingsError(
+                "prime.anchor.fallback=true fills what the reliability gate leaves out, but there is no gate; set it "
+                "to false, or prime.process.reliability_gate=true"
+            )
+        if self.distils and self.outcome_reads_prm:
+            raise SettingsError(
+                f"prime.outcome.estimator={self.outcome.estimator} reads the PRM's rewards, which are not taken with "
+                f"prime.process.form=kl; choose another estimator or form=sampled"
+            )
         if self.one_value_of_both:
             mine, theirs = (self.outcome.discount, self.outcome.trace), (self.process.discount, self.process.trace)
             if mine != theirs:
@@ -143,8 +155,21 @@ class PrimeSettings:
     @property
     def critic_sources(self) -> tuple[str, ...]:
         """The sources whose advantage needs a critic."""
-        sources: dict[str, OutcomeSettings | ProcessSettings] = {"outcome": self.outcome, "process": self.process}
+        sources: dict[str, OutcomeSettings | ProcessSettings] = {"outcome": self.outcome}
+        if not self.distils:
+            sources["process"] = self.process
         return tuple(name for name, part in sources.items() if part.coefficient > 0 and part.estimator == "gae")
+
+    @property
+    def distils(self) -> bool:
+        """Whether the policy is pulled towards the PRM as a distribution."""
+        return self.process.form == "kl" and self.process.coefficient > 0
+
+    @property
+    def rewards_tokens(self) -> bool:
+        """Whether the PRM's scores of the tokens are read: rewards, values, or the selection of rollouts."""
+        pays = self.process.coefficient > 0 and self.process.form == "sampled"
+        return pays or self.outcome_reads_prm or self.selection.remove > 0
 
     @property
     def one_value_of_both(self) -> bool:
@@ -171,7 +196,8 @@ class PrimeSettings:
     @property
     def needs_probabilities(self) -> bool:
         """Whether the old policy's probabilities of the tokens are read."""
-        return self.outcome.estimator == "segment" and self.segments.cuts == "low_probability"
+        cuts = self.outcome.estimator == "segment" and self.segments.cuts == "low_probability"
+        return cuts or (self.process.target == "policy" and self.rewards_tokens)
 
     @property
     def needs_steps(self) -> bool:
@@ -187,6 +213,7 @@ class PrimeSettings:
         parts = {
             "outcome": build(OutcomeSettings, values.get("outcome", {}), "prime.outcome"),
             "process": ProcessSettings.from_mapping(values.get("process", {})),
+            "anchor": build(AnchorSettings, values.get("anchor", {}), "prime.anchor"),
             "steps": build(StepSettings, values.get("steps", {}), "prime.steps"),
             "segments": build(SegmentSettings, values.get("segments", {}), "prime.segments"),
             "selection": build(SelectionSettings, values.get("selection", {}), "prime.selection"),

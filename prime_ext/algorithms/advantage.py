@@ -61,6 +61,8 @@ def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B:
     else:
         advantage_B1 = estimator.advantage(column, column.mask_BT, group_B)
         advantage_BT = advantage_B1 * response_mask_BT.to(advantage_B1.dtype)
+    if source.clip is not None:
+        advantage_BT = advantage_BT.clamp(-source.clip, source.clip)
     return advantage_BT if source.coefficient == 1.0 else source.coefficient * advantage_BT
 
 

@@ -38,6 +38,7 @@ class RewardSource:
         lone: what a rollout alone in its group receives from a group baseline: ``zero`` advantage, or ``keep`` its
             reward with a baseline of 0. None leaves it to the estimator (``zero`` for ``rloo``; ``keep``, as verl
             does, for the others).
+        clip: largest absolute advantage before the coefficient.
     """
 
     reward_BT: torch.Tensor
@@ -51,6 +52,7 @@ class RewardSource:
     cut_BT: torch.Tensor | None = None
     baseline_B: torch.Tensor | None = None
     lone: str | None = None
+    clip: float | None = None
 
     def kept_reward(self) -> torch.Tensor:
         """The rewards, 0 outside the source mask whatever stands there."""

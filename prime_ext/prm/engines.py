@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from verl.utils.device import get_torch_device
 
+from prime_ext.algorithms.distillation import update_average
+
 _ENGINES: dict[str, Any] = {}
 
 
@@ -43,20 +45,31 @@ def copy_weights(source: Any, target: Any) -> int:
     Raises:
         RuntimeError: names or shapes of the shards differ; nothing has been copied then.
     """
+    pairs = _shards(source, target)
+    for new, old in pairs:
+        old.copy_(new)
+    return sum(old.numel() for _, old in pairs)
+
+
+def average_weights(source: Any, target: Any, decay: float) -> None:
+    """target <- decay * target + (1 - decay) * source for the weights of two engines, see :func:`copy_weights`."""
+    pairs = _shards(source, target)
+    update_average([old for _, old in pairs], [new for new, _ in pairs], decay)
+
+
+def _shards(source: Any, target: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     theirs = dict(source.module.named_parameters())
     ours = dict(target.module.named_parameters())
     if theirs.keys() != ours.keys():
         odd = sorted(theirs.keys() ^ ours.keys())[0]
         raise RuntimeError(f"the models are not of the same architecture: only one of them has {odd}")
-    pairs = [(name, _shard(theirs[name]), _shard(parameter)) for name, parameter in ours.items()]
-    for name, new, old in pairs:
+    for name, parameter in ours.items():
+        new, old = _shard(theirs[name]), _shard(parameter)
         if new.shape != old.shape:
             raise RuntimeError(f"shards of {name} differ: {tuple(new.shape)} against {tuple(old.shape)}")
     # verl moves weights to the host without waiting; reading them there would not wait either.
     get_torch_device().synchronize()
-    for _, new, old in pairs:
-        old.copy_(new)
-    return sum(old.numel() for _, _, old in pairs)
+    return [(_shard(theirs[name]), _shard(parameter)) for name, parameter in ours.items()]
 
 
 def _shard(parameter: torch.Tensor) -> torch.Tensor:

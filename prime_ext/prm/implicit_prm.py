@@ -206,13 +206,13 @@ class ImplicitPRM:
 
     @property
     def reward_noise(self) -> float:
-        """Standard deviation of the rounding noise of a reward: beta times ``prime.process.noise_per_token``."""
+        """Standard deviation of the rounding noise of a reward, from ``prime.process.noise_per_token``."""
         noise = self.config.prime.process.noise_per_token
         if noise is None:
             # verl's mixed precision is bf16 unless told otherwise.
             precision = (self.config.prm.engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
             noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
-        return self.settings.beta * noise
+        return noise if self.config.prime.process.target == "policy" else self.settings.beta * noise
 
     @property
     def needs_scores(self) -> bool:

@@ -28,7 +28,7 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
 from prime_ext.cost.fused_guard import FusedGuard
-from prime_ext.prm.engines import copy_weights, engine_of, register_engine
+from prime_ext.prm.engines import average_weights, copy_weights, engine_of, register_engine
 from prime_ext.prm.pass_counter import PassCounter
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
@@ -97,7 +97,7 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
 
     Args:
         config: of the model, its engine, optimiser and checkpoints.
-        role: ``prm`` or ``reference``, under which other workers of this process find the engine.
+        role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
     """
 
     def __init__(self, config: TrainingWorkerConfig, role: str = "prm"):
@@ -125,6 +125,11 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
     def take_over_weights(self, role: str) -> None:
         """Replace this model's weights by those of another engine of the process."""
         copy_weights(engine_of(role), self.engine)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def average_weights(self, role: str, decay: float) -> None:
+        """Move this model's weights towards those of another engine of the process; ``decay`` is what stays of them."""
+        average_weights(engine_of(role), self.engine, decay)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
     def score(self, data: TensorDict) -> TensorDict:

@@ -22,6 +22,7 @@ from transfer_queue import KVBatchMeta
 
 from prime_ext import transfer
 from prime_ext.algorithms.advantage import combine_sources, last_token_mask
+from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
@@ -64,13 +65,13 @@ class PrimeStep:
         label_B: the verifier's verdict in [0, 1].
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
-        process_reward_BT: r_t = beta * q_t, before normalisation.
-        process_noise: standard deviation of the rounding noise of a process reward, beta times that of q.
+        process_reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``); not normalised.
+        process_noise: standard deviation of the rounding noise of a process reward.
         pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
         boundary_BT: tokens after which a step ends, where the settings need steps.
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
-        probability_BT: the old policy's probability of each token, where the settings need it.
+        old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
         greedy_B: reward of the greedy response to the same prompt, where the settings need it.
     """
 
@@ -87,7 +88,7 @@ class PrimeStep:
     boundary_BT: torch.Tensor | None = None
     steps_timed_out: int = 0
     value_BT: torch.Tensor | None = None
-    probability_BT: torch.Tensor | None = None
+    old_log_prob_BT: torch.Tensor | None = None
     greedy_B: torch.Tensor | None = None
 
     @classmethod
@@ -138,7 +139,7 @@ class PrimeStep:
         if settings.critic_sources:
             step.value_BT = data["values"].float()
         if settings.needs_probabilities:
-            step.probability_BT = data["old_log_probs"].float().exp()
+            step.old_log_prob_BT = data["old_log_probs"].float()
         if settings.needs_greedy:
             if greedy is None:
                 raise RuntimeError("the settings need greedy responses, but their rewards were not given")
@@ -179,8 +180,12 @@ class PrimeStep:
         if highest > _POSITIVE_LOG_PROB or not torch.isfinite(log_prob_BT[self.mask_BT.bool()]).all():
             logger.warning("log-probabilities of the PRM are not in (-inf, 0]: the highest is %s", highest)
         ratio_BT = self._log_ratio(log_prob_BT)
-        self.process_reward_BT = process_rewards(ratio_BT, beta)
-        total_B = self.process_reward_BT.sum(-1)[self.valid_B]
+        implicit_BT = process_rewards(ratio_BT, beta)
+        self.process_reward_BT = implicit_BT
+        if self.settings.process.target == "policy" and self.settings.rewards_tokens:
+            assert self.old_log_prob_BT is not None
+            self.process_reward_BT = policy_relative_rewards(log_prob_BT, self.old_log_prob_BT, self.mask_BT)
+        total_B = implicit_BT.sum(-1)[self.valid_B]
         label_B = self.label_B[self.valid_B]
         metrics["prm/reward_sum/mean"] = float(total_B.mean())
         metrics["prm/reward_sum/std"] = float(total_B.std()) if len(total_B) > 1 else 0.0

@@ -43,6 +43,8 @@ from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.trainer.greedy_baseline import greedy_rewards
 from prime_ext.trainer.guarded_run import GuardedRunMixin
+from prime_ext.trainer.policy_loss import COEFFICIENTS
+from prime_ext.trainer.policy_targets import PolicyTargets
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
 from prime_ext.trainer.prompt_data import prompts_of_data, prompts_to_data
@@ -75,6 +77,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
         prm_settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
         self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
+        self.targets = PolicyTargets(config, self.prime)
+        self._target_coefficients: dict[str, float] = {}
         self.gate: ReliabilityGate | None = None
         self.scale: OutcomeRelativeScale | None = None
         self.response_steps: ResponseSteps | None = None
@@ -215,9 +219,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @resource_pool_to_cls.setter
     def resource_pool_to_cls(self, pools: dict) -> None:
+        pool = self.resource_pool_manager.resource_pool_dict["global_pool"]
         if self.prm is not None:
-            pool = self.resource_pool_manager.resource_pool_dict["global_pool"]
             pools[pool].update(self.prm.worker_classes())
+        pools[pool].update(self.targets.worker_classes())
         self._resource_pool_to_cls = pools
 
     def _init_dataloader(self) -> None:
@@ -244,6 +249,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _load_checkpoint(self) -> None:
         if self.prm is not None:
             self.prm.attach(self.actor_rollout_wg)
+        if self.targets.roles:
+            self.targets.attach(self.actor_rollout_wg)
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._load_prime_state(self._checkpoint_folder())
@@ -253,6 +260,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _load_prime_state(self, folder: Path) -> None:
         if self.prm is not None:
             self.prm.load(str(folder / PRM_FOLDER), self.config.trainer.del_local_ckpt_after_load)
+        self.targets.load(str(folder), self.config.trainer.del_local_ckpt_after_load)
         path = folder / STATE_FILE
         if not path.exists():
             raise FileNotFoundError(f"{path} is missing: {folder} is not a checkpoint of this version of prime_ext")
@@ -290,10 +298,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
         write_text(folder / STATE_FILE, json.dumps(state))
 
     def _save_more(self, folder: Path) -> None:
+        remote_root = self.config.trainer.default_hdfs_dir
+        remote = os.path.join(remote_root, folder.name) if remote_root else None
         if self.prm is not None:
-            remote_root = self.config.trainer.default_hdfs_dir
-            remote = os.path.join(remote_root, folder.name, PRM_FOLDER) if remote_root else None
-            self.prm.save(str(folder / PRM_FOLDER), remote, self.global_steps)
+            prm_remote = os.path.join(remote, PRM_FOLDER) if remote else None
+            self.prm.save(str(folder / PRM_FOLDER), prm_remote, self.global_steps)
+        self.targets.save(str(folder), remote, self.global_steps)
         self._save_prime_state(folder)
 
     # ---- one step --------------------------------------------------------------------------------------------
@@ -319,9 +329,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
             step.process_noise = self.prm.reward_noise
-            gated = self.gate is not None
+            gated, rewarded = self.gate is not None, self.prime.rewards_tokens or not self.prime.distils
             finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
-            batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated).run(batch)
+            batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated, rewarded).run(batch)
             if self._buffers_prompts:
                 metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
         if self.prime.selection.remove:
@@ -330,8 +340,28 @@ class PrimeTrainerMixin(GuardedRunMixin):
             mask_BT = step.mask_BT.long()
             batch = transfer.put_tokens(batch, {"response_mask": mask_BT, "loss_mask": mask_BT})
         with marked_timer("prime_advantage", self.timing_raw):
-            advantage_BT, return_BT = step.advantages(self._gate_value(step, metrics), metrics, self.scale)
+            gate = self._gate_value(step, metrics)
+            self._target_coefficients = self.targets.coefficients(gate)
+            for role, value in self._target_coefficients.items():
+                metrics[f"prime/kl/{role}_coefficient"] = value
+            advantage_BT, return_BT = step.advantages(gate, metrics, self.scale)
             return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """verl's update, whose loss is told what else to pull the policy towards."""
+        with marked_timer("policy_average", self.timing_raw):
+            self.targets.before_update()
+        batch.extra_info[COEFFICIENTS] = self._target_coefficients
+        batch = super()._update_actor(batch, metrics)
+        for role in self._target_coefficients:
+            # verl puts its own prefix before whatever a loss reports.
+            if (kl := metrics.pop(f"actor/kl_to_{role}", None)) is not None:
+                metrics[f"prime/kl/{role}"] = kl
+        if self.prime.distils and self.prm is not None:
+            # The PRM's passes inside the policy's update.
+            counted = self.prm.take_pass_counts()["forward"] / sum(tag["seq_len"] for tag in batch.tags)
+            metrics["prm/passes/forward"] = metrics.get("prm/passes/forward", 0.0) + counted
+        return batch
 
     def _gate_value(self, step: PrimeStep, metrics: dict) -> float:
         """Factor on the coefficient of the process rewards in this step: the warm-up's times the gate's."""

@@ -55,6 +55,7 @@ class PRMPhase:
         timing: seconds by name, as verl's timers fill it.
         global_step: number of the training step, from 1.
         gated: whether the pair accuracy before the update is needed in every step.
+        rewarded: whether the process rewards are read. Otherwise ``before`` does without the scoring pass behind it.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class PRMPhase:
         timing: MutableMapping[str, float],
         global_step: int,
         gated: bool,
+        rewarded: bool = True,
     ):
         self.prm, self.step, self.metrics, self.timing = prm, step, metrics, timing
-        self.global_step, self.gated = global_step, gated
+        self.global_step, self.gated, self.rewarded = global_step, gated, rewarded
         settings = prm.settings
         self.beta = settings.beta
         due = settings.update_mode != "none" and global_step % settings.update_freq == 0
@@ -115,12 +117,16 @@ class PRMPhase:
             scores_BT = self._score(batch)
             self.step.measure_pairs(scores_BT, self.metrics, when="before")
             self._update(self._planned(batch, scores_BT))
-        elif self.gated:
+        elif self.gated or not self.rewarded:
             # As interleaved measures it, from training forward passes, which cost nothing more.
             self._update_keeping_scores(self._planned(batch, None))
-            self.step.measure_pairs(self._fetch_scores(batch), self.metrics, when="before")
+            scores_BT = self._fetch_scores(batch)
+            self.step.measure_pairs(scores_BT, self.metrics, when="before")
         else:
             self._update(self._planned(batch, None))
+        if not self.rewarded:
+            self.step.set_scores(scores_BT, self.beta, self.metrics, when="before")
+            return
         self.step.set_scores(self._score(batch), self.beta, self.metrics, when="after")
 
     # ---- what they are made of -------------------------------------------------------------------------------

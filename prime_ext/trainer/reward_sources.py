@@ -49,7 +49,8 @@ def build_sources(
         metrics.update({"prime/steps/mean": float(count_B.mean()), "prime/steps/max": float(count_B.max())})
         metrics["prime/steps/timed_out"] = step.steps_timed_out
     sources = {"outcome": _outcome(step, spans)}
-    if step.settings.process.coefficient > 0 and step.process_reward_BT is not None:
+    settings = step.settings.process
+    if settings.coefficient > 0 and settings.form == "sampled" and step.process_reward_BT is not None:
         process = _process(step, spans, gate, metrics)
         if scale is not None:
             process = _relative(step, spans, sources["outcome"], process, scale, metrics)
@@ -98,8 +99,8 @@ def _cuts(step: "PrimeStep", spans: StepSpans | None) -> torch.Tensor:
     """First tokens of segments; the response's own first token is added by the estimator."""
     segments = step.settings.segments
     if segments.cuts == "low_probability":
-        assert step.probability_BT is not None
-        return low_probability_cuts(step.probability_BT, step.mask_BT, segments.threshold, segments.every)
+        assert step.old_log_prob_BT is not None
+        return low_probability_cuts(step.old_log_prob_BT.exp(), step.mask_BT, segments.threshold, segments.every)
     assert spans is not None
     # The highest step so far: a hole inside a step does not start it again.
     reached_BT = spans.step_BT.cummax(-1).values
@@ -158,6 +159,7 @@ def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: d
         settings.trace,
         value_BT=step.value_BT if settings.estimator == "gae" else None,
         lone="zero",
+        clip=settings.clip,
     )
 
 

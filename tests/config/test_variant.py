@@ -57,7 +57,7 @@ def test_every_file_is_a_variant_of_its_own_name_with_keys_that_exist(variant):
 def test_a_variant_that_is_none_is_one_line():
     with pytest.raises(SettingsError, match="Could not find 'variant/papre'"):
         composed("variant=papre")
-    with pytest.raises(SettingsError, match="prime.variant='papre' is not one of guarded, paper"):
+    with pytest.raises(SettingsError, match="prime.variant='papre' is not one of distilled, guarded, paper"):
         gates(composed("prime.variant=papre"))
 
 

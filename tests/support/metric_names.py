@@ -39,6 +39,8 @@ PUT_TOGETHER: Mapping[str, Iterable[str]] = {
     "prm/absolute_accuracy/{}_update": UPDATES,
     "prm/passes/{}": ("forward", "backward", "reference"),
     "prime/{}/return_std": ("outcome", "process", "outcome_and_process"),
+    "prime/kl/{}": ("prm", "average"),
+    "prime/kl/{}_coefficient": ("prm", "average"),
     "prime/chain/{}": ("score", "factor", "reward"),
     "verifier/{}": (*(str(outcome) for outcome in Outcome), NOT_SCORED),
     "pspo/{}": MEANS,

@@ -112,7 +112,7 @@ def test_a_signal_is_the_same_bit_for_bit(pipeline, normalization, seed):
 )
 def test_the_noise_is_that_of_the_dtype_of_the_passes_unless_it_is_named(noise, precision, expected):
     prm = ImplicitPRM.__new__(ImplicitPRM)
-    process, engine = {"noise_per_token": noise}, {"mixed_precision": precision}
+    process, engine = {"noise_per_token": noise, "target": "reference"}, {"mixed_precision": precision}
     prm.config = OmegaConf.create({"prime": {"process": process}, "prm": {"engine": engine}})
     prm.settings = type("Settings", (), {"beta": 0.05})
     assert prm.reward_noise == pytest.approx(0.05 * expected)

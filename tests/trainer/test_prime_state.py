@@ -19,22 +19,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from small_batch import settings
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.settings import SettingsError
+from prime_ext.trainer.policy_targets import PolicyTargets
 from prime_ext.trainer.prime_trainer import STATE_FILE, PrimeTrainerMixin
 from prime_ext.trainer.prompt_data import prompts_to_data
 
 
 def trainer(gate=None, scale=None):
     algorithm = SimpleNamespace(use_kl_in_reward=False)
+    targets = PolicyTargets(None, settings())
     config = SimpleNamespace(algorithm=algorithm, trainer=SimpleNamespace(del_local_ckpt_after_load=False))
     prompts = {"_queued_prompts": deque(), "_prompts_fetched": 7, "_buffers_prompts": False, "trainer_mode": "sync"}
     buffer = {"_requeues_prompts": True, "replay_buffer": SimpleNamespace(acceptance_rate=0.5)}
-    return SimpleNamespace(prm=None, gate=gate, scale=scale, config=config, **prompts, **buffer)
+    return SimpleNamespace(prm=None, targets=targets, gate=gate, scale=scale, config=config, **prompts, **buffer)
 
 
 def test_gate_and_scale_go_on_where_they_were(tmp_path):

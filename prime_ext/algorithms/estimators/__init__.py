@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 
 from prime_ext.algorithms.estimators.group_baselines import dr_grpo, gpg, grpo, grpo_pooled, opo, rloo
-from prime_ext.algorithms.estimators.monte_carlo import reinforce, remax
+from prime_ext.algorithms.estimators.monte_carlo import position_mean, reinforce, remax
 from prime_ext.algorithms.estimators.step_based import masked_step, rloo_per_token, segment
 from prime_ext.algorithms.estimators.value_based import gae, prm_value
 from prime_ext.algorithms.reward_source import RewardSource
@@ -70,6 +70,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "segment": Estimator(segment, needs=("value_BT", "cut_BT"), uses_groups=False, one_column=False),
     "rloo_per_token": Estimator(rloo_per_token, one_column=False),
     "masked_step": Estimator(masked_step, one_column=False),
+    "position_mean": Estimator(position_mean, uses_groups=False, one_column=False),
 }
 
 

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verl's policy loss plus a pull towards other models of the same worker process, over the whole vocabulary.
+
+    L = L_PPO + sum_j c_j * KL(pi_theta || target_j)
+
+The targets are the implicit PRM and the running average of the policy's own weights. Their forward passes run inside
+the policy's micro-batch, so that nothing as wide as the vocabulary is stored or sent. The divergences are averaged over
+tokens as the policy loss is (``actor.loss_agg_mode``), and so do not depend on micro-batches or ranks.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from verl import DataProto
+from verl.trainer.ppo.core_algos import agg_loss
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.utils.padding import no_padding_2_padding
+
+from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
+from prime_ext.prm.engines import engine_of, register_engine
+
+# Option of an update of the policy: the coefficient of each target, by the role of its engine.
+COEFFICIENTS = "prime_target_coefficients"
+
+
+class TargetedPolicyLoss:
+    """A loss for verl's engines, which call it twice for a micro-batch: with the logits, then with what it returned.
+
+    Args:
+        policy_loss: verl's loss, a partial of ``ppo_loss`` with the actor's configuration.
+    """
+
+    def __init__(self, policy_loss: partial):
+        self.policy_loss = policy_loss
+
+    def __call__(
+        self,
+        model_output: dict | None = None,
+        data: TensorDict | None = None,
+        dp_group: object = None,
+        student_logits: torch.Tensor | None = None,
+    ) -> Any:
+        """Values per token from ``student_logits``; otherwise the loss and its metrics."""
+        assert data is not None
+        if student_logits is not None:
+            return self._per_token(student_logits, data)
+        assert model_output is not None
+        loss, metrics = self.policy_loss(model_output=model_output, data=data, dp_group=dp_group)
+        config = self.policy_loss.keywords["config"]
+        mask_BT = data["response_mask"].to_padded_tensor(0)
+        for role, coefficient in targets_of(data).items():
+            kl_BT = no_padding_2_padding(model_output[f"kl_{role}"], data)
+            kl = agg_loss(kl_BT, mask_BT.bool(), config.loss_agg_mode, **config.global_batch_info)
+            loss = loss + coefficient * kl
+            metrics[f"kl_to_{role}"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)
+        return loss, metrics
+
+    @staticmethod
+    def _per_token(logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
+        targets, token_N = [], None
+        for role in targets_of(data):
+            logits_NV, token_N = target_logits(engine_of(role), data)
+            targets.append(logits_NV)
+        assert token_N is not None
+        with torch.autocast(logits_1NV.device.type, enabled=False):
+            log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_1NV[0], token_N, targets)
+        named = zip(targets_of(data), kl_NJ.unbind(-1), strict=True)
+        return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
+
+
+def targets_of(data: TensorDict) -> dict[str, float]:
+    """Coefficient of each target that counts in this update."""
+    return {role: value for role, value in (tu.get(data, key=COEFFICIENTS) or {}).items() if value > 0.0}
+
+
+@torch.no_grad()
+def target_logits(engine: Any, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of an engine for a micro-batch of the policy's, divided by the temperature, and the next tokens.
+
+    Returns:
+        ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the policy's.
+    """
+    batch = data.copy()
+    options = {"use_fused_kernels": False, "calculate_entropy": False}
+    options["use_remove_padding"] = engine.engine_config.use_remove_padding
+    # verl's way to hand out logits, and to compute nothing from them.
+    tu.assign_non_tensor(batch, distillation_use_topk=True, distillation_only=True, **options)
+    taken: list[torch.Tensor] = []
+
+    def take(student_logits: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
+        taken.append(student_logits[0])
+        return {}
+
+    dtype = getattr(engine, "_autocast_dtype", torch.bfloat16)
+    with engine.eval_mode(disable_auto_offload=True):
+        inputs, arguments = engine.prepare_model_inputs(micro_batch=batch)
+        with torch.autocast(get_device_name(), dtype=dtype, enabled=dtype != torch.float32):
+            output = engine.module(**inputs, use_cache=False)
+            engine.prepare_model_outputs(output, arguments, batch, logits_processor_func=take)
+    return taken[0], arguments["input_ids_rmpad_rolled"].long()
+
+
+def install_targets(worker: Any) -> DataProto:
+    """Runs in verl's actor worker: let the policy's updates take the targets into account that they are told."""
+    actor = worker.actor
+    register_engine("policy", actor.engine)
+    loss = TargetedPolicyLoss(actor.loss_fn)
+    actor.set_loss_fn(loss)
+    actor.engine.forward_step = _with_logits(actor.engine.forward_step, loss)
+    actor.train_mini_batch = _with_targets_loaded(actor.train_mini_batch)
+    return DataProto()
+
+
+def _with_logits(forward_step: Callable[..., Any], loss: TargetedPolicyLoss) -> Callable[..., Any]:
+    """verl's engine hands logits to a loss that is said to distil."""
+
+    def with_logits(micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
+        if loss_function is loss and targets_of(micro_batch):
+            tu.assign_non_tensor(micro_batch, distillation_use_topk=True, distillation_only=True)
+        return forward_step(micro_batch, loss_function=loss_function, forward_only=forward_only)
+
+    return with_logits
+
+
+def _with_targets_loaded(train_mini_batch: Callable[..., Any]) -> Callable[..., Any]:
+    """Offloaded targets are on the device once for a whole update, not for every micro-batch."""
+
+    def with_targets_loaded(data: TensorDict) -> TensorDict:
+        weights = {"model": True, "optimizer": False, "grad": False}
+        with ExitStack() as stack:
+            for role in targets_of(data):
+                engine = engine_of(role)
+                if engine.is_param_offload_enabled:
+                    engine.to(get_device_name(), **weights)
+                    stack.callback(engine.to, "cpu", **weights)
+            return train_mini_batch(data=data)
+
+    return with_targets_loaded
