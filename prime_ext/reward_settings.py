@@ -96,6 +96,8 @@ class ProcessSettings:
     """What the PRM's log-probabilities are measured against; one of :data:`TARGETS`."""
     form: str
     """How the policy learns of them; one of :data:`FORMS`."""
+    top_k: int | None
+    """Of ``form=kl``: tokens of the vocabulary that are compared; None: all."""
     clip: float | None
     """Largest absolute advantage, before the coefficient."""
     granularity: str
@@ -185,6 +187,8 @@ class ProcessSettings:
     def _check_target(self) -> None:
         choice("prime.process.target", self.target, TARGETS)
         choice("prime.process.form", self.form, FORMS)
+        if self.top_k is not None:
+            whole_number("prime.process.top_k", self.top_k, 1)
         if self.form == "kl" and self.target != "policy":
             raise SettingsError(
                 f"prime.process.form=kl is the divergence between policy and PRM, but prime.process.target is "

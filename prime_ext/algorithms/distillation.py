@@ -159,6 +159,51 @@ def log_probs_and_reverse_kl(
     return _LogProbsAndReverseKL.apply(logits_NV, token_N, chunk, *[target.detach() for target in target_logits])
 
 
+class _LogProbsAt(torch.autograd.Function):
+    """Keeps one number per token and the logits it was given; the backward pass computes each chunk again."""
+
+    @staticmethod
+    def forward(ctx, logits_NV, index_NK, chunk):
+        log_probs, log_sums = [], []
+        for logits_CV, index_CK in zip(logits_NV.split(chunk), index_NK.split(chunk), strict=True):
+            wide_CV = _wide(logits_CV)
+            log_sums.append(wide_CV.logsumexp(-1))
+            log_probs.append(wide_CV.gather(1, index_CK) - log_sums[-1][:, None])
+        ctx.save_for_backward(logits_NV, index_NK, torch.cat(log_sums))
+        ctx.chunk = chunk
+        return torch.cat(log_probs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_NK):
+        logits_NV, index_NK, log_sum_N = ctx.saved_tensors
+        grad_NV = torch.empty_like(logits_NV)
+        for start in range(0, len(index_NK), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            # d log p(a) / d logits = onehot(a) - p, for each a
+            slope_CV = (_wide(logits_NV[part]) - log_sum_N[part, None]).exp_()
+            slope_CV.mul_(-grad_NK[part].sum(-1, keepdim=True))
+            slope_CV.scatter_add_(1, index_NK[part], grad_NK[part].to(slope_CV.dtype))
+            grad_NV[part] = slope_CV
+        return grad_NV, None, None
+
+
+def log_probs_at(logits_NV: torch.Tensor, index_NK: torch.Tensor, chunk: int = 256) -> torch.Tensor:
+    """log softmax(logits) at several tokens of the vocabulary for each position, ``(N, K)`` float32 or better.
+
+    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of the vocabulary.
+    Cannot be differentiated twice; call it outside of autocast.
+
+    Args:
+        logits_NV: logits, divided by the temperature.
+        index_NK: tokens of the vocabulary, ``0 <= id < V``; may repeat.
+        chunk: positions whose distributions are held at once.
+    """
+    if len(index_NK) == 0:
+        return _wide(logits_NV).gather(1, index_NK)
+    return _LogProbsAt.apply(logits_NV, index_NK, chunk)
+
+
 @torch.no_grad()
 def update_average(average: Sequence[torch.Tensor], current: Sequence[torch.Tensor], decay: float) -> None:
     """average <- decay * average + (1 - decay) * current, in place, for the weights of two models."""

@@ -22,11 +22,13 @@ from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
-from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
+from prime_ext.algorithms.distillation import log_probs_and_reverse_kl, log_probs_at, topk_reverse_kl
 from prime_ext.prm.engines import engine_of, register_engine
 
 # Option of an update of the policy: the coefficient of each target, by the role of its engine.
 COEFFICIENTS = "prime_target_coefficients"
+# And how many tokens of the vocabulary are compared, beside one bucket for all others; None: the whole vocabulary.
+TOP_K = "prime_target_top_k"
 
 
 class TargetedPolicyLoss:
@@ -63,15 +65,27 @@ class TargetedPolicyLoss:
 
     @staticmethod
     def _per_token(logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
-        targets, token_N = [], None
-        for role in targets_of(data):
-            logits_NV, token_N = target_logits(engine_of(role), data)
-            targets.append(logits_NV)
-        assert token_N is not None
-        with torch.autocast(logits_1NV.device.type, enabled=False):
-            log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_1NV[0], token_N, targets)
-        named = zip(targets_of(data), kl_NJ.unbind(-1), strict=True)
+        logits_NV, engines, k = logits_1NV[0], map(engine_of, targets_of(data)), tu.get(data, key=TOP_K)
+        with torch.autocast(logits_NV.device.type, enabled=False):
+            if k is None:
+                targets = [target_logits(engine, data) for engine in engines]
+                log_prob_N, kl_NJ = log_probs_and_reverse_kl(
+                    logits_NV, targets[0][1], [logits for logits, _ in targets]
+                )
+                kls = kl_NJ.unbind(-1)
+            else:
+                chosen_NK = logits_NV.detach().topk(min(k, logits_NV.shape[-1]), -1).indices
+                # One target after the other: of each only the chosen tokens are kept.
+                found = [_at(chosen_NK, *target_logits(engine, data)) for engine in engines]
+                log_prob_NM = log_probs_at(logits_NV, torch.cat([found[0][1][:, None], chosen_NK], -1))
+                log_prob_N = log_prob_NM[:, 0]
+                kls = tuple(topk_reverse_kl(log_prob_NM[:, 1:], target_NK) for target_NK, _ in found)
+        named = zip(targets_of(data), kls, strict=True)
         return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
+
+
+def _at(index_NK: torch.Tensor, logits_NV: torch.Tensor, token_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return log_probs_at(logits_NV, index_NK), token_N
 
 
 def targets_of(data: TensorDict) -> dict[str, float]:

@@ -43,7 +43,7 @@ from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.trainer.greedy_baseline import greedy_rewards
 from prime_ext.trainer.guarded_run import GuardedRunMixin
-from prime_ext.trainer.policy_loss import COEFFICIENTS
+from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K
 from prime_ext.trainer.policy_targets import PolicyTargets
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
@@ -351,7 +351,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """verl's update, whose loss is told what else to pull the policy towards."""
         with marked_timer("policy_average", self.timing_raw):
             self.targets.before_update()
-        batch.extra_info[COEFFICIENTS] = self._target_coefficients
+        batch.extra_info.update({COEFFICIENTS: self._target_coefficients, TOP_K: self.prime.process.top_k})
         batch = super()._update_actor(batch, metrics)
         for role in self._target_coefficients:
             # verl puts its own prefix before whatever a loss reports.

@@ -19,7 +19,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.prm.engines import average_weights, register_engine
-from prime_ext.trainer.policy_loss import COEFFICIENTS, install_targets
+from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, install_targets
 
 BOTH = {"prm": 0.7, "average": 0.3}
 FSDP1 = {"prm.engine.strategy": "fsdp"}
@@ -27,6 +27,7 @@ PACKED = {"prm.model.use_remove_padding": True}
 CHUNKED = {"prm.model.use_fused_kernels": True}
 OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
 ONE = {"prm.micro_batch_size_per_gpu": 1}
+TOP = {"top 3": 3, "all 40 tokens by top_k": 40, "top 3, packed": 3}
 # Coefficients, changes to the policy, changes to the PRM.
 VARIANTS = {
     "both": (BOTH, {}, {}),
@@ -34,6 +35,9 @@ VARIANTS = {
     "none": ({}, {}, {}),
     "micro-batches of 1": (BOTH, ONE, {}),
     "packed": (BOTH, PACKED, PACKED),
+    "top 3": (BOTH, {}, {}),
+    "top 3, packed": (BOTH, PACKED, PACKED),
+    "all 40 tokens by top_k": (BOTH, {}, {}),
     "packed policy, padded PRM": (BOTH, PACKED, {}),
     "a PRM with fused kernels, offloaded": (BOTH, {}, CHUNKED | OFFLOAD),
     "a PRM with an adapter": (BOTH, {}, LORA),
@@ -51,11 +55,11 @@ def policy(model_path, overrides):
     return found
 
 
-def update(policy, rollouts, old_log_probs, coefficients):
+def update(policy, rollouts, old_log_probs, coefficients, top_k=None):
     plan = policy.plan(rollouts)
     advantages = [torch.full((len(r["response"]),), r["label"] - 0.5) for r in rollouts]
     fields = {"old_log_probs": old_log_probs, "advantages": advantages}
-    options = policy.prm._update_options() | {COEFFICIENTS: coefficients}
+    options = policy.prm._update_options() | {COEFFICIENTS: coefficients, TOP_K: top_k}
     data, _ = policy.batch(rollouts, plan.order, fields, **options)
     metrics = tu.get(policy.worker.train_mini_batch(data), "metrics")
     kept = {name: value for name, value in metrics.items() if name.startswith("kl_to")}
@@ -73,9 +77,10 @@ def main(policy_path, prm_path, average_path, work_dir):
         average = base.Prm(average_path, strategy, forward_only=True)
         register_engine("average", average.worker.engine)
         prm = base.Prm(prm_path, of_prm)  # registered as the PRM by itself
-        updates = [update(trained, rollouts, old_log_probs, coefficients) for _ in range(2)]
+        updates = [update(trained, rollouts, old_log_probs, coefficients, TOP.get(name)) for _ in range(2)]
         results["variant", name] = {
             "coefficients": coefficients,
+            "top_k": TOP.get(name),
             "updates": updates,
             "weights": trained.weights(),
             "prm": prm.score(rollouts),

@@ -17,6 +17,9 @@ VARIANTS = [
     "none",
     "micro-batches of 1",
     "packed",
+    "top 3",
+    "top 3, packed",
+    "all 40 tokens by top_k",
     "packed policy, padded PRM",
     "a PRM with fused kernels, offloaded",
     "a PRM with an adapter",
@@ -52,7 +55,16 @@ def distributions(model, rollout):
     return model(ids[None]).logits[0, len(rollout["prompt"]) - 1 : -1].log_softmax(-1)
 
 
-def two_updates(paths, results, coefficients):
+def likeliest(log_pi_TV, target_TV, k):
+    """Both at the policy's k likeliest tokens and one bucket for the others; k None or all tokens: as they are."""
+    if k in (None, log_pi_TV.shape[1]):
+        return log_pi_TV, target_TV
+    chosen_TK = log_pi_TV.topk(k, -1).indices
+    rest = [v.scatter(1, chosen_TK, -torch.inf).logsumexp(-1, keepdim=True) for v in (log_pi_TV, target_TV)]
+    return [torch.cat([v.gather(1, chosen_TK), r], -1) for v, r in zip((log_pi_TV, target_TV), rest, strict=True)]
+
+
+def two_updates(paths, results, coefficients, top_k):
     """PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
@@ -74,8 +86,8 @@ def two_updates(paths, results, coefficients):
                 if advantage < 0:
                     token_T = torch.minimum(token_T, torch.tensor(-advantage * 3.0))
                 for name, coefficient in coefficients.items():
-                    difference_TV = log_pi_TV - distributions(targets[name], r).detach()
-                    kl_T = (log_pi_TV.exp() * difference_TV).sum(-1)
+                    log_pi_TK, target_TK = likeliest(log_pi_TV, distributions(targets[name], r).detach(), top_k)
+                    kl_T = (log_pi_TK.exp() * (log_pi_TK - target_TK)).sum(-1)
                     token_T = token_T + coefficient * kl_T
                     kl_sums[name] += float((kl_T * r["mask"]).sum()) / tokens
                 loss = (token_T * r["mask"]).sum() / tokens
@@ -94,7 +106,7 @@ def two_updates(paths, results, coefficients):
 def test_losses_gradients_and_weights_equal_a_plain_loop(paths, results, variant):
     found = results["variant", variant]
     coefficients = {name: value for name, value in found["coefficients"].items() if value > 0}
-    updates, weights = two_updates(paths, results, coefficients)
+    updates, weights = two_updates(paths, results, coefficients, found["top_k"])
     assert_updates_close(found["updates"], updates)
     for name in coefficients:
         values = [float(value) for update in found["updates"] for value in update[f"kl_to_{name}"]]

@@ -80,6 +80,7 @@ def settings(**changes):
             "reliability_gate": False,
             "target": "reference",
             "form": "sampled",
+            "top_k": None,
             "clip": None,
             "gate_decay": 0.8,
             "gate_start": 0.5,
