@@ -269,6 +269,14 @@ ONE_KEY = [
     ("prime.process.shaping.weibull.lambda", 8, "unknown key prime.process.shaping.weibull.lambda; known keys: consta"),
     ("prime.process.shaping.gaussian.std", 0.0, "prime.process.shaping.gaussian.std=0.0 must be a number > 0"),
     ("prime.process.shaping.released.good", 1.5, "prime.process.shaping.released.good=1.5 must be a number > 0 and"),
+    ("prime.process.target", "prm", "prime.process.target='prm' is not one of reference, policy"),
+    ("prime.process.target", "policy", "prime.process.discount=1.0: log-probabilities measured against the policy are"),
+    ("prime.process.form", "kl", "divergence between policy and PRM, but prime.process.target is reference; set it to"),
+    ("prime.process.top_k", 0, "prime.process.top_k=0 must be a whole number >= 1"),
+    ("prime.process.clip", 0, "prime.process.clip=0 must be a number > 0"),
+    ("prime.anchor.kind", "sma", "prime.anchor.kind='sma' is not one of none, ema"),
+    ("prime.anchor.decay", 2, "prime.anchor.decay=2 must be a number >= 0 and <= 1"),
+    ("prime.anchor.coefficient", 0, "prime.anchor.coefficient=0 must be a number > 0"),
     ("prime.process.redistribution", "first", "'first' is not one of none, uniform, last"),
     ("prime.process.reward_lambda", 2.0, "prime.process.reward_lambda=2.0 must be a number >= 0 and <= 1"),
     ("prime.process.relative_share", 0, "prime.process.relative_share=0 must be a number > 0"),
@@ -367,6 +375,44 @@ def test_one_rollout_per_prompt_is_enough_for_estimators_without_groups(problems
 def test_the_warm_up_needs_an_outcome(problems_of):
     changes = {"prime.process.warm_up_steps": 5, "prime.outcome.coefficient": 0.0}
     assert any("prime.process.warm_up_steps > 0 needs" in problem for problem in problems_of(changes=changes))
+
+
+DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
+ANCHOR = {"prime.anchor.kind": "ema"}
+
+
+def test_a_pull_over_the_vocabulary_is_accepted(problems_of):
+    assert problems_of(changes=DISTILLED | ANCHOR | {"prime.anchor.fallback": True}) == []
+    alone = {"prime.process.coefficient": 0.0, "prm.enable": False}
+    assert problems_of(changes=ANCHOR | alone) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (DISTILLED | {"prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),
+        (DISTILLED | {"actor_rollout_ref.model.use_fused_kernels": True}, "fused kernels of the policy give none; set"),
+        (DISTILLED | {"trainer.v1.trainer_mode": "prime_separate_async"}, "trainer_mode=prime_sync or prime_colocate"),
+        (DISTILLED | {"prime.outcome.estimator": "prm_value"}, "reads the PRM's rewards, which are not taken with"),
+        (
+            DISTILLED | {"prm.engine.ulysses_sequence_parallel_size": 2},
+            "ulysses_sequence_parallel_size=1 as the policy",
+        ),
+        (
+            ANCHOR | {"actor_rollout_ref.actor.strategy": "megatron"},
+            "prime.anchor.kind=ema needs actor_rollout_ref.act",
+        ),
+        (ANCHOR | {"distillation.enabled": True}, "both change the policy's loss; choose one"),
+        (
+            ANCHOR | {"prime.anchor.fallback": True, "prime.process.reliability_gate": False},
+            "fills what the reliability gate leaves out, but there is no gate",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_pull_over_the_vocabulary_needs(problems_of, changes, said):
+    problems = problems_of("prime_trainer", changes={"trainer.n_gpus_per_node": 2, **changes})
+    assert any(said in problem for problem in problems), problems
 
 
 def test_the_gate_needs_an_outcome(problems_of):

@@ -88,3 +88,13 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     right = step.process_reward_BT.sum(-1)[step.label_B == 1.0].mean()
     wrong = step.process_reward_BT.sum(-1)[step.label_B == 0.0].mean()
     assert bool(right > wrong) is rewards_of_the_updated
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_without_process_rewards_the_training_passes_are_enough(monkeypatch, gated):
+    queue = filled_queue(monkeypatch)
+    batch = batch_of(queue)
+    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+    prm = UpdatedPRM(queue, step, "before")
+    PRMPhase(prm, step, {}, {}, global_step=1, gated=gated, rewarded=False).run(batch)
+    assert prm.passes == 1 and step.pairs_before.accuracy == 0.0

@@ -23,7 +23,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from prime_ext import transfer
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, source_return
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
@@ -84,6 +84,33 @@ def process_source(queue, metrics=None, **changes):
 def test_token_rewards_are_beta_times_the_log_ratio_and_are_paid_everywhere(queue):
     step, source = process_source(queue)
     assert torch.equal(source.reward_BT, step.process_reward_BT) and torch.equal(source.mask_BT, step.mask_BT)
+
+
+def test_rewards_relative_to_the_policy_carry_no_beta_and_vanish_with_the_difference(queue):
+    relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "reinforce"}
+    step, source = process_source(queue, **relative)
+    plain, _ = process_source(queue)  # beta * log pi_prm, as the reference is 0
+    expected_BT = plain.process_reward_BT / 0.05 - step.old_log_prob_BT
+    torch.testing.assert_close(source.reward_BT, torch.where(step.mask_BT.bool(), expected_BT, 0.0))
+    torch.testing.assert_close(source_return(source, step.mask_BT, step.group_B), source.reward_BT)
+
+
+def test_the_mean_of_a_position_and_the_largest_advantage(queue):
+    relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "position_mean"}
+    step, source = process_source(queue, **relative)
+    advantage_BT = source_return(source, step.mask_BT, step.group_B)
+    for column in range(step.mask_BT.shape[1]):
+        rows = step.mask_BT[:, column].bool()
+        centred = source.reward_BT[rows, column] - source.reward_BT[rows, column].mean()
+        torch.testing.assert_close(advantage_BT[rows, column], centred)
+    _, clipped = process_source(queue, process__clip=0.01, **relative)
+    clipped_BT = source_return(clipped, step.mask_BT, step.group_B)
+    torch.testing.assert_close(clipped_BT, advantage_BT.clamp(-0.01, 0.01))
+
+
+def test_a_divergence_in_the_loss_is_no_source(queue):
+    step = loaded(queue, settings(process__form="kl", process__target="policy"))
+    assert set(build_sources(step, 1.0, None, {})) == {"outcome"}
 
 
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue):
