@@ -42,7 +42,9 @@ def test_both_pulls_are_in_the_loss(runs):
         assert 0 < gate < 1
         assert metrics["prime/kl/prm_coefficient"] == pytest.approx(gate)
         assert metrics["prime/kl/average_coefficient"] == pytest.approx(1 - gate)
-        assert metrics["prime/kl/prm"] > 0 and metrics["prime/kl/average"] >= 0
+        # The first update of the PRM has the learning rate 0.
+        assert metrics["prime/kl/prm"] > 0 or step == 1
+        assert metrics["prime/kl/average"] >= 0
         assert "prime/process/return_std" not in metrics
         # One in the PRM's update and one inside the policy's, none to score.
         assert metrics["prm/passes/forward"] == pytest.approx(2.0, abs=0.1), step
