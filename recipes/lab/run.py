@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from prime_ext.files import read_json, write_json
 from prime_ext.settings_checks import SettingsError, choice, whole_number
-from recipes.lab.settings import METHODS, flat, settings_of
+from recipes.lab.settings import METHODS, settings_of
 from recipes.lab.tasks import TASKS
 from recipes.lab.train import Lab, train
 
@@ -59,7 +59,7 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
         name = ",".join([method, *(f"{key}={value}" for key, value in sorted(changes.items()))])
         for seed in seeds:
             path = folder / f"{name}_seed{seed}.json"
-            plan = {"task": task_name, "method": name, "seed": seed, "budget": rollouts, "settings": flat(settings)}
+            plan = {"task": task_name, "method": name, "seed": seed, "budget": rollouts, "settings": settings.by_key()}
             if not path.exists():
                 plans.append((path, plan | {"object": settings}))
             elif (there := read_json(path)) | plan != there:

@@ -12,11 +12,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The settings of a method. Keys that verl or prime_ext has too keep name and meaning; ``methods.yaml`` holds presets."""
+"""What can be set. Keys that prime_ext has too keep name and meaning; ``methods.yaml`` holds the presets.
+
+The key ``prime.process.coefficient`` is the field ``prime_process_coefficient``.
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,174 +33,114 @@ METHODS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "me
 
 
 @dataclass(frozen=True)
-class Rollout:
-    prompts: int = 20  # per step
-    n: int = 4  # responses to each
-
-
-@dataclass(frozen=True)
-class Actor:
-    lr: float = 6e-4
-    lr_warmup_steps: int = 10  # updates
-    mini_batches: int = 5  # updates per step
-    clip_ratio: float = 0.2
-
-
-@dataclass(frozen=True)
-class Outcome:
-    estimator: str = "rloo"
-
-
-@dataclass(frozen=True)
-class Process:
-    coefficient: float = 0.0
-    # reference: beta * log(phi / ref), PRIME's reward; policy: log(phi / pi), PRIME-D's; labels: the true step labels.
-    target: str = "reference"
-    # How the target policy enters: sampled, as a reward of the sampled token; kl, as KL(pi || phi) in the loss.
-    form: str = "sampled"
-    topk: int = 0  # KL over the old policy's most probable tokens and one bucket for the rest; 0: the whole vocabulary
-    granularity: str = "token"  # of the target reference: token or response
-    normalization: str = "batch_max"  # of the target reference
-    discount: float = 1.0  # of the target reference
-    reliability_gate: bool = True
-    gate_decay: float = 0.8
-    gate_start: float = 0.5
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """KL to a moving average of the policy; with process rewards times 1 - gate: it fills what the gate shuts."""
-
-    coefficient: float = 0.0
-    decay: float = 0.5  # weight of the old average, once per step
-
-
-@dataclass(frozen=True)
-class Filter:
-    enable: bool = False
-    lower: float = 0.2
-    upper: float = 0.8
-    max_examined: float = 16.0  # times rollout.prompts; then the step goes on with what it has
-
-
-@dataclass(frozen=True)
-class Prime:
-    outcome: Outcome = field(default_factory=Outcome)
-    process: Process = field(default_factory=Process)
-    anchor: Anchor = field(default_factory=Anchor)
-    filter: Filter = field(default_factory=Filter)
-
-
-@dataclass(frozen=True)
-class PRM:
-    beta: float = 1.0
-    update_mode: str = "before"  # none, before, after or interleaved
-    epochs: int = 1
-    mini_batch_size: int = 16  # new rollouts per update
-    replay: int = 0  # as many old ones are added to each mini-batch, out of the last so many; 0: none
-    bias: bool = True  # trained with a learning rate of 0.05
-    lr: float = 1e-3
-    lr_warmup_steps: int = 20  # updates
-    labels: str = "outcome"  # shuffled: permuted within the batch, a negative control
-
-
-@dataclass(frozen=True)
-class RejectionSampling:
-    """Fine-tuning on the right ones of the first rollouts, before RL."""
-
-    rollouts: int = 0
-    epochs: int = 8
-    mini_batch_size: int = 32
-    lr: float = 1e-3
-
-
-@dataclass(frozen=True)
 class Settings:
-    rollout: Rollout = field(default_factory=Rollout)
-    actor: Actor = field(default_factory=Actor)
-    prime: Prime = field(default_factory=Prime)
-    prm: PRM = field(default_factory=PRM)
-    rft: RejectionSampling = field(default_factory=RejectionSampling)
+    """The defaults are RLOO on the compact tasks."""
+
+    rollout_prompts: int = 20  # per step
+    rollout_n: int = 4  # responses to each
+
+    actor_lr: float = 6e-4
+    actor_lr_warmup_steps: int = 10  # updates
+    actor_mini_batches: int = 5  # updates per step
+    actor_clip_ratio: float = 0.2
+
+    prime_outcome_estimator: str = "rloo"
+
+    prime_process_coefficient: float = 0.0
+    # reference: beta * log(phi / ref), PRIME's reward; policy: log(phi / pi); labels: the true step labels, no PRM.
+    prime_process_target: str = "reference"
+    # Of the target policy. sampled: a reward of the sampled tokens; kl: KL(pi || phi) in the loss.
+    prime_process_form: str = "sampled"
+    prime_process_topk: int = 0  # of kl: over the old policy's most probable tokens and one bucket for the rest; 0: all
+    # Of the target reference, as in the trainer on verl.
+    prime_process_granularity: str = "token"
+    prime_process_normalization: str = "batch_max"
+    prime_process_discount: float = 1.0
+    prime_process_reliability_gate: bool = True
+    prime_process_gate_decay: float = 0.8
+    prime_process_gate_start: float = 0.5
+
+    # KL to a moving average of the policy. It fills what the gate shuts: its weight is coefficient * (1 - gate).
+    prime_anchor_coefficient: float = 0.0
+    prime_anchor_decay: float = 0.5  # weight of the old average, once per step
+
+    prime_filter_enable: bool = False
+    prime_filter_lower: float = 0.2
+    prime_filter_upper: float = 0.8
+    prime_filter_max_examined: float = 16.0  # times rollout.prompts; then the step makes do with what it has
+
+    prm_beta: float = 1.0
+    prm_update_mode: str = "before"
+    prm_epochs: int = 1
+    prm_mini_batch_size: int = 16  # new rollouts of an update
+    prm_replay: int = 0  # as many old ones join them, out of the last so many; 0: none
+    prm_bias: bool = True  # trained, with a learning rate of 0.05
+    prm_lr: float = 1e-3
+    prm_lr_warmup_steps: int = 20  # updates
+    prm_labels: str = "outcome"  # shuffled: permuted within the batch, a control
+
+    # Before RL: fine-tuning on the right ones of the first rollouts.
+    rft_rollouts: int = 0
+    rft_epochs: int = 8
+    rft_mini_batch_size: int = 32
+    rft_lr: float = 1e-3
 
     @property
     def uses_prm(self) -> bool:
-        return self.prime.process.coefficient > 0 and self.prime.process.target != "labels"
+        return self.prime_process_coefficient > 0 and self.prime_process_target != "labels"
 
-    def check(self) -> None:
-        """Raise SettingsError on values that cannot work."""
-        process, prm = self.prime.process, self.prm
-        estimators = tuple(name for name, estimator in ESTIMATORS.items() if not estimator.needs)
-        choice("prime.outcome.estimator", self.prime.outcome.estimator, estimators)
-        choice("prime.process.target", process.target, ("reference", "policy", "labels"))
-        choice("prime.process.form", process.form, ("sampled", "kl"))
-        choice("prime.process.granularity", process.granularity, ("token", "response"))
-        choice("prime.process.normalization", process.normalization, tuple(NORMALIZATIONS))
-        choice("prm.update_mode", prm.update_mode, ("none", "before", "after", "interleaved"))
-        choice("prm.labels", prm.labels, ("outcome", "shuffled"))
-        for name, value in flat(self).items():
-            positive = name in POSITIVE or name.endswith(".lr")
-            if isinstance(value, int) and not isinstance(value, bool):
-                whole_number(name, value, POSITIVE.get(name, 0))
-            elif isinstance(value, float):
-                number(name, value, 0.0, 1.0 if name in SHARES else math.inf, open_low=positive)
-        if process.target == "policy" and prm.update_mode == "interleaved":
-            raise SettingsError("prime.process.target=policy needs a pass that scores: prm.update_mode=before or after")
+    def by_key(self) -> dict[str, Any]:
+        """All values, by dotted key."""
+        prefixes = {name: next(p for p in SECTIONS if name.startswith(p)) for name in asdict(self)}
+        return {p.replace("_", ".") + name[len(p) :]: getattr(self, name) for name, p in prefixes.items()}
 
 
-POSITIVE = {
-    "rollout.prompts": 1,
-    "rollout.n": 2,
-    "actor.mini_batches": 1,
-    "actor.clip_ratio": 0,
-    "prm.beta": 0,
-    "prm.epochs": 1,
-    "prm.mini_batch_size": 1,
-    "rft.mini_batch_size": 1,
+SECTIONS = ("rollout_", "actor_", "prime_outcome_", "prime_process_", "prime_anchor_", "prime_filter_", "prm_", "rft_")
+CHOICES = {
+    "prime.outcome.estimator": tuple(name for name, estimator in ESTIMATORS.items() if not estimator.needs),
+    "prime.process.target": ("reference", "policy", "labels"),
+    "prime.process.form": ("sampled", "kl"),
+    "prime.process.granularity": ("token", "response"),
+    "prime.process.normalization": tuple(NORMALIZATIONS),
+    "prm.update_mode": ("none", "before", "after", "interleaved"),
+    "prm.labels": ("outcome", "shuffled"),
 }
-SHARES = (
-    "prime.anchor.decay",
-    "prime.process.gate_decay",
-    "prime.process.gate_start",
-    "prime.filter.lower",
-    "prime.filter.upper",
+LEAST = {"rollout.n": 2} | dict.fromkeys(
+    ("rollout.prompts", "actor.mini_batches", "prm.epochs", "prm.mini_batch_size", "rft.mini_batch_size"), 1
 )
-
-
-def flat(section: Any, prefix: str = "") -> dict[str, Any]:
-    """All settings in one table, by dotted key."""
-    table: dict[str, Any] = {}
-    for name in (entry.name for entry in fields(section)):
-        value = getattr(section, name)
-        table |= flat(value, f"{prefix}{name}.") if is_dataclass(value) else {prefix + name: value}
-    return table
+ABOVE_ZERO = ("actor.lr", "actor.clip_ratio", "prm.beta", "prm.lr", "rft.lr", "prime.filter.max_examined")
+SHARES = ("prime.anchor.decay", *(f"prime.process.{name}" for name in ("gate_decay", "gate_start", "discount")))
 
 
 def settings_of(*layers: Mapping[str, Any]) -> Settings:
-    """The defaults with the values of the layers, later ones first; values may be text.
+    """The defaults, overridden by the values of the layers, which may be text; later layers win.
 
     Raises:
         SettingsError: a key is unknown, or a value does not have the type of its default or cannot work.
     """
     settings = Settings()
+    known = settings.by_key()
     for key, value in (item for layer in layers for item in layer.items()):
-        known = flat(settings)
         if key not in known:
             raise SettingsError(f"unknown key {key}; known keys: {', '.join(known)}")
-        settings = _with(settings, key.split("."), _parsed(key, str(value), type(known[key])))
-    settings.check()
+        settings = replace(settings, **{key.replace(".", "_"): _checked(key, str(value), type(known[key]))})
+    if settings.prime_process_target == "policy" and settings.prm_update_mode == "interleaved":
+        raise SettingsError("prime.process.target=policy wants scores of a pass of their own: prm.update_mode=before")
     return settings
 
 
-def _with(section: Any, names: list[str], value: Any) -> Any:
-    inner = _with(getattr(section, names[0]), names[1:], value) if len(names) > 1 else value
-    return replace(section, **{names[0]: inner})
-
-
-def _parsed(key: str, text: str, kind: type) -> Any:
+def _checked(key: str, text: str, kind: type) -> Any:
     if kind is bool:
         choice(key, text.lower(), ("true", "false"))
         return text.lower() == "true"
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
         raise SettingsError(f"{key}={text} must be a {'whole number' if kind is int else 'number'}") from None
+    if kind is str:
+        choice(key, value, CHOICES[key])
+    elif kind is int:
+        whole_number(key, value, LEAST.get(key, 0))
+    else:
+        number(key, value, 0.0, 1.0 if key in SHARES else math.inf, open_low=key in ABOVE_ZERO)
+    return value

@@ -40,23 +40,15 @@ from recipes.quickstart.tokenizer import BOS, EOS, PAD, VOCABULARY
 
 
 class Task(Protocol):
-    """What the training loop asks of a task.
-
-    Attributes:
-        pad, eos: token ids.
-        limit: tokens of a response at most.
-        flipped: share of the outcomes that training, but not evaluation, sees inverted.
-        settings: of the training, where the task wants others than the defaults.
-    """
+    """What the training loop asks of a task."""
 
     pad: int
     eos: int
-    limit: int
-    flipped: float
-    settings: Mapping[str, Any]
+    limit: int  # tokens of a response at most
+    flipped: float  # share of the outcomes that training, but not evaluation, sees inverted
+    settings: Mapping[str, Any]  # by key, where the task wants others than the defaults
 
-    def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[Any]:
-        """Random problems of one of two disjoint sets."""
+    def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[Any]: ...
 
     def prompts(self, problems: Sequence[Any]) -> torch.Tensor:
         """Token ids ``(B, P)``, left-padded to the same width every time."""
@@ -73,7 +65,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class CompactChain:
-    """Chains over a small alphabet, all in tensors. There are so many that none is ever drawn twice."""
+    """Chains over a small alphabet, all in tensors. There are so many that hardly any is drawn twice."""
 
     longest: int = 8
     shortest: int = 8
@@ -137,29 +129,23 @@ class CompactChain:
         return response_BT.scatter(1, end_B1, self.eos)
 
     def verify(self, problems: Sequence[torch.Tensor], response_BT: torch.Tensor) -> torch.Tensor:
-        problem_BK, response_BT = torch.stack(list(problems)), response_BT.cpu()
+        end_B1 = self._end(torch.stack(list(problems)))
+        # The last result and <eos> at their places; the values between are the response's own business.
+        last_B2 = torch.cat([end_B1 - 1, end_B1], 1)
         right_BT = self.demonstrate(problems, 0.0, torch.Generator())
-        end_B1 = self._end(problem_BK)
-        # The last result and <eos> at their places; what stands between is the response's own business.
-        ends_here_B1 = (response_BT == self.eos).long().argmax(1, keepdim=True) == end_B1
-        same_B2 = response_BT.gather(1, torch.cat([end_B1 - 1, end_B1], 1)) == right_BT.gather(
-            1, torch.cat([end_B1 - 1, end_B1], 1)
-        )
-        return (same_B2.all(1) & ends_here_B1[:, 0]).float()
+        return (response_BT.cpu().gather(1, last_B2) == right_BT.gather(1, last_B2)).all(1).float()
 
     def step_labels(
         self, problems: Sequence[torch.Tensor], response_BT: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         operation_BK, response_BT = torch.stack(list(problems))[:, 1:], response_BT.cpu()
         before_BK, shown_BK, after_BK = response_BT[:, 0:-3:2], response_BT[:, 1:-2:2], response_BT[:, 2:-1:2]
-        value_BK = before_BK - self.first_value
-        is_value_BK = (value_BK >= 0) & (value_BK < self.n_values)
-        right_BK = self.facts[0][operation_BK, value_BK.clamp(0, self.n_values - 1)] + self.first_value
+        value_BK = (before_BK - self.first_value).clamp(0, self.n_values - 1)
+        same_BK = (before_BK == value_BK + self.first_value) & (shown_BK == operation_BK + self.first_operation)
+        right_BK = same_BK & (after_BK == self.facts[0][operation_BK, value_BK] + self.first_value)
         label_BT, where_BT = torch.zeros(response_BT.shape), torch.zeros(response_BT.shape, dtype=torch.bool)
-        label_BT[:, 2:-1:2] = (
-            is_value_BK & (shown_BK == operation_BK + self.first_operation) & (after_BK == right_BK)
-        ).float()
         where_BT[:, 2:-1:2] = (operation_BK >= 0) & (after_BK != self.pad)
+        label_BT[:, 2:-1:2] = right_BK.float()
         return label_BT * where_BT, where_BT
 
     def warm_start(self, folder: Path, steps: int = 1500, batch_size: int = 64, lr: float = 3e-3) -> None:
@@ -216,11 +202,8 @@ class LastDigitChain:
     @cached_property
     def pools(self) -> dict[bool, list[last_digit.Problem]]:
         """Problems for training, and held-out ones."""
-        sizes = {False: ("train", 8192), True: ("test", 2000)}
-        return {
-            held_out: last_digit.generate_problems(split, size, 0, self.chain_lengths)
-            for held_out, (split, size) in sizes.items()
-        }
+        draw = last_digit.generate_problems
+        return {False: draw("train", 8192, 0, self.chain_lengths), True: draw("test", 2000, 0, self.chain_lengths)}
 
     def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[last_digit.Problem]:
         pool = self.pools[held_out]

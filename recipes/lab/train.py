@@ -120,14 +120,14 @@ class Lab:
         def load() -> torch.nn.Module:
             return AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).to(device)
 
-        actor, prm = settings.actor, settings.prm
-        self.policy = Learner(load(), actor.lr, actor.lr_warmup_steps, clip=1.0, decay=0.01)
-        if settings.prime.anchor.coefficient > 0:
+        self.policy = Learner(load(), settings.actor_lr, settings.actor_lr_warmup_steps, clip=1.0, decay=0.01)
+        if settings.prime_anchor_coefficient > 0:
             self.average = load()
         if settings.uses_prm:
             self.reference = load()
-            self.prm = Learner(load(), prm.lr, prm.lr_warmup_steps, 10.0, 0.0, bias_lr=0.05 if prm.bias else 0.0)
-            self.gate = ReliabilityGate(settings.prime.process.gate_decay, settings.prime.process.gate_start)
+            bias_lr = 0.05 if settings.prm_bias else 0.0
+            self.prm = Learner(load(), settings.prm_lr, settings.prm_lr_warmup_steps, 10.0, 0.0, bias_lr)
+            self.gate = ReliabilityGate(settings.prime_process_gate_decay, settings.prime_process_gate_start)
         self.replay: Batch | None = None
         self.examined, self.seconds = 0, 0.0
         self.diagnosis: dict[str, list[float]] = {"right": [], "pairs": [], "gate": [], "step_auc": []}
@@ -151,7 +151,7 @@ class Lab:
 
     def sample_and_judge(self, n_prompts: int) -> Batch:
         """Rollouts of new problems."""
-        n = self.settings.rollout.n
+        n = self.settings.rollout_n
         problems = [p for p in self.task.draw(n_prompts, self.problem_rng) for _ in range(n)]
         rollouts = self.respond(problems, self.sample_rng)
         outcome_B = self.task.verify(problems, rollouts.response_BT)
@@ -170,15 +170,15 @@ class Lab:
 
     def collect(self) -> Batch | None:
         """The batch of a step; with the filter as many prompts as it takes, None if all that may be tried fail it."""
-        wanted, band = self.settings.rollout.prompts, self.settings.prime.filter
-        if not band.enable:
+        settings, wanted = self.settings, self.settings.rollout_prompts
+        if not settings.prime_filter_enable:
             return self.sample_and_judge(wanted)
-        rule, kept, found, tried = AccuracyBand(band.lower, band.upper), [], 0, 0
-        while found < wanted and tried < band.max_examined * wanted:
+        band, kept, found, tried = AccuracyBand(settings.prime_filter_lower, settings.prime_filter_upper), [], 0, 0
+        while found < wanted and tried < settings.prime_filter_max_examined * wanted:
             batch, tried = self.sample_and_judge(wanted - found), tried + wanted - found
             accuracies = batch.outcome_B.view(wanted - found, -1).tolist()
-            keep_G = torch.tensor([rule.classify(group, [False] * len(group)) == KEPT for group in accuracies])
-            kept.append(batch.rows(keep_G.repeat_interleave(self.settings.rollout.n).to(self.device)))
+            keep_G = torch.tensor([band.classify(group, [False] * len(group)) == KEPT for group in accuracies])
+            kept.append(batch.rows(keep_G.repeat_interleave(settings.rollout_n).to(self.device)))
             found += int(keep_G.sum())
         return Batch.joined(kept) if found else None
 
@@ -189,7 +189,7 @@ class Lab:
         with torch.no_grad():
             reference_BT = chosen_log_probs(response_logits(self.reference, batch.rollouts), batch.rollouts)
         batch = batch._replace(reference_BT=reference_BT)
-        mode = self.settings.prm.update_mode
+        mode = self.settings.prm_update_mode
         if mode == "interleaved":
             unseen = scores = Scores(self.update_prm(batch), None)
         else:
@@ -199,7 +199,7 @@ class Lab:
             if mode == "before":
                 scores = self.score(batch)
         pairs = count_pairs(unseen.log_ratio_BT.sum(-1), batch.outcome_B, batch.group_B)
-        gate = self.gate.update(pairs) if self.settings.prime.process.reliability_gate else 1.0
+        gate = self.gate.update(pairs) if self.settings.prime_process_reliability_gate else 1.0
         self.note(pairs, gate, scores.log_ratio_BT[batch.is_result_BT], batch.step_label_BT[batch.is_result_BT])
         return gate, scores
 
@@ -210,17 +210,17 @@ class Lab:
         return Scores(log_ratio(log_prob_BT, batch.reference_BT, batch.rollouts.mask_BT), logits_BTV)
 
     def update_prm(self, batch: Batch) -> torch.Tensor:
-        """Train on the outcomes. Returns the log-ratio of each response in the pass before it was first learned from."""
-        settings, function = self.settings.prm, PRM_LOSSES["ce"]
+        """Train on the outcomes. Returns q_t of each response in the pass before it was first learned from."""
+        settings, function = self.settings, PRM_LOSSES["ce"]
         n_rows = len(batch.outcome_B)
-        if settings.labels == "shuffled":
+        if settings.prm_labels == "shuffled":
             batch = batch._replace(outcome_B=batch.outcome_B[torch.randperm(n_rows, generator=self.prm_rng)])
-        if settings.replay:
+        if settings.prm_replay:
             past = batch if self.replay is None else Batch.joined([self.replay, batch])
-            self.replay = past.rows(torch.arange(len(past.outcome_B))[-settings.replay :])
+            self.replay = past.rows(torch.arange(len(past.outcome_B))[-settings.prm_replay :])
         first_BT = torch.zeros_like(batch.reference_BT)
-        for epoch in range(settings.epochs):
-            for new_B in torch.randperm(n_rows, generator=self.prm_rng).split(settings.mini_batch_size):
+        for epoch in range(settings.prm_epochs):
+            for new_B in torch.randperm(n_rows, generator=self.prm_rng).split(settings.prm_mini_batch_size):
                 part = batch.rows(new_B)
                 if self.replay is not None:
                     old_B = torch.randint(len(self.replay.outcome_B), (len(new_B),), generator=self.prm_rng)
@@ -232,7 +232,7 @@ class Lab:
                     first_BT[new_B] = log_ratio_BT[: len(new_B)].detach()
                 rows = function.prepare(part.outcome_B, part.group_B, torch.ones_like(part.outcome_B))
                 rows = replace(rows, weight_B=rows.weight_B / len(part.outcome_B))
-                self.prm.minimize(function.loss(log_ratio_BT, mask_BT, rows, settings.beta, bias=self.prm.bias))
+                self.prm.minimize(function.loss(log_ratio_BT, mask_BT, rows, settings.prm_beta, bias=self.prm.bias))
         return first_BT
 
     # The policy.
@@ -240,35 +240,37 @@ class Lab:
     def advantages(
         self, batch: Batch, gate: float, scores: Scores | None, old_logits_BTV: torch.Tensor
     ) -> torch.Tensor:
-        """What each token is worth, ``(B, T)``: the outcome's part, and what comes from the PRM's or the true labels."""
-        process, mask_BT = self.settings.prime.process, batch.rollouts.mask_BT
+        """What each token is worth, ``(B, T)``: by its outcome, and by the PRM or the true labels."""
+        settings, mask_BT = self.settings, batch.rollouts.mask_BT
+        target, coefficient = settings.prime_process_target, settings.prime_process_coefficient
         reward_BT = batch.outcome_B[:, None] * last_token_mask(mask_BT)
-        sources = {"outcome": outcome_source(reward_BT, mask_BT, self.settings.prime.outcome.estimator)}
-        if scores is not None and process.target == "reference":
-            reward_BT = process_rewards(scores.log_ratio_BT, self.settings.prm.beta)
-            paid_BT, where_BT = ProcessShaping(process.granularity)(reward_BT, mask_BT)
-            paid_BT, _ = NORMALIZATIONS[process.normalization](paid_BT, mask_BT, process.discount)
-            sources["process"] = RewardSource(paid_BT, where_BT, process.coefficient * gate, process.discount)
+        sources = {"outcome": outcome_source(reward_BT, mask_BT, settings.prime_outcome_estimator)}
+        if scores is not None and target == "reference":
+            reward_BT = process_rewards(scores.log_ratio_BT, settings.prm_beta)
+            paid_BT, where_BT = ProcessShaping(settings.prime_process_granularity)(reward_BT, mask_BT)
+            discount = settings.prime_process_discount
+            paid_BT, _ = NORMALIZATIONS[settings.prime_process_normalization](paid_BT, mask_BT, discount)
+            sources["process"] = RewardSource(paid_BT, where_BT, coefficient * gate, discount)
         advantage_BT, _, _ = combine_sources(sources, mask_BT, batch.group_B)
-        if process.target == "labels":
-            return advantage_BT + process.coefficient * standardized(batch.step_label_BT, batch.is_result_BT)
-        if scores is not None and process.target == "policy" and process.form == "sampled":
-            prm_BT, old_BT = (
-                chosen_log_probs(logits, batch.rollouts) for logits in (scores.logits_BTV, old_logits_BTV)
-            )
-            reward_BT = policy_relative_rewards(prm_BT, old_BT, mask_BT)
-            return advantage_BT + process.coefficient * gate * standardized(reward_BT, mask_BT)
+        if target == "labels":
+            return advantage_BT + coefficient * standardized(batch.step_label_BT, batch.is_result_BT)
+        if scores is not None and target == "policy" and settings.prime_process_form == "sampled":
+            prm_BT = chosen_log_probs(scores.logits_BTV, batch.rollouts)
+            reward_BT = policy_relative_rewards(prm_BT, chosen_log_probs(old_logits_BTV, batch.rollouts), mask_BT)
+            return advantage_BT + coefficient * gate * standardized(reward_BT, mask_BT)
         return advantage_BT
 
     def kl_targets(self, batch: Batch, gate: float, scores: Scores | None) -> list[tuple[float, torch.Tensor]]:
         """Weights and logits of the distributions that the policy is pulled towards."""
-        process, anchor, targets = self.settings.prime.process, self.settings.prime.anchor, []
-        if scores is not None and process.target == "policy" and process.form == "kl":
-            targets.append((process.coefficient * gate, scores.logits_BTV))
-        if anchor.coefficient > 0:
-            update_average(list(self.average.parameters()), list(self.policy.model.parameters()), anchor.decay)
+        settings, targets = self.settings, []
+        if scores is not None and settings.prime_process_target == "policy" and settings.prime_process_form == "kl":
+            targets.append((settings.prime_process_coefficient * gate, scores.logits_BTV))
+        if settings.prime_anchor_coefficient > 0:
+            average, current = list(self.average.parameters()), list(self.policy.model.parameters())
+            update_average(average, current, settings.prime_anchor_decay)
             with torch.no_grad():
-                targets.append((anchor.coefficient * (1 - gate), response_logits(self.average, batch.rollouts)))
+                average_BTV = response_logits(self.average, batch.rollouts)
+            targets.append((settings.prime_anchor_coefficient * (1 - gate), average_BTV))
         # Left out, not multiplied by zero: a shut gate leaves the same bits as no PRM.
         return [(weight, logits_BTV) for weight, logits_BTV in targets if weight > 0]
 
@@ -280,11 +282,11 @@ class Lab:
         old_logits_BTV: torch.Tensor,
     ) -> None:
         """One pass over the batch: PPO's clipped loss, and the divergences from the targets; means over tokens."""
-        clip, topk = self.settings.actor.clip_ratio, self.settings.prime.process.topk
+        clip, topk = self.settings.actor_clip_ratio, self.settings.prime_process_topk
         old_BT = chosen_log_probs(old_logits_BTV, batch.rollouts)
         likely_BTK = old_logits_BTV.topk(topk).indices if topk else None
         order_B = torch.randperm(len(old_BT), generator=self.problem_rng)
-        for rows in order_B.chunk(self.settings.actor.mini_batches):
+        for rows in order_B.chunk(self.settings.actor_mini_batches):
             part = batch.rollouts.rows(rows)
             valid_BT = part.mask_BT
             log_prob_N, divergences = log_probs_and_kl(
@@ -301,12 +303,13 @@ class Lab:
 
     def fine_tune_on_right_ones(self) -> None:
         """Rejection sampling: imitate the right ones of the first rollouts."""
-        settings, started = self.settings.rft, time.perf_counter()
-        batch = self.sample_and_judge(settings.rollouts // self.settings.rollout.n)
+        settings, started = self.settings, time.perf_counter()
+        batch = self.sample_and_judge(settings.rft_rollouts // settings.rollout_n)
         right_B = batch.outcome_B.nonzero()[:, 0].cpu()
-        learner = Learner(self.policy.model, settings.lr, 20, clip=1.0, decay=0.0)
-        for _ in range(settings.epochs):
-            for rows in right_B[torch.randperm(len(right_B), generator=self.prm_rng)].split(settings.mini_batch_size):
+        learner = Learner(self.policy.model, settings.rft_lr, 20, clip=1.0, decay=0.0)
+        for _ in range(settings.rft_epochs):
+            order_B = right_B[torch.randperm(len(right_B), generator=self.prm_rng)]
+            for rows in order_B.split(settings.rft_mini_batch_size):
                 part = batch.rollouts.rows(rows)
                 learner.minimize(-chosen_log_probs(response_logits(learner.model, part), part)[part.mask_BT].mean())
         self.seconds += time.perf_counter() - started
@@ -331,7 +334,7 @@ class Lab:
             "rollouts": self.examined,
             "seconds": round(self.seconds, 3),
             "accuracy": round(float(self.task.verify(problems, response_BT).mean()), 4),
-            "step_accuracy": round(float(label_BT[is_result_BT].mean()), 4),
+            "step_accuracy": round(float(label_BT.sum() / is_result_BT.sum()), 4) if is_result_BT.any() else None,
             "pair_accuracy": round(sum(right) / sum(pairs), 4) if sum(pairs) else None,
             "gate": round(sum(gates) / len(gates), 4) if gates else None,
             "step_auc": round(sum(aucs) / len(aucs), 4) if aucs else None,
@@ -343,13 +346,14 @@ def standardized(reward_BT: torch.Tensor, where_BT: torch.Tensor) -> torch.Tenso
     kept_BT = torch.where(where_BT, reward_BT, reward_BT.new_zeros(()))
     mean_T = kept_BT.sum(0) / where_BT.sum(0).clamp_min(1)
     centred_BT = torch.where(where_BT, kept_BT - mean_T, reward_BT.new_zeros(()))
-    return (centred_BT / (centred_BT[where_BT].std() + 1e-6)).clamp(-LARGEST_REWARD, LARGEST_REWARD)
+    deviation = (centred_BT.square().sum() / where_BT.sum().clamp_min(1)).sqrt()
+    return (centred_BT / (deviation + 1e-6)).clamp(-LARGEST_REWARD, LARGEST_REWARD)
 
 
 def log_probs_and_kl(
     logits_NV: torch.Tensor, token_N: torch.Tensor, targets: list[torch.Tensor], likely_NK: torch.Tensor | None
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-    """Log-probabilities of the tokens, and KL(pi || target) for each target, over the likely tokens if there are any."""
+    """Log-probabilities of the tokens, and KL(pi || target) for each target, over likely tokens if they are given."""
     if targets and likely_NK is None:
         log_prob_N, divergence_NJ = log_probs_and_reverse_kl(logits_NV, token_N, targets)
         return log_prob_N, divergence_NJ.unbind(1)
@@ -370,7 +374,7 @@ def train(lab: Lab, budget: int, progress: Callable[[int], Any]) -> list[dict]:
         progress: called with the number of rollouts so far.
     """
     curve = [lab.point()]
-    if lab.settings.rft.rollouts:
+    if lab.settings.rft_rollouts:
         lab.fine_tune_on_right_ones()
         curve.append(lab.point())
     while lab.examined < budget:
