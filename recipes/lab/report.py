@@ -90,7 +90,7 @@ def summarize(runs: Runs, baseline: str, accuracies: list[float]) -> dict[str, A
     if min(accuracies) <= start:
         raise SettingsError(f"--accuracies={min(accuracies):g} is not above the start, {start:g}")
     summary: dict[str, Any] = {}
-    for method, seeds in runs.items():
+    for method, seeds in sorted(runs.items(), key=lambda item: item[0] != baseline):
         rows: dict[str, Any] = {"seeds": sorted(seeds)}
         for axis in ("rollouts", "seconds"):
             for accuracy in accuracies:

@@ -20,6 +20,7 @@ What is ``key=value`` changes a setting of all methods named, and becomes part o
 """
 
 import argparse
+import itertools
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from tqdm import tqdm
 
 from prime_ext.files import read_json, write_json
 from prime_ext.settings_checks import SettingsError, choice, whole_number
-from recipes.lab.settings import METHODS, settings_of
+from recipes.lab.settings import METHODS, Settings, settings_of
 from recipes.lab.tasks import TASKS
 from recipes.lab.train import Lab, train
 
@@ -50,23 +51,27 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
         SettingsError: a name, key or value is unknown or cannot work, or a run is there with other settings.
     """
     choice("task", task_name, tuple(TASKS))
+    choice("device", device, ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",))
     task, folder = TASKS[task_name], output / task_name
     changes = dict(item.split("=", 1) for item in methods if "=" in item)
-    plans: list[tuple[Path, dict[str, Any]]] = []
-    for method in (item for item in methods if "=" not in item):
+    names = [item for item in methods if "=" not in item]
+    if not names:
+        raise SettingsError(f"no method was named; there are: {', '.join(METHODS)}")
+    missing: list[tuple[Path, Settings, dict[str, Any]]] = []
+    for method, seed in itertools.product(names, seeds):
         choice("method", method, tuple(METHODS))
         settings = settings_of(task.settings, METHODS[method], changes)
-        name = ",".join([method, *(f"{key}={value}" for key, value in sorted(changes.items()))])
-        for seed in seeds:
-            path = folder / f"{name}_seed{seed}.json"
-            plan = {"task": task_name, "method": name, "seed": seed, "budget": rollouts, "settings": settings.by_key()}
-            if not path.exists():
-                plans.append((path, plan | {"object": settings}))
-            elif (there := read_json(path)) | plan != there:
-                changed = next(key for key in plan if there.get(key) != plan[key])
-                raise SettingsError(f"{path} is of a run with another {changed}; choose another --output")
-    if not plans:
-        return print(f"{folder}: all runs are there")
+        label = ",".join([method, *(f"{key}={value}" for key, value in sorted(changes.items()))])
+        path = folder / f"{label}_seed{seed}.json"
+        plan = {"task": task_name, "method": label, "seed": seed, "budget": rollouts, "settings": settings.by_key()}
+        there = read_json(path) if path.exists() else None
+        if there is None:
+            missing.append((path, settings, plan))
+        elif other := [key for key in plan if there.get(key) != plan[key]]:
+            raise SettingsError(f"{path} is of a run with another {other[0]}; choose another --output")
+    if not missing:
+        print(f"{folder}: all runs are there")
+        return
 
     transformers.utils.logging.disable_progress_bar()
     if device == "cpu":
@@ -75,8 +80,8 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
     if not start.exists():
         print(f"{start}: training the warm start")
         task.warm_start(start)
-    for path, plan in plans:
-        lab = Lab(task, plan.pop("object"), plan["seed"], start, device)
+    for path, settings, plan in missing:
+        lab = Lab(task, settings, plan["seed"], start, device)
         with tqdm(total=rollouts, desc=path.stem, unit=" rollouts") as bar:
             curve = train(lab, rollouts, lambda examined, bar=bar: bar.update(examined - bar.n))
         versions = {"commit": commit(), "torch": torch.__version__, "transformers": transformers.__version__}
