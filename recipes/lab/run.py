@@ -89,9 +89,12 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
 
 
 def commit() -> str | None:
-    """The commit that runs, ``-dirty`` behind it if the tree has changes; None outside of a repository."""
+    """The commit that runs, ``-dirty`` behind it if the tree has changes; None without git or a repository."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
-    answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    try:
+        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
     return answer.stdout.strip() or None
 
 
@@ -103,7 +106,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("outputs/lab"))
     parser.add_argument("--rollouts", type=int, default=2400)
     parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     try:
         if not all(seed.isdecimal() for seed in arguments.seeds.split(",")):
             raise SettingsError(f"--seeds={arguments.seeds} must be whole numbers with commas between them")
