@@ -36,6 +36,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 Runs = dict[str, dict[int, dict[str, Any]]]
+COLOURS = [*matplotlib.colormaps["tab20"].colors[::2], *matplotlib.colormaps["tab20"].colors[1::2]]
 MEASURES = {"pair_accuracy": "pair accuracy", "gate": "gate", "step_auc": "AUC of steps"}
 
 
@@ -72,10 +73,8 @@ def paired_ratio(
     late = (any(not baseline[seed][1] for seed in seeds), any(not other[seed][1] for seed in seeds))
     bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[late]
     found = mean_and_error(logs)
-    ahead = sum(log > 0 for log in logs)
-    return {"ratio": math.exp(found["mean"]), "log_error": found["standard_error"], "n": len(logs), "ahead": ahead} | {
-        "bound": bound
-    }
+    entry = {"ratio": math.exp(found["mean"]), "log_error": found["standard_error"], "n": len(logs)}
+    return entry | {"ahead": sum(log > 0 for log in logs), "bound": bound}
 
 
 def summarize(runs: Runs, baseline: str, accuracies: list[float]) -> dict[str, Any]:
@@ -147,14 +146,14 @@ def plot(runs: Runs, path: Path) -> None:
         for index, (method, seeds) in enumerate(runs.items()):
             curves = [np.array([[point[axis], point["accuracy"]] for point in run["curve"]]) for run in seeds.values()]
             for curve in curves:
-                panel.plot(*curve.T, color=f"C{index}", alpha=0.25, linewidth=0.8)
+                panel.plot(*curve.T, color=COLOURS[index % 20], alpha=0.25, linewidth=0.8)
             grid = np.linspace(0, min(curve[-1, 0] for curve in curves), 200)
             mean = np.mean([np.interp(grid, *curve.T) for curve in curves], axis=0)
-            panel.plot(grid, mean, color=f"C{index}", label=method)
+            panel.plot(grid, mean, color=COLOURS[index % 20], label=method)
         panel.set_xlabel(axis)
         panel.grid(alpha=0.3)
     axes[0].set_ylabel("accuracy on held-out problems, temperature 1")
-    axes[1].legend()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130)
     plt.close(figure)

@@ -77,19 +77,16 @@ class Scores(NamedTuple):
 
 
 class Learner:
-    """A model with its optimiser, a linear warm-up and, for a PRM, the bias of its loss."""
+    """A model with its optimiser, a linear warm-up and, for a PRM, the bias of its loss (0 unless it has a rate)."""
 
     def __init__(
         self, model: torch.nn.Module, lr: float, warm_up: int, clip: float, decay: float, bias_lr: float = 0.0
     ):
         self.model, self.clip = model, clip
-        self.bias = torch.zeros((), device=next(model.parameters()).device, requires_grad=bias_lr > 0)
-        groups: list[dict[str, Any]] = [{"params": list(model.parameters())}]
-        ramps: list[Callable[[int], float]] = [lambda update: min(1.0, (update + 1) / max(warm_up, 1))]
-        if bias_lr > 0:
-            groups.append({"params": [self.bias], "lr": bias_lr})
-            ramps.append(lambda update: 1.0)
+        self.bias = torch.zeros((), device=next(model.parameters()).device, requires_grad=True)
+        groups = [{"params": list(model.parameters())}, {"params": [self.bias], "lr": bias_lr}]
         self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), weight_decay=decay)
+        ramps = [lambda update: min(1.0, (update + 1) / max(warm_up, 1)), lambda update: 1.0]
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, ramps)
 
     def minimize(self, loss: torch.Tensor) -> None:
