@@ -1,0 +1,88 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Sampling with a key-value cache, and the log-probabilities of what was sampled. Any causal model of transformers.
+
+Axes as in ``prime_ext.algorithms``, and ``P`` tokens of a prompt, left-padded; responses are right-padded.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from transformers import DynamicCache
+
+
+class Rollouts(NamedTuple):
+    """Prompts and responses; the first ``<eos>`` of a response is its last valid token."""
+
+    prompt_BP: torch.Tensor
+    prompt_mask_BP: torch.Tensor
+    response_BT: torch.Tensor
+    mask_BT: torch.Tensor
+
+    def rows(self, index_B: torch.Tensor) -> "Rollouts":
+        return Rollouts(*(part[index_B] for part in self))
+
+    def model_inputs(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
+        """Token ids of the positions ``[start, stop)``, and what a model must know about left padding."""
+        ids_BL = torch.cat([self.prompt_BP, self.response_BT], 1)[:, start:stop]
+        if self.prompt_mask_BP.all():
+            return {"input_ids": ids_BL}
+        # Right padding needs no mask: no valid token comes after it.
+        seen_BL = torch.cat([self.prompt_mask_BP, torch.ones_like(self.mask_BT)], 1)[:, :stop].long()
+        return {
+            "input_ids": ids_BL,
+            "attention_mask": seen_BL,
+            "position_ids": (seen_BL.cumsum(1) - 1).clamp_min(0)[:, start:],
+        }
+
+
+@torch.no_grad()
+def sample(
+    model: torch.nn.Module, prompt_BP: torch.Tensor, pad: int, eos: int, limit: int, generator: torch.Generator
+) -> Rollouts:
+    """One response to each prompt at temperature 1, at most ``limit`` tokens.
+
+    Args:
+        model: a causal language model of transformers.
+        prompt_BP: left-padded with ``pad``.
+        pad, eos: ids of the two special tokens.
+        limit: T, the width of the response tensors, whatever the longest response is.
+        generator: source of randomness, on the device of the model.
+    """
+    n_rows, width = prompt_BP.shape
+    response_BT = prompt_BP.new_full((n_rows, limit), pad)
+    rollouts = Rollouts(prompt_BP, prompt_BP != pad, response_BT, torch.zeros_like(response_BT, dtype=torch.bool))
+    cache, running_B = DynamicCache(config=model.config), torch.ones_like(prompt_BP[:, 0], dtype=torch.bool)
+    for t in range(limit):
+        inputs = rollouts.model_inputs(0 if t == 0 else width + t - 1, width + t)
+        logits_BV = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        token_B = torch.multinomial(logits_BV.float().softmax(-1), 1, generator=generator)[:, 0]
+        rollouts.response_BT[:, t] = torch.where(running_B, token_B, pad)
+        rollouts.mask_BT[:, t] = running_B
+        running_B = running_B & (token_B != eos)
+        if not running_B.any():
+            break
+    return rollouts
+
+
+def response_logits(model: torch.nn.Module, rollouts: Rollouts) -> torch.Tensor:
+    """Logits ``(B, T, V)`` from which each token of the responses was drawn, in one pass."""
+    n_tokens = rollouts.response_BT.shape[1]
+    return model(**rollouts.model_inputs(stop=-1), use_cache=False, logits_to_keep=n_tokens).logits
+
+
+def chosen_log_probs(logits_BTV: torch.Tensor, rollouts: Rollouts) -> torch.Tensor:
+    """log pi(y_t | x, y_<t) of the response tokens, ``(B, T)`` float32."""
+    return logits_BTV.float().log_softmax(-1).gather(-1, rollouts.response_BT[..., None])[..., 0]

@@ -1,0 +1,382 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""PRIME in one file that can be stepped through: sample, judge, learn and score, advantages, policy update.
+
+What matters in it are functions of ``prime_ext.algorithms``, which the trainer on verl calls too.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, outcome_source
+from prime_ext.algorithms.distillation import (
+    log_probs_and_reverse_kl,
+    policy_relative_rewards,
+    topk_reverse_kl,
+    update_average,
+)
+from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
+from prime_ext.algorithms.normalization import NORMALIZATIONS
+from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
+from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits, sample
+from recipes.lab.settings import Settings
+from recipes.lab.tasks import Task
+
+EVALUATE_EVERY = 160  # rollouts
+HELD_OUT = 1000  # problems of an evaluation
+LARGEST_REWARD = 5.0  # standard deviations, of the rewards of sampled tokens
+
+
+class Batch(NamedTuple):
+    """Judged rollouts, and what is known of their steps (for diagnosis and the oracle)."""
+
+    rollouts: Rollouts
+    outcome_B: torch.Tensor
+    group_B: torch.Tensor
+    step_label_BT: torch.Tensor
+    is_result_BT: torch.Tensor
+    reference_BT: torch.Tensor  # log-probabilities under the PRM's reference; zeros before they are known
+
+    def rows(self, index_B: torch.Tensor) -> "Batch":
+        return Batch(self.rollouts.rows(index_B), *(part[index_B] for part in self[1:]))
+
+    @classmethod
+    def joined(cls, batches: Sequence["Batch"]) -> "Batch":
+        rollouts, *others = zip(*batches, strict=True)
+        joined = Rollouts(*(torch.cat(parts) for parts in zip(*rollouts, strict=True)))
+        return cls(joined, *(torch.cat(parts) for parts in others))
+
+
+class Scores(NamedTuple):
+    """What the PRM says: q_t = log phi - log ref, and, where a pass after its update gave them, its logits."""
+
+    log_ratio_BT: torch.Tensor
+    logits_BTV: torch.Tensor | None
+
+
+class Learner:
+    """A model with its optimiser, a linear warm-up and, for a PRM, the bias of its loss (0 unless it has a rate)."""
+
+    def __init__(
+        self, model: torch.nn.Module, lr: float, warm_up: int, clip: float, decay: float, bias_lr: float = 0.0
+    ):
+        self.model, self.clip = model, clip
+        self.bias = torch.zeros((), device=next(model.parameters()).device, requires_grad=True)
+        groups = [{"params": list(model.parameters())}, {"params": [self.bias], "lr": bias_lr}]
+        self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), weight_decay=decay)
+        ramps = [lambda update: min(1.0, (update + 1) / max(warm_up, 1)), lambda update: 1.0]
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, ramps)
+
+    def minimize(self, loss: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.schedule.step()
+
+
+class Lab:
+    """One training run; all models start from the same weights.
+
+    Args:
+        task: see :class:`recipes.lab.tasks.Task`.
+        settings: of the method.
+        seed: of three generators: problems, sampling, and what the PRM draws. So all methods get the same problems,
+            and a PRM without a say changes nothing.
+        start: folder or name for ``from_pretrained``.
+        device: of the models.
+    """
+
+    def __init__(self, task: Task, settings: Settings, seed: int, start: str | Path, device: str = "cpu"):
+        self.task, self.settings, self.device = task, settings, device
+        self.problem_rng, self.prm_rng = (torch.Generator().manual_seed(10 * seed + k) for k in (1, 2))
+        self.sample_rng = torch.Generator(device).manual_seed(10 * seed + 3)
+
+        def load() -> torch.nn.Module:
+            return AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).to(device)
+
+        self.policy = Learner(load(), settings.actor_lr, settings.actor_lr_warmup_steps, clip=1.0, decay=0.01)
+        if settings.prime_anchor_coefficient > 0:
+            self.average = load()
+        if settings.uses_prm:
+            self.reference = load()
+            bias_lr = 0.05 if settings.prm_bias else 0.0
+            self.prm = Learner(load(), settings.prm_lr, settings.prm_lr_warmup_steps, 10.0, 0.0, bias_lr)
+            self.gate = ReliabilityGate(settings.prime_process_gate_decay, settings.prime_process_gate_start)
+        self.replay: Batch | None = None
+        self.examined, self.seconds = 0, 0.0
+        self.diagnosis: dict[str, list[float]] = {"right": [], "pairs": [], "gate": [], "step_auc": []}
+
+    def step(self) -> None:
+        """One step of training."""
+        started = time.perf_counter()
+        batch = self.collect()
+        if batch is not None:
+            gate, scores = 0.0, None
+            if self.settings.uses_prm:
+                gate, scores = self.learn_and_score(batch)
+            with torch.no_grad():
+                old_logits_BTV = response_logits(self.policy.model, batch.rollouts)
+            advantage_BT = self.advantages(batch, gate, scores, old_logits_BTV)
+            targets = self.kl_targets(batch, gate, scores)
+            self.update_policy(batch, advantage_BT, targets, old_logits_BTV)
+        self.seconds += time.perf_counter() - started
+
+    # Sample and judge.
+
+    def sample_and_judge(self, n_prompts: int) -> Batch:
+        """Rollouts of new problems."""
+        n = self.settings.rollout_n
+        problems = [p for p in self.task.draw(n_prompts, self.problem_rng) for _ in range(n)]
+        rollouts = self.respond(problems, self.sample_rng)
+        outcome_B = self.task.verify(problems, rollouts.response_BT)
+        if self.task.flipped > 0:
+            flipped_B = torch.rand(len(outcome_B), generator=self.problem_rng) < self.task.flipped
+            outcome_B = torch.where(flipped_B, 1 - outcome_B, outcome_B)
+        label_BT, is_result_BT = self.task.step_labels(problems, rollouts.response_BT)
+        group_B = torch.arange(n_prompts).repeat_interleave(n) + self.examined
+        self.examined += len(problems)
+        known = (part.to(self.device) for part in (outcome_B, group_B, label_BT, is_result_BT))
+        return Batch(rollouts, *known, reference_BT=torch.zeros(rollouts.mask_BT.shape, device=self.device))
+
+    def respond(self, problems: Sequence[Any], generator: torch.Generator) -> Rollouts:
+        prompt_BP = self.task.prompts(problems).to(self.device)
+        return sample(self.policy.model, prompt_BP, self.task.pad, self.task.eos, self.task.limit, generator)
+
+    def collect(self) -> Batch | None:
+        """The batch of a step; with the filter as many prompts as it takes, None if all that may be tried fail it."""
+        settings, wanted = self.settings, self.settings.rollout_prompts
+        if not settings.prime_filter_enable:
+            return self.sample_and_judge(wanted)
+        band, kept, found, tried = AccuracyBand(settings.prime_filter_lower, settings.prime_filter_upper), [], 0, 0
+        while found < wanted and tried < settings.prime_filter_max_examined * wanted:
+            batch, tried = self.sample_and_judge(wanted - found), tried + wanted - found
+            accuracies = batch.outcome_B.view(wanted - found, -1).tolist()
+            keep_G = torch.tensor([band.classify(group, [False] * len(group)) == KEPT for group in accuracies])
+            kept.append(batch.rows(keep_G.repeat_interleave(settings.rollout_n).to(self.device)))
+            found += int(keep_G.sum())
+        return Batch.joined(kept) if found else None
+
+    # The PRM: measured on what it has not seen, trained, asked for its scores.
+
+    def learn_and_score(self, batch: Batch) -> tuple[float, Scores]:
+        """The gate, and the scores that the policy is trained with."""
+        with torch.no_grad():
+            reference_BT = chosen_log_probs(response_logits(self.reference, batch.rollouts), batch.rollouts)
+        batch = batch._replace(reference_BT=reference_BT)
+        mode = self.settings.prm_update_mode
+        if mode == "interleaved":
+            unseen = scores = Scores(self.update_prm(batch), None)
+        else:
+            unseen = scores = self.score(batch)
+            if mode != "none":
+                self.update_prm(batch)
+            if mode == "before":
+                scores = self.score(batch)
+        pairs = count_pairs(unseen.log_ratio_BT.sum(-1), batch.outcome_B, batch.group_B)
+        gate = self.gate.update(pairs) if self.settings.prime_process_reliability_gate else 1.0
+        self.note(pairs, gate, scores.log_ratio_BT[batch.is_result_BT], batch.step_label_BT[batch.is_result_BT])
+        return gate, scores
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Scores:
+        logits_BTV = response_logits(self.prm.model, batch.rollouts)
+        log_prob_BT = chosen_log_probs(logits_BTV, batch.rollouts)
+        return Scores(log_ratio(log_prob_BT, batch.reference_BT, batch.rollouts.mask_BT), logits_BTV)
+
+    def update_prm(self, batch: Batch) -> torch.Tensor:
+        """Train on the outcomes. Returns q_t of each response in the pass before it was first learned from."""
+        settings, function = self.settings, PRM_LOSSES["ce"]
+        n_rows = len(batch.outcome_B)
+        if settings.prm_labels == "shuffled":
+            batch = batch._replace(outcome_B=batch.outcome_B[torch.randperm(n_rows, generator=self.prm_rng)])
+        if settings.prm_replay:
+            past = batch if self.replay is None else Batch.joined([self.replay, batch])
+            self.replay = past.rows(torch.arange(len(past.outcome_B))[-settings.prm_replay :])
+        first_BT = torch.zeros_like(batch.reference_BT)
+        for epoch in range(settings.prm_epochs):
+            for new_B in torch.randperm(n_rows, generator=self.prm_rng).split(settings.prm_mini_batch_size):
+                part = batch.rows(new_B)
+                if self.replay is not None:
+                    old_B = torch.randint(len(self.replay.outcome_B), (len(new_B),), generator=self.prm_rng)
+                    part = Batch.joined([part, self.replay.rows(old_B)])
+                mask_BT = part.rollouts.mask_BT
+                log_prob_BT = chosen_log_probs(response_logits(self.prm.model, part.rollouts), part.rollouts)
+                log_ratio_BT = log_ratio(log_prob_BT, part.reference_BT, mask_BT)
+                if epoch == 0:
+                    first_BT[new_B] = log_ratio_BT[: len(new_B)].detach()
+                rows = function.prepare(part.outcome_B, part.group_B, torch.ones_like(part.outcome_B))
+                rows = replace(rows, weight_B=rows.weight_B / len(part.outcome_B))
+                self.prm.minimize(function.loss(log_ratio_BT, mask_BT, rows, settings.prm_beta, bias=self.prm.bias))
+        return first_BT
+
+    # The policy.
+
+    def advantages(
+        self, batch: Batch, gate: float, scores: Scores | None, old_logits_BTV: torch.Tensor
+    ) -> torch.Tensor:
+        """What each token is worth, ``(B, T)``: by its outcome, and by the PRM or the true labels."""
+        settings, mask_BT = self.settings, batch.rollouts.mask_BT
+        target, coefficient = settings.prime_process_target, settings.prime_process_coefficient
+        reward_BT = batch.outcome_B[:, None] * last_token_mask(mask_BT)
+        sources = {"outcome": outcome_source(reward_BT, mask_BT, settings.prime_outcome_estimator)}
+        if scores is not None and target == "reference":
+            reward_BT = process_rewards(scores.log_ratio_BT, settings.prm_beta)
+            paid_BT, where_BT = ProcessShaping(settings.prime_process_granularity)(reward_BT, mask_BT)
+            discount = settings.prime_process_discount
+            paid_BT, _ = NORMALIZATIONS[settings.prime_process_normalization](paid_BT, mask_BT, discount)
+            sources["process"] = RewardSource(paid_BT, where_BT, coefficient * gate, discount)
+        advantage_BT, _, _ = combine_sources(sources, mask_BT, batch.group_B)
+        if target == "labels":
+            return advantage_BT + coefficient * standardized(batch.step_label_BT, batch.is_result_BT)
+        if scores is not None and target == "policy" and settings.prime_process_form == "sampled":
+            prm_BT = chosen_log_probs(scores.logits_BTV, batch.rollouts)
+            reward_BT = policy_relative_rewards(prm_BT, chosen_log_probs(old_logits_BTV, batch.rollouts), mask_BT)
+            return advantage_BT + coefficient * gate * standardized(reward_BT, mask_BT)
+        return advantage_BT
+
+    def kl_targets(self, batch: Batch, gate: float, scores: Scores | None) -> list[tuple[float, torch.Tensor]]:
+        """Weights and logits of the distributions that the policy is pulled towards."""
+        settings, targets = self.settings, []
+        if scores is not None and settings.prime_process_target == "policy" and settings.prime_process_form == "kl":
+            targets.append((settings.prime_process_coefficient * gate, scores.logits_BTV))
+        if settings.prime_anchor_coefficient > 0:
+            average, current = list(self.average.parameters()), list(self.policy.model.parameters())
+            update_average(average, current, settings.prime_anchor_decay)
+            with torch.no_grad():
+                average_BTV = response_logits(self.average, batch.rollouts)
+            targets.append((settings.prime_anchor_coefficient * (1 - gate), average_BTV))
+        # Left out, not multiplied by zero: a shut gate leaves the same bits as no PRM.
+        return [(weight, logits_BTV) for weight, logits_BTV in targets if weight > 0]
+
+    def update_policy(
+        self,
+        batch: Batch,
+        advantage_BT: torch.Tensor,
+        targets: list[tuple[float, torch.Tensor]],
+        old_logits_BTV: torch.Tensor,
+    ) -> None:
+        """One pass over the batch: PPO's clipped loss, and the divergences from the targets; means over tokens."""
+        clip, topk = self.settings.actor_clip_ratio, self.settings.prime_process_topk
+        old_BT = chosen_log_probs(old_logits_BTV, batch.rollouts)
+        likely_BTK = old_logits_BTV.topk(topk).indices if topk else None
+        order_B = torch.randperm(len(old_BT), generator=self.problem_rng)
+        for rows in order_B.chunk(self.settings.actor_mini_batches):
+            part = batch.rollouts.rows(rows)
+            valid_BT = part.mask_BT
+            log_prob_N, divergences = log_probs_and_kl(
+                response_logits(self.policy.model, part)[valid_BT],
+                part.response_BT[valid_BT],
+                [logits_BTV[rows][valid_BT] for _, logits_BTV in targets],
+                None if likely_BTK is None else likely_BTK[rows][valid_BT],
+            )
+            advantage_N, ratio_N = advantage_BT[rows][valid_BT], (log_prob_N - old_BT[rows][valid_BT]).exp()
+            loss = torch.max(-advantage_N * ratio_N, -advantage_N * ratio_N.clamp(1 - clip, 1 + clip)).mean()
+            for (weight, _), kl_N in zip(targets, divergences, strict=True):
+                loss = loss + weight * kl_N.mean()
+            self.policy.minimize(loss)
+
+    def fine_tune_on_right_ones(self) -> None:
+        """Rejection sampling: imitate the right ones of the first rollouts."""
+        settings, started = self.settings, time.perf_counter()
+        batch = self.sample_and_judge(settings.rft_rollouts // settings.rollout_n)
+        right_B = batch.outcome_B.nonzero()[:, 0].cpu()
+        learner = Learner(self.policy.model, settings.rft_lr, 20, clip=1.0, decay=0.0)
+        for _ in range(settings.rft_epochs):
+            order_B = right_B[torch.randperm(len(right_B), generator=self.prm_rng)]
+            for rows in order_B.split(settings.rft_mini_batch_size):
+                part = batch.rollouts.rows(rows)
+                learner.minimize(-chosen_log_probs(response_logits(learner.model, part), part)[part.mask_BT].mean())
+        self.seconds += time.perf_counter() - started
+
+    # What a curve shows.
+
+    def note(self, pairs: PairCount, gate: float, score_N: torch.Tensor, label_N: torch.Tensor) -> None:
+        right_N1, wrong_N = score_N[label_N > 0][:, None], score_N[label_N == 0]
+        order = (right_N1 > wrong_N).float() + 0.5 * (right_N1 == wrong_N)
+        new = {"right": pairs.right, "pairs": pairs.total, "gate": gate}
+        for name, value in (new | ({"step_auc": float(order.mean())} if order.numel() else {})).items():
+            self.diagnosis[name].append(value)
+
+    def point(self) -> dict[str, float | int | None]:
+        """Accuracy on held-out problems at temperature 1; of the PRM, means since the last point."""
+        problems = self.task.draw(HELD_OUT, torch.Generator().manual_seed(987), held_out=True)
+        response_BT = self.respond(problems, torch.Generator(self.device).manual_seed(5)).response_BT
+        label_BT, is_result_BT = self.task.step_labels(problems, response_BT)
+        right, pairs, gates, aucs = self.diagnosis.values()
+        self.diagnosis = {name: [] for name in self.diagnosis}
+        return {
+            "rollouts": self.examined,
+            "seconds": round(self.seconds, 3),
+            "accuracy": round(float(self.task.verify(problems, response_BT).mean()), 4),
+            "step_accuracy": round(float(label_BT.sum() / is_result_BT.sum()), 4) if is_result_BT.any() else None,
+            "pair_accuracy": round(sum(right) / sum(pairs), 4) if sum(pairs) else None,
+            "gate": round(sum(gates) / len(gates), 4) if gates else None,
+            "step_auc": round(sum(aucs) / len(aucs), 4) if aucs else None,
+        }
+
+
+def standardized(reward_BT: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:
+    """Rewards minus the mean over the batch at that position, in standard deviations, clipped; 0 elsewhere."""
+    kept_BT = torch.where(where_BT, reward_BT, reward_BT.new_zeros(()))
+    mean_T = kept_BT.sum(0) / where_BT.sum(0).clamp_min(1)
+    centred_BT = torch.where(where_BT, kept_BT - mean_T, reward_BT.new_zeros(()))
+    deviation = (centred_BT.square().sum() / where_BT.sum().clamp_min(1)).sqrt()
+    return (centred_BT / (deviation + 1e-6)).clamp(-LARGEST_REWARD, LARGEST_REWARD)
+
+
+def log_probs_and_kl(
+    logits_NV: torch.Tensor, token_N: torch.Tensor, targets: list[torch.Tensor], likely_NK: torch.Tensor | None
+) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    """Log-probabilities of the tokens, and KL(pi || target) for each target, over likely tokens if they are given."""
+    if targets and likely_NK is None:
+        log_prob_N, divergence_NJ = log_probs_and_reverse_kl(logits_NV, token_N, targets)
+        return log_prob_N, divergence_NJ.unbind(1)
+    log_prob_NV = logits_NV.float().log_softmax(-1)
+    log_prob_N = log_prob_NV.gather(1, token_N[:, None])[:, 0]
+    if likely_NK is None:
+        return log_prob_N, []
+    others = (target_NV.float().log_softmax(-1).gather(1, likely_NK) for target_NV in targets)
+    return log_prob_N, [topk_reverse_kl(log_prob_NV.gather(1, likely_NK), other_NK) for other_NK in others]
+
+
+def train(lab: Lab, budget: int, progress: Callable[[int], Any]) -> list[dict]:
+    """Train until so many rollouts were sampled; the curve of :meth:`Lab.point`.
+
+    Args:
+        lab: a fresh run.
+        budget: rollouts, those that the filter dropped included.
+        progress: called with the number of rollouts so far.
+    """
+    curve = [lab.point()]
+    if lab.settings.rft_rollouts:
+        lab.fine_tune_on_right_ones()
+        curve.append(lab.point())
+    while lab.examined < budget:
+        lab.step()
+        progress(lab.examined)
+        if lab.examined >= min(budget, curve[-1]["rollouts"] + EVALUATE_EVERY):
+            curve.append(lab.point())
+    return curve

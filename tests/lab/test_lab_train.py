@@ -1,0 +1,195 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What each method trains, and what it leaves alone."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from prime_ext.settings_checks import SettingsError
+from recipes.lab.sample import response_logits
+from recipes.lab.settings import METHODS, settings_of
+from recipes.lab.train import Lab, log_probs_and_kl, standardized
+
+SMALL = {"rollout.prompts": 6, "actor.mini_batches": 2, "prm.mini_batch_size": 8, "actor.lr": 1e-3}
+
+
+def trained(task, start, method, steps=2, seed=0, **changes):
+    settings = settings_of(METHODS[method], SMALL, {key.replace("__", "."): v for key, v in changes.items()})
+    lab = Lab(task, settings, seed, start)
+    for _ in range(steps):
+        lab.step()
+    return lab
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.fixture(scope="module")
+def start_weights(task, start):
+    return weights(Lab(task, settings_of(), 0, start).policy.model)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_steps_of_every_method(task, start, start_weights, method):
+    changes = {"rft__rollouts": 24} if method == "rft" else {}
+    lab = trained(task, start, method, **changes)
+    moved = not torch.equal(weights(lab.policy.model), start_weights)
+    assert moved and bool(weights(lab.policy.model).isfinite().all())
+    assert lab.examined == 2 * 6 * 4
+    assert hasattr(lab, "prm") == lab.settings.uses_prm
+    assert hasattr(lab, "average") == (lab.settings.prime_anchor_coefficient > 0)
+    if lab.settings.uses_prm:
+        assert torch.equal(weights(lab.reference), start_weights)
+        assert torch.equal(weights(lab.prm.model), start_weights) == (lab.settings.prm_update_mode == "none")
+        assert (lab.prm.bias != 0) == (lab.settings.prm_bias and lab.settings.prm_update_mode != "none")
+
+
+@pytest.mark.parametrize("method", ["rloo", "distilled_e4", "guarded"])
+def test_a_seed_gives_the_same_bits_again(task, start, method):
+    first, second, other = (trained(task, start, method, seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(weights(first.policy.model), weights(second.policy.model))
+    assert not torch.equal(weights(first.policy.model), weights(other.policy.model))
+
+
+def test_with_a_shut_gate_distilled_is_rloo_with_the_moving_average(task, start):
+    """A weight of 1 for the past keeps the gate where it starts: shut."""
+    shut = trained(task, start, "distilled_e4", steps=3, prime__process__gate_decay=1)
+    alone = trained(task, start, "rloo_ema", steps=3)
+    assert torch.equal(weights(shut.policy.model), weights(alone.policy.model))
+    assert shut.diagnosis["gate"] == [0.0] * 3
+
+
+def test_with_a_shut_gate_the_papers_form_is_rloo(task, start):
+    shut = trained(task, start, "guarded", steps=3, prime__process__gate_decay=1)
+    assert torch.equal(weights(shut.policy.model), weights(trained(task, start, "rloo", steps=3).policy.model))
+
+
+def test_an_open_gate_and_a_prm_that_never_learns_pull_back_to_the_start(task, start):
+    frozen = trained(task, start, "frozen_prm", steps=6)
+    free = trained(task, start, "rloo", steps=6)
+    first = weights(frozen.reference)
+    assert (weights(frozen.policy.model) - first).norm() < (weights(free.policy.model) - first).norm()
+
+
+def test_interleaved_scores_are_those_before_the_rollout_was_learned_from(task, start):
+    lab = Lab(task, settings_of(METHODS["paper"], SMALL, {"prm.mini_batch_size": 24}), 0, start)
+    batch = lab.sample_and_judge(6)
+    _, scores = lab.learn_and_score(batch)
+    # One mini-batch, so that all were scored by the start; only rounding is left.
+    assert scores.log_ratio_BT.abs().max() < 1e-5
+    assert lab.learn_and_score(batch)[1].log_ratio_BT.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("mode, seen_before", [("before", True), ("after", False)])
+def test_the_gate_sees_unlearned_rollouts_and_the_scores_come_when_they_should(task, start, mode, seen_before):
+    lab = Lab(task, settings_of(METHODS["paper"], SMALL, {"prm.update_mode": mode}), 0, start)
+    _, scores = lab.learn_and_score(lab.sample_and_judge(6))
+    assert bool((scores.log_ratio_BT != 0).any()) == seen_before
+    right, total = lab.diagnosis["right"][0], lab.diagnosis["pairs"][0]
+    # A PRM that equals its reference ties all pairs.
+    assert total > 0 and right == total / 2
+
+
+def test_the_replay_holds_the_last_rollouts(task, start):
+    lab = trained(task, start, "distilled_e4", steps=3, prm__replay=40)
+    assert len(lab.replay.outcome_B) == 40
+    assert set(lab.replay.group_B.tolist()[-24:]) == set(range(48, 54))
+    assert trained(task, start, "distilled", steps=1).replay is None
+
+
+def test_shuffled_labels_are_a_permutation_that_the_policy_does_not_see(task, start):
+    lab = Lab(task, settings_of(METHODS["shuffled_prm"], SMALL, {"prm.replay": 24}), 0, start)
+    batch = lab.sample_and_judge(6)
+    lab.learn_and_score(batch)
+    assert lab.replay.outcome_B.sum() == batch.outcome_B.sum()
+    assert not torch.equal(lab.replay.outcome_B, batch.outcome_B)
+
+
+def test_the_filter_keeps_prompts_in_the_band_and_counts_all_rollouts(task, start):
+    changes = {"prime.filter.enable": "true"}
+    batch = (lab := Lab(task, settings_of(SMALL, changes), 0, start)).collect()
+    mean_G = batch.outcome_B.view(-1, 4).mean(1)
+    assert len(mean_G) == 6 and mean_G.min() >= 0.2 and mean_G.max() <= 0.8
+    assert lab.examined > 24
+    # Nothing can pass this band: the step goes by, the rollouts count.
+    lab = Lab(task, settings_of(SMALL, changes, {"prime.filter.lower": 0.3, "prime.filter.upper": 0.4}), 0, start)
+    before = weights(lab.policy.model)
+    lab.step()
+    assert lab.examined == 16 * 24 and torch.equal(before, weights(lab.policy.model))
+
+
+def test_the_oracle_rewards_right_results_and_punishes_wrong_ones(task, start):
+    lab = Lab(task, settings_of(METHODS["oracle"], SMALL), 0, start)
+    batch = lab.sample_and_judge(6)
+    with torch.no_grad():
+        logits_BTV = response_logits(lab.policy.model, batch.rollouts)
+    by_labels_BT = lab.advantages(batch, 0.0, None, logits_BTV)
+    plain_BT = Lab(task, settings_of(SMALL), 0, start).advantages(batch, 0.0, None, logits_BTV)
+    added_BT = (by_labels_BT - plain_BT) * batch.is_result_BT
+    assert (added_BT[batch.step_label_BT > 0] >= 0).all()
+    assert (added_BT[batch.is_result_BT & (batch.step_label_BT == 0)] <= 0).all()
+    assert torch.equal(by_labels_BT[~batch.is_result_BT], plain_BT[~batch.is_result_BT])
+
+
+def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence():
+    logits_NV, target_NV = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0))
+    token_N = torch.tensor([0, 1, 2, 3, 4, 0, 1])
+    log_prob_N, (whole_N,) = log_probs_and_kl(logits_NV, token_N, [target_NV], None)
+    likely_NK = torch.arange(5).expand(7, 5)
+    same_N, (top_N,) = log_probs_and_kl(logits_NV, token_N, [target_NV], likely_NK)
+    torch.testing.assert_close(log_prob_N, same_N)
+    torch.testing.assert_close(whole_N, top_N, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(log_probs_and_kl(logits_NV, token_N, [], None)[0], same_N)
+
+
+def test_standardized_rewards():
+    reward_BT = torch.tensor([[1.0, 9.0], [3.0, 9.0], [7.0, 9.0]])
+    where_BT = torch.tensor([[True, False], [True, False], [False, False]])
+    torch.testing.assert_close(standardized(reward_BT, where_BT), torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
+    assert torch.equal(standardized(reward_BT, torch.zeros_like(where_BT)), torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"prm.epoch": 2}, "unknown key prm.epoch; known keys: rollout.prompts"),
+        ({"prm.epochs": "two"}, "prm.epochs=two must be a whole number"),
+        ({"prm.epochs": 0}, "prm.epochs=0 must be a whole number >= 1"),
+        ({"actor.lr": 0}, "actor.lr=0.0 must be a number > 0"),
+        ({"actor.lr": "nan"}, "actor.lr=nan must be a number > 0"),
+        ({"prime.anchor.decay": 2}, "prime.anchor.decay=2.0 must be a number >= 0 and <= 1"),
+        ({"prime.process.target": "critic"}, "prime.process.target='critic' is not one of reference, policy, labels"),
+        ({"prm.bias": "maybe"}, "prm.bias='maybe' is not one of true, false"),
+        ({"prime.process.target": "policy", "prm.update_mode": "interleaved"}, "prm.update_mode=before"),
+    ],
+)
+def test_bad_settings_are_one_line(values, message):
+    with pytest.raises(SettingsError) as error:
+        settings_of(values)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_later_layers_win_and_text_is_read():
+    settings = settings_of({"prm.epochs": 3}, {"prm.epochs": "4", "actor.lr": "6e-4", "prm.bias": "False"})
+    assert (settings.prm_epochs, settings.actor_lr, settings.prm_bias) == (4, 6e-4, False)
+    assert settings.by_key()["prm.epochs"] == 4
+
+
+def test_neither_verl_nor_ray_is_imported():
+    code = "import sys, recipes.lab.run, recipes.lab.report; print(sorted({'verl', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
