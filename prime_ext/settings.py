@@ -36,6 +36,7 @@ from prime_ext.variant import VARIANTS
 LOSSES = ("ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm")
 LOSSES_THAT_NEED_SCORES = ("bon_rm", "dpo", "kto")
 LOSSES_OF_HARD_LABELS = ("dpo", "kto", "ipvrm")
+LOSSES_WITH_BIAS = ("ce", "bon_acc", "bon_rm")
 # What prm.loss_options may hold: the options of each loss and their types.
 LOSS_OPTIONS: dict[str, dict[str, type]] = {
     "kto": {"desirable_weight": float, "undesirable_weight": float},
@@ -219,6 +220,22 @@ def forward_tokens(prm: Mapping[str, Any]) -> int:
 
 
 @dataclass(frozen=True)
+class BiasSettings:
+    """Trained bias of the PRM's cross-entropy (``prm.bias``)."""
+
+    enable: bool
+    lr: float
+    init: float | None
+    """None: the logit of the mean outcome of the first rollouts that are trained on, within [-4, 4]."""
+
+    def __post_init__(self) -> None:
+        boolean("prm.bias.enable", self.enable)
+        number("prm.bias.lr", self.lr, 0.0, open_low=True)
+        if self.init is not None:
+            number("prm.bias.init", self.init, -20.0, 20.0)
+
+
+@dataclass(frozen=True)
 class PRMSettings:
     """The section ``prm`` of the configuration, less ``model``, ``engine``, ``optim`` and ``checkpoint``,
     which are verl's own dataclasses."""
@@ -228,6 +245,7 @@ class PRMSettings:
     loss: str
     loss_options: Mapping[str, Any]
     """Options of the loss, see :data:`LOSS_OPTIONS`."""
+    bias: BiasSettings
     update_mode: str
     update_freq: int
     """Training steps between two updates of the PRM; between them it only scores."""
@@ -260,6 +278,11 @@ class PRMSettings:
                 f"prm.update_mode=interleaved does not have; set prm.update_mode to after, reverse or before"
             )
         self._check_loss_options()
+        if self.bias.enable and self.loss not in LOSSES_WITH_BIAS:
+            raise SettingsError(
+                f"prm.bias.enable=true adds a bias to a cross-entropy ({', '.join(LOSSES_WITH_BIAS)}), which "
+                f"prm.loss={self.loss} is not; set prm.bias.enable=false"
+            )
         whole_number("prm.update_freq", self.update_freq, 1)
         whole_number("prm.epochs", self.epochs, 1)
         choice("prm.reference", self.reference, REFERENCES)
@@ -307,4 +330,5 @@ class PRMSettings:
         if not isinstance(values, Mapping):
             raise SettingsError(f"prm={values!r} must be a section with keys")
         verl_sections = {"model", "engine", "optim", "checkpoint"}
-        return build(cls, {k: v for k, v in values.items() if k not in verl_sections}, "prm")
+        parts = {"bias": build(BiasSettings, values.get("bias", {}), "prm.bias")}
+        return build(cls, {**{k: v for k, v in values.items() if k not in verl_sections}, **parts}, "prm")

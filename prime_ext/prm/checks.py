@@ -54,6 +54,8 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         for key, value, plain in (("update_freq", prm.update_freq, 1), ("epochs", prm.epochs, 1)):
             if value != plain:
                 yield f"prm.{key}={value} has no effect with prm.update_mode=none; leave it at {plain}"
+        if prm.bias.enable:
+            yield "prm.bias.enable=true has no effect with prm.update_mode=none; leave it at false"
 
 
 def check_weights(key: str, engine: Any) -> Iterable[str]:

@@ -87,7 +87,8 @@ class ImplicitPRM:
         """Classes to add to the actor's worker processes, by group name."""
         worker = ray.remote(ImplicitPRMWorker)
         config = self._worker_config(forward_only=False)
-        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm")}
+        bias = self.settings.bias if self.settings.bias.enable else None
+        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias)}
         if self.settings.reference == "frozen":
             config = self._worker_config(forward_only=True)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
@@ -250,6 +251,8 @@ class ImplicitPRM:
         }
         batch = transfer.put_rows(batch, fields)
         batch.reorder(plan.order)
+        if self.settings.bias.enable:
+            self._worker_group.start_bias(float(label_B[valid_B].mean()))
         return batch
 
     def _plan(self, batch: KVBatchMeta) -> MiniBatchPlan:
@@ -264,13 +267,13 @@ class ImplicitPRM:
     def update(self, batch: KVBatchMeta) -> dict[str, float]:
         """Train on the planned mini-batches. Returns the metrics of the update."""
         output = self._worker_group.train_mini_batch(transfer.with_options(batch, **self._update_options()))
-        return self._reduce(output.get()["metrics"])
+        return self._metrics(output.get()["metrics"])
 
     def update_and_score(self, batch: KVBatchMeta) -> dict[str, float]:
         """Train, and write the log-probabilities of the training forward passes. Returns the metrics."""
         transfer.wait_for(self._worker_group.update_and_score(transfer.with_options(batch, **self._update_options())))
         metrics = [m for m in self._worker_group.update_metrics() if m is not None]
-        return self._reduce(metrics[0])
+        return self._metrics(metrics[0])
 
     def take_pass_counts(self) -> dict[str, int]:
         """Tokens that went through the models since the last call, over all ranks.
@@ -316,9 +319,11 @@ class ImplicitPRM:
             "calculate_entropy": False,
         }
 
-    @staticmethod
-    def _reduce(metrics: Mapping[str, Any]) -> dict[str, float]:
-        return {name: float(value) for name, value in reduce_metrics(dict(metrics)).items()}
+    def _metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        found = {name: float(value) for name, value in reduce_metrics(dict(metrics)).items()}
+        if self.settings.bias.enable:
+            found["bias"] = self._worker_group.bias_value()[0]
+        return found
 
     def _data_parallel_size(self) -> int:
         group, mesh = self._worker_group, "train"

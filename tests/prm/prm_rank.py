@@ -116,7 +116,8 @@ class Prm:
         shard_over_all_ranks(config)
         settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
         self.prm = ImplicitPRM(config, settings)
-        self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only))
+        bias = settings.bias if settings.bias.enable else None
+        self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only), bias=bias)
         self.worker.reset()
         self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta, self.prm._loss_options[1]))
 

@@ -685,6 +685,8 @@ REFERENCES = [
         "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter",
     ),
     ({"prm.update_mode": "none", "prm.epochs": 2}, "prm.epochs=2 has no effect with prm.update_mode=none"),
+    ({"prm.bias.enable": True}, None),
+    ({"prm.update_mode": "none", "prm.bias.enable": True}, "prm.bias.enable=true has no effect with prm.update_mode=n"),
 ]
 
 
