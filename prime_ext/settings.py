@@ -46,6 +46,7 @@ TIME_WEIGHTS = ("uniform", "early", "late")
 UPDATE_MODES = ("none", "before", "after", "interleaved", "reverse")
 REFERENCES = ("frozen", "policy", "kl", "base", "none")
 REFRESH_SOURCES = ("policy", "prm")
+TRAIN_ON = ("kept", "judged")
 
 ON_EXHAUSTED = ("error", "partial")
 ON_VERIFIER_FAILURE = ("drop", "zero", "stop")
@@ -249,6 +250,10 @@ class PRMSettings:
     update_mode: str
     update_freq: int
     """Training steps between two updates of the PRM; between them it only scores."""
+    train_on: str
+    """``kept`` prompts, or all ``judged`` ones."""
+    judged_limit: int | None
+    """Rollouts of dropped prompts per step at most, with ``judged``; None for all."""
     epochs: int
     """Passes over the rollouts of a step in an update."""
     reference: str
@@ -285,6 +290,19 @@ class PRMSettings:
             )
         whole_number("prm.update_freq", self.update_freq, 1)
         whole_number("prm.epochs", self.epochs, 1)
+        choice("prm.train_on", self.train_on, TRAIN_ON)
+        if self.judged_limit is not None:
+            whole_number("prm.judged_limit", self.judged_limit, 1)
+            if self.train_on == "kept":
+                raise SettingsError(
+                    f"prm.judged_limit={self.judged_limit} limits the rollouts that prm.train_on=judged adds, and "
+                    f"prm.train_on=kept adds none; set it to null"
+                )
+        if self.train_on == "judged" and self.reference in ("policy", "kl"):
+            raise SettingsError(
+                f"prm.train_on=judged trains on rollouts that do not go through the policy's passes, from which "
+                f"prm.reference={self.reference} takes its log-probabilities; set prm.reference to frozen, base or none"
+            )
         choice("prm.reference", self.reference, REFERENCES)
         whole_number("prm.reference_refresh_freq", self.reference_refresh_freq, 0)
         choice("prm.reference_refresh_source", self.reference_refresh_source, REFRESH_SOURCES)

@@ -24,6 +24,7 @@ import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.workers.utils.padding import response_to_nested
 
 IS_PADDING = "is_padding"
@@ -154,16 +155,37 @@ def with_options(batch: KVBatchMeta, **options: Any) -> KVBatchMeta:
     )
 
 
-def with_field(batch: KVBatchMeta, name: str) -> KVBatchMeta:
-    """The same rows, knowing of a field that a worker has written."""
-    fields = batch.fields if batch.fields is None or name in batch.fields else [*batch.fields, name]
+def joined(batch: KVBatchMeta, more: KVBatchMeta, fields: Sequence[str]) -> KVBatchMeta:
+    """The rows of both, of which workers fetch these fields only: other fields may be those of some rows."""
+    rows = KVBatchMeta(
+        keys=[*batch.keys, *more.keys],
+        tags=[*batch.tags, *more.tags],
+        partition_id=batch.partition_id,
+        extra_info=dict(batch.extra_info or {}),
+    )
+    return with_fields(rows, fields)
+
+
+def padded(batch: KVBatchMeta, multiple: int, end_token: int) -> KVBatchMeta:
+    """The rows, and so many of verl's rows of padding that their number is a multiple of ``multiple``."""
+    return upsample_batch_to_divisible_size(batch, multiple, end_token)
+
+
+def with_fields(batch: KVBatchMeta, names: Sequence[str] | None) -> KVBatchMeta:
+    """The same rows, of which workers fetch these fields only; None for all."""
     return KVBatchMeta(
         keys=list(batch.keys),
         tags=list(batch.tags),
         partition_id=batch.partition_id,
-        fields=fields,
+        fields=None if names is None else list(names),
         extra_info=dict(batch.extra_info or {}),
     )
+
+
+def with_field(batch: KVBatchMeta, name: str) -> KVBatchMeta:
+    """The same rows, knowing of a field that a worker has written."""
+    fields = batch.fields if batch.fields is None or name in batch.fields else [*batch.fields, name]
+    return with_fields(batch, fields)
 
 
 def wait_for(output: Any) -> Any:

@@ -255,6 +255,10 @@ class ImplicitPRM:
             self._worker_group.start_bias(float(label_B[valid_B].mean()))
         return batch
 
+    def mini_batches(self, batch: KVBatchMeta) -> torch.Tensor:
+        """Number of the mini-batch in which each row is trained on."""
+        return self._plan(batch).mini_batch_B
+
     def _plan(self, batch: KVBatchMeta) -> MiniBatchPlan:
         return plan_mini_batches(
             keys=batch.keys,

@@ -30,10 +30,12 @@ class MiniBatchPlan:
             every mini-batch in turn.
         weight_B: weight of each row in its mini-batch's loss, indexed by row number: 1 / (valid rows in the
             mini-batch), 0 for padding.
+        mini_batch_B: number of each row's mini-batch, from 0, indexed by row number.
     """
 
     order: list[int]
     weight_B: torch.Tensor
+    mini_batch_B: torch.Tensor
 
 
 def plan_mini_batches(
@@ -71,15 +73,17 @@ def plan_mini_batches(
     spare = [row for row in by_key if padding[row]]
 
     weight_B = torch.zeros(rows)
+    mini_batch_B = torch.zeros(rows, dtype=torch.long)
     shares: list[list[int]] = [[] for _ in range(data_parallel_size)]
-    for chunk in np.array_split(np.array(valid, dtype=int), count):
+    for number, chunk in enumerate(np.array_split(np.array(valid, dtype=int), count)):
         members = chunk.tolist()
         if members:
             weight_B[members] = 1.0 / len(members)
         fill = mini_batch_size - len(members)
         members, spare = members + spare[:fill], spare[fill:]
+        mini_batch_B[members] = number
         workload = calculate_workload(torch.tensor([lengths[row] for row in members], dtype=torch.int64))
         partitions = get_seqlen_balanced_partitions(workload, k_partitions=data_parallel_size, equal_size=True)
         for share, partition in zip(shares, partitions, strict=True):
             share.extend(members[position] for position in sorted(partition))
-    return MiniBatchPlan(order=[row for share in shares for row in share], weight_B=weight_B)
+    return MiniBatchPlan([row for share in shares for row in share], weight_B, mini_batch_B)

@@ -42,6 +42,17 @@ WEIGHT = "prm_weight"
 OFFSET = "prm_offset"
 ROW = "prm_row"
 
+# What verl's engines and the loss read of a rollout, less what the PRM itself has written.
+INPUT_FIELDS = (
+    "input_ids",
+    "position_ids",
+    "multi_modal_inputs",
+    "prompts",
+    "responses",
+    "response_mask",
+    "loss_mask",
+)
+
 # Options of `score`: the field to write to, and rows of a mini-batch over all ranks, if passes may not cross them.
 OUTPUT_FIELD = "prm_output_field"
 MINI_BATCH_ROWS = "prm_mini_batch_rows"

@@ -76,6 +76,18 @@ def test_options_go_where_they_are_needed(prm_settings, config):
         ),
         ({"loss_options": 3}, "prm.loss_options=3 must be a section with keys"),
         ({"epochs": 0}, "prm.epochs=0 must be a whole number >= 1"),
+        ({"train_on": "all"}, "prm.train_on='all' is not one of kept, judged"),
+        ({"train_on": "judged", "judged_limit": 0}, "prm.judged_limit=0 must be a whole number >= 1"),
+        (
+            {"judged_limit": 8},
+            "prm.judged_limit=8 limits the rollouts that prm.train_on=judged adds, and prm.train_on=kept adds none; set "
+            "it to null",
+        ),
+        (
+            {"train_on": "judged", "reference": "kl"},
+            "prm.train_on=judged trains on rollouts that do not go through the policy's passes, from which "
+            "prm.reference=kl takes its log-probabilities; set prm.reference to frozen, base or none",
+        ),
         ({"update_freq": 0}, "prm.update_freq=0 must be a whole number >= 1"),
         (
             {"reference": "policy", "reference_refresh_freq": 5},

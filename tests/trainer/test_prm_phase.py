@@ -17,9 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_batch import batch_of, filled_queue, settings
+from small_batch import PADDING, ROLLOUTS, batch_of, filled_queue, settings
+from transfer_queue import KVBatchMeta
 
-from prime_ext.prm.worker import PRM_LOG_PROBS
+from prime_ext import transfer
+from prime_ext.prm.worker import LABEL, PRM_LOG_PROBS, REFERENCE_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
 
@@ -27,31 +29,47 @@ from prime_ext.trainer.prm_phase import PRMPhase
 class UpdatedPRM:
     """A PRM that orders all pairs wrongly until it has been updated; its passes over the batch are counted."""
 
-    needs_scores = False
+    mini_batch_rows = 8
 
-    def __init__(self, queue, step, mode):
-        self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=1, accuracy_freq=0)
-        self.queue, self.step, self.passes = queue, step, 0
-        self.log_prob_BT = torch.full_like(step.mask_BT, -5.0)
-        self.log_prob_BT[:, 0] -= step.label_B
+    def __init__(self, queue, mode, update_freq=1, needs_scores=False):
+        self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=update_freq, accuracy_freq=0)
+        self.queue, self.passes, self.sign, self.needs_scores = queue, 0, -1.0, needs_scores
+        self.mini_batch_of_key: dict[str, int] = {}
+
+    def row(self, key, offset):
+        """Of the length of the response; the label is in its first token."""
+        fields = self.queue.fields["train"][key]
+        values_T = torch.full(fields["response_mask"].shape, -5.0)
+        values_T[0] += offset * fields["extra_fields"]["reward_extra_info"]["acc"]
+        return values_T
+
+    def write(self, batch, name, offset):
+        for key in batch.keys:
+            self.queue.fields["train"][key][name] = self.row(key, offset)
+        return transfer.with_field(batch, name)
 
     def refresh_reference(self, global_step):
         return False
 
     def reference(self, batch, as_update):
-        return batch, torch.full_like(self.step.mask_BT, -5.0)
+        batch = self.write(batch, REFERENCE_LOG_PROBS, 0.0)
+        return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
 
-    def put_rows(self, batch, *rows):
+    def put_rows(self, batch, label_B, group_B, valid_B, score_B):
+        self.planned = (list(batch.keys), label_B, group_B, valid_B, score_B)
         return batch
+
+    def mini_batches(self, batch):
+        return torch.tensor([self.mini_batch_of_key.get(key, 0) for key in batch.keys])
 
     def score(self, batch):
         self.passes += 1
-        for key, row_T in zip(batch.keys, self.log_prob_BT, strict=True):
-            self.queue.fields["train"][key][PRM_LOG_PROBS] = row_T
+        self.write(batch, PRM_LOG_PROBS, self.sign)
 
     def update(self, batch):
         self.passes += 1
-        self.log_prob_BT = -10.0 - self.log_prob_BT
+        self.fields_of_update = batch.fields
+        self.sign = 1.0
         return {"loss": 0.7}
 
     def update_and_score(self, batch):
@@ -80,7 +98,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     queue = filled_queue(monkeypatch)
     batch = batch_of(queue)
     step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    prm, metrics = UpdatedPRM(queue, step, mode), {}
+    prm, metrics = UpdatedPRM(queue, mode), {}
     PRMPhase(prm, step, metrics, {}, global_step=1, gated=gated).run(batch)
     assert prm.passes == passes
     # Untrained it orders every pair wrongly, updated every pair rightly.
@@ -88,3 +106,78 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     right = step.process_reward_BT.sum(-1)[step.label_B == 1.0].mean()
     wrong = step.process_reward_BT.sum(-1)[step.label_B == 0.0].mean()
     assert bool(right > wrong) is rewards_of_the_updated
+
+
+def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch):
+    """The second of them was scored by a PRM that had been trained on the first, which answers the same prompt."""
+    queue = filled_queue(monkeypatch)
+    batch = batch_of(queue)
+    for mode in ("interleaved", "before"):
+        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+        prm = UpdatedPRM(queue, mode)
+        prm.mini_batch_of_key = {"000000000007_2_0": 1, "000000000009_0_0": 1, "000000000009_2_0": 1}
+        PRMPhase(prm, step, {}, {}, global_step=1, gated=True).run(batch)
+        # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
+        assert step.pairs_before.total == 1.5
+
+
+# Of dropped prompts: what the rollout engine and the verifier wrote, and nothing of the policy's passes.
+REJECTED = {"000000000006_0_0": 0.0, "000000000006_1_0": 0.0, "000000000008_0_0": 1.0, "000000000008_1_0": 1.0}
+
+
+def with_rejected(monkeypatch):
+    queue = filled_queue(monkeypatch)
+    for key in [*ROLLOUTS, *PADDING]:
+        queue.fields["train"][key]["old_log_probs"] = torch.zeros(1)
+    for key, accuracy in REJECTED.items():
+        extra = {"reward_extra_info": {"acc": accuracy}}
+        queue.put(key, {"seq_len": 9}, response_mask=torch.ones(6, dtype=torch.long), extra_fields=extra)
+    rejected = KVBatchMeta(
+        partition_id="train", keys=list(REJECTED), tags=[queue.tags["train"][key] for key in REJECTED]
+    )
+    return queue, rejected
+
+
+@pytest.mark.parametrize("needs_scores", [False, True])
+@pytest.mark.parametrize("mode", ["interleaved", "after", "reverse", "before"])
+def test_the_prm_alone_is_trained_on_rollouts_of_dropped_prompts(monkeypatch, mode, needs_scores):
+    if needs_scores and mode == "interleaved":
+        return
+    found = []
+    for trained_on_rejected in (False, True):
+        queue, rejected = with_rejected(monkeypatch)
+        batch = batch_of(queue)
+        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+        prm, metrics = UpdatedPRM(queue, mode, needs_scores=needs_scores), {}
+        more = (rejected, 2) if trained_on_rejected else ()
+        after = PRMPhase(prm, step, metrics, {}, 1, True, *more).run(batch)
+        assert after.keys == batch.keys
+        found.append((prm, step, metrics))
+    (plain, plain_step, _), (prm, step, metrics) = found
+    # The policy and the gate see what they would have seen.
+    torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
+    assert step.pairs_before == plain_step.pairs_before and prm.passes == plain.passes
+    # The update sees 7 + 4 rows, and 5 rows of padding for two mini-batches of 8.
+    keys, label_B, group_B, valid_B, score_B = prm.planned
+    assert plain.planned[0] == keys[:7] == batch.keys and keys[7:11] == list(REJECTED) and len(keys) == 16
+    assert label_B.tolist() == [*plain.planned[1].tolist(), *REJECTED.values(), *[0.0] * 5]
+    assert valid_B.tolist() == [*[True] * 5, *[False] * 2, *[True] * 4, *[False] * 5]
+    groups = group_B.tolist()
+    assert groups[:7] == plain.planned[2].tolist() and groups[7] == groups[8] != groups[9] == groups[10]
+    assert len(set(groups)) == 2 + 2 + 2 + 5
+    if needs_scores:
+        assert score_B[:5].tolist() == plain.planned[4][:5].tolist() == [-1.0, 0.0, 0.0, -1.0, -0.5]
+        assert score_B[7:11].tolist() == [0.0, 0.0, -1.0, -1.0]
+    # Workers fetch no field that some rows do not have; nothing of the added rows is left.
+    assert LABEL in prm.fields_of_update and "old_log_probs" not in prm.fields_of_update
+    assert metrics["prm/judged_rollouts"] == 4
+    assert set(queue.tags["train"]) == set(batch.keys)
+
+
+def test_rollouts_of_dropped_prompts_are_cleared_when_no_update_is_due(monkeypatch):
+    queue, rejected = with_rejected(monkeypatch)
+    batch = batch_of(queue)
+    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+    metrics = {}
+    PRMPhase(UpdatedPRM(queue, "after", update_freq=2), step, metrics, {}, 1, True, rejected, 2).run(batch)
+    assert set(queue.tags["train"]) == set(batch.keys) and "prm/judged_rollouts" not in metrics
