@@ -47,6 +47,7 @@ UPDATE_MODES = ("none", "before", "after", "interleaved", "reverse")
 REFERENCES = ("frozen", "policy", "kl", "base", "none")
 REFRESH_SOURCES = ("policy", "prm")
 TRAIN_ON = ("kept", "judged")
+REPLAY_STORES = ("disk", "memory")
 
 ON_EXHAUSTED = ("error", "partial")
 ON_VERIFIER_FAILURE = ("drop", "zero", "stop")
@@ -237,6 +238,23 @@ class BiasSettings:
 
 
 @dataclass(frozen=True)
+class ReplaySettings:
+    """Rollouts of earlier steps in the updates of the PRM (``prm.replay``)."""
+
+    batches: int
+    """Updates whose rollouts are remembered; 0: none."""
+    ratio: float
+    """Replayed rollouts per new one."""
+    store: str
+    """``disk`` or ``memory``."""
+
+    def __post_init__(self) -> None:
+        whole_number("prm.replay.batches", self.batches, 0)
+        number("prm.replay.ratio", self.ratio, 0.0, open_low=True)
+        choice("prm.replay.store", self.store, REPLAY_STORES)
+
+
+@dataclass(frozen=True)
 class PRMSettings:
     """The section ``prm`` of the configuration, less ``model``, ``engine``, ``optim`` and ``checkpoint``,
     which are verl's own dataclasses."""
@@ -254,6 +272,7 @@ class PRMSettings:
     """``kept`` prompts, or all ``judged`` ones."""
     judged_limit: int | None
     """Rollouts of dropped prompts per step at most, with ``judged``; None for all."""
+    replay: ReplaySettings
     epochs: int
     """Passes over the rollouts of a step in an update."""
     reference: str
@@ -298,6 +317,7 @@ class PRMSettings:
                     f"prm.judged_limit={self.judged_limit} limits the rollouts that prm.train_on=judged adds, and "
                     f"prm.train_on=kept adds none; set it to null"
                 )
+        self._check_replay()
         if self.train_on == "judged" and self.reference in ("policy", "kl"):
             raise SettingsError(
                 f"prm.train_on=judged trains on rollouts that do not go through the policy's passes, from which "
@@ -320,6 +340,18 @@ class PRMSettings:
             note = f" (prm.use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
             whole_number(f"prm.{key}", getattr(self, key), 1, note)
         whole_number("prm.accuracy_freq", self.accuracy_freq, 0)
+
+    def _check_replay(self) -> None:
+        key = f"prm.replay.batches={self.replay.batches}"
+        if self.replay.batches and (self.reference in ("policy", "kl") or self.reference_refresh_freq):
+            raise SettingsError(
+                f"{key} keeps the log-probabilities of a reference that never changes; set prm.reference to frozen, "
+                f"base or none, and prm.reference_refresh_freq=0"
+            )
+        if self.replay.batches and self.loss != "ce":
+            raise SettingsError(
+                f"{key} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set prm.loss=ce"
+            )
 
     def _check_loss_options(self) -> None:
         if not isinstance(self.loss_options, Mapping):
@@ -348,5 +380,8 @@ class PRMSettings:
         if not isinstance(values, Mapping):
             raise SettingsError(f"prm={values!r} must be a section with keys")
         verl_sections = {"model", "engine", "optim", "checkpoint"}
-        parts = {"bias": build(BiasSettings, values.get("bias", {}), "prm.bias")}
+        parts = {
+            "bias": build(BiasSettings, values.get("bias", {}), "prm.bias"),
+            "replay": build(ReplaySettings, values.get("replay", {}), "prm.replay"),
+        }
         return build(cls, {**{k: v for k, v in values.items() if k not in verl_sections}, **parts}, "prm")

@@ -28,6 +28,7 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.workers.utils.padding import response_to_nested
 
 IS_PADDING = "is_padding"
+_MULTI_MODAL = "multi_modal_inputs"
 
 
 def group_uid(key: str) -> str:
@@ -47,6 +48,19 @@ def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Te
     if missing:
         raise RuntimeError(f"rollouts have no field {missing[0]!r}; present: {sorted(map(str, data.keys()))}")
     return {name: data[name].to_padded_tensor(0) if data[name].is_nested else data[name] for name in names}
+
+
+def fetch_rows(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, list[torch.Tensor]]:
+    """Token-level fields, one tensor of the row's own length for each row.
+
+    Raises:
+        RuntimeError: a row has images or videos, which are no token-level fields.
+    """
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*names, _MULTI_MODAL])
+    for key, value in zip(batch.keys, list(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False):
+        if getattr(value, "data", value):
+            raise RuntimeError(f"rollout {key} has images or videos, which prm.replay does not keep; set its batches=0")
+    return {name: list(data[name].unbind()) for name in names}
 
 
 def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
@@ -118,6 +132,22 @@ def fetch_last_tokens(keys: Sequence[str], partition_id: str) -> list[int]:
 def clear(keys: Sequence[str], partition_id: str) -> None:
     """Forget trajectories."""
     tq.kv_clear(partition_id=partition_id, keys=list(keys))
+
+
+def put_rollouts(keys: Sequence[str], partition_id: str, fields: Mapping[str, Sequence[torch.Tensor]]) -> KVBatchMeta:
+    """Write rollouts under keys of their own: a tensor per rollout and field, ``prompts`` and ``responses`` among them.
+
+    Returns:
+        the new rows.
+    """
+    pairs = zip(fields["prompts"], fields["responses"], strict=True)
+    lengths = [(len(prompt), len(response)) for prompt, response in pairs]
+    tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths]
+    values = {name: torch.nested.as_nested_tensor(list(rows), layout=torch.jagged) for name, rows in fields.items()}
+    tq.kv_batch_put(
+        keys=list(keys), partition_id=partition_id, fields=TensorDict(values, batch_size=len(keys)), tags=tags
+    )
+    return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id)
 
 
 def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:

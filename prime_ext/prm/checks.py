@@ -58,6 +58,8 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
                 yield f"prm.{key}={value} has no effect with prm.update_mode=none; leave it at {plain}"
         if prm.bias.enable:
             yield "prm.bias.enable=true has no effect with prm.update_mode=none; leave it at false"
+        if prm.replay.batches:
+            yield (f"prm.replay.batches={prm.replay.batches} has no effect with prm.update_mode=none; leave it at 0")
         if prm.train_on != "kept":
             yield f"prm.train_on={prm.train_on} has no effect with prm.update_mode=none; leave it at kept"
 

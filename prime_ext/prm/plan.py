@@ -44,6 +44,7 @@ def plan_mini_batches(
     lengths: Sequence[int],
     mini_batch_size: int,
     data_parallel_size: int,
+    replayed: Sequence[bool] | None = None,
 ) -> MiniBatchPlan:
     """Spread the rows over mini-batches and ranks.
 
@@ -58,6 +59,8 @@ def plan_mini_batches(
         lengths: tokens of each row.
         mini_batch_size: rows per optimiser step over all ranks.
         data_parallel_size: number of ranks.
+        replayed: whether the row is from an earlier step. Such rows are split over the mini-batches by themselves, so
+            that each has as many of them.
 
     Raises:
         ValueError: the sizes do not divide.
@@ -69,14 +72,16 @@ def plan_mini_batches(
         )
     count = rows // mini_batch_size
     by_key = sorted(range(rows), key=lambda row: keys[row])
-    valid = [row for row in by_key if not padding[row]]
+    old = replayed or [False] * rows
+    parts = [[row for row in by_key if not padding[row] and old[row] == again] for again in (False, True)]
     spare = [row for row in by_key if padding[row]]
 
     weight_B = torch.zeros(rows)
     mini_batch_B = torch.zeros(rows, dtype=torch.long)
     shares: list[list[int]] = [[] for _ in range(data_parallel_size)]
-    for number, chunk in enumerate(np.array_split(np.array(valid, dtype=int), count)):
-        members = chunk.tolist()
+    chunks = [np.array_split(np.array(part, dtype=int), count) for part in parts]
+    for number, (new, again) in enumerate(zip(*chunks, strict=True)):
+        members = [*new.tolist(), *again.tolist()]
         if members:
             weight_B[members] = 1.0 / len(members)
         fill = mini_batch_size - len(members)

@@ -36,14 +36,14 @@ from verl.utils.debug import marked_timer
 
 from prime_ext import transfer
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import INPUT_FIELDS, LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
+from prime_ext.prm.worker import LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_rows import PRMRows
 
 logger = logging.getLogger(__name__)
 
-# What the update reads of rows of which not all have been through the policy's passes.
-_UPDATE_FIELDS = (*INPUT_FIELDS, REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW)
+# What the update reads beside the rollout.
+_UPDATE_FIELDS = (REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW)
 
 # verl's names of the metrics of an update that are not the PRM's own.
 _RENAMED = {"mfu": "perf/mfu/prm"}
@@ -87,6 +87,7 @@ class PRMPhase:
         """Do it all. Returns the batch that knows the new fields."""
         self.rows = self._rows(batch)
         batch = self._reference(batch)
+        self._replay()
         {
             "none": self._score_only,
             "after": self._score_then_update,
@@ -94,6 +95,8 @@ class PRMPhase:
             "reverse": self._update_and_score,
             "before": self._update_then_score,
         }[self.mode](batch)
+        if self.prm.replay is not None and self.mode != "none":
+            self.prm.replay.add(self.rows.packed())
         self.rows.clear()
         if self.measures and self.mode in ("after", "interleaved", "reverse"):
             self.step.measure_pairs(self._score(batch), self.metrics, when="after")
@@ -111,6 +114,17 @@ class PRMPhase:
         self.metrics["prm/judged_rollouts"] = len(rejected)
         labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, self.step.settings.label_key)
         return rows.plus(rejected, labels, self.prm.mini_batch_rows, self.end_token)
+
+    def _replay(self) -> None:
+        """Add rollouts of earlier steps to what the PRM is trained on."""
+        if self.prm.replay is None or self.mode == "none":
+            return
+        drawn = self.prm.replay.draw(int(self.rows.valid_B.sum()))
+        self.metrics["prm/replayed_rollouts"] = len(drawn)
+        if drawn:
+            new = len(self.rows.batch)
+            rows = self.prm.rows_with_replay(new, len(drawn))
+            self.rows = self.rows.with_replayed(drawn, rows, new // self.prm.mini_batch_rows * rows, self.end_token)
 
     # ---- the modes -------------------------------------------------------------------------------------------
 
@@ -153,7 +167,7 @@ class PRMPhase:
             as_update = self.mode in ("interleaved", "reverse")
             rows, log_prob_BT = self.prm.reference(self.rows.batch, as_update)
             if self.rows.added:
-                self.rows.batch = transfer.with_fields(rows, (*INPUT_FIELDS, REFERENCE_LOG_PROBS))
+                self.rows.batch = transfer.with_fields(rows, (*self.rows.inputs, REFERENCE_LOG_PROBS))
                 batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
                 log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
             else:
@@ -180,22 +194,24 @@ class PRMPhase:
 
     def _mini_batches(self, batch: KVBatchMeta) -> torch.Tensor:
         """In which mini-batch of the update each row of the batch was."""
-        return self.prm.mini_batches(self.rows.batch)[: len(batch)]
+        rows = self.rows
+        return self.prm.mini_batches(rows.batch, rows.replayed_B, rows.mini_batch_rows)[: len(batch)]
 
     def _planned(self) -> KVBatchMeta:
         rows = self.rows
         score_B = rows.score_sum() if self.prm.needs_scores else None
-        planned = self.prm.put_rows(rows.batch, rows.label_B, rows.group_B, rows.valid_B, score_B)
-        return transfer.with_fields(planned, _UPDATE_FIELDS) if rows.added else planned
+        of_rows = (rows.label_B, rows.group_B, rows.valid_B, score_B, rows.replayed_B)
+        planned = self.prm.put_rows(rows.batch, *of_rows, rows.mini_batch_rows)
+        return transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS)) if rows.added else planned
 
     def _update(self, planned: KVBatchMeta) -> None:
         with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update(planned))
+            self._log_update(self.prm.update(planned, self.rows.mini_batch_rows))
 
     def _update_keeping_scores(self, planned: KVBatchMeta) -> None:
         """Train, and leave the log-probabilities of the training forward passes in the queue."""
         with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update_and_score(planned))
+            self._log_update(self.prm.update_and_score(planned, self.rows.mini_batch_rows))
 
     def _log_update(self, update: dict[str, float]) -> None:
         if not math.isfinite(update["loss"]):

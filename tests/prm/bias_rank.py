@@ -51,6 +51,13 @@ def main(model_path, work_dir):
         updates = [updated(prm, rollouts, reference) for _ in range(2)]
         results["variant", name] = {"updates": updates, "weights": prm.weights()}
 
+    # Half of the rollouts are those of an earlier step: each of two mini-batches has its share of both.
+    replayed = [7 <= row < base.N_VALID for row in range(base.N_ROWS)]
+    prm = base.Prm(model_path, BIAS, mini_batch_size=2)
+    prm.worker.start_bias(MEAN_OUTCOME)
+    updates = [{**prm.update(rollouts, reference, replayed, 8), "bias": prm.worker.bias_value()} for _ in range(2)]
+    results["replayed"] = {"updates": updates, "weights": prm.weights()}
+
     # Gradients that are not finite: neither the PRM nor its bias moves, and the next step starts from no gradient.
     prm = base.Prm(model_path, {**BIAS, "prm.bias.init": 0.5})
     before = prm.weights()

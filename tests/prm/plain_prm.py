@@ -22,10 +22,11 @@ def mini_batches(rollouts):
     return [valid[: len(valid) // 2], valid[len(valid) // 2 :]]
 
 
-def two_updates(model_path, rollouts, bias=None, epochs=1):
+def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None):
     """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates.
 
-    With a starting value ``bias`` it is trained beside the model, by AdamW with a learning rate of 0.05.
+    With a starting value ``bias`` it is trained beside the model, by AdamW with a learning rate of 0.05. ``batches``
+    are other mini-batches than those halves.
     """
     trained = torch.tensor(bias or 0.0, dtype=torch.float64, requires_grad=True)
     bias_optimizer = torch.optim.AdamW([trained], lr=0.05, betas=(0.9, 0.99), weight_decay=0.0)
@@ -35,7 +36,7 @@ def two_updates(model_path, rollouts, bias=None, epochs=1):
     updates = []
     for update in range(2):
         losses, norms = [], []
-        for batch in mini_batches(rollouts) * epochs:
+        for batch in (batches or mini_batches(rollouts)) * epochs:
             bias_optimizer.zero_grad()
             optimizer.param_groups[0]["lr"] = 1e-2 * (1 + math.cos(math.pi * update / 10)) / 2
             optimizer.zero_grad()

@@ -81,6 +81,15 @@ def test_bias_and_weights_equal_a_plain_loop_however_the_batch_is_cut(results, p
     assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
 
 
+def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
+    rollouts, found = results["rollouts"], results["replayed"]
+    batches = [[*rollouts[:4], *rollouts[7:11]], [*rollouts[4:7], *rollouts[11:14]]]
+    expected = two_updates(model_path, rollouts, bias=START, batches=batches)
+    assert biases(found["updates"]) == pytest.approx(biases(expected["updates"]), abs=1e-5)
+    assert_updates_close(found["updates"], expected["updates"])
+    assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
+
+
 def test_it_starts_at_the_logit_of_the_first_mean_outcome(results):
     assert results["started"] == START
 

@@ -80,8 +80,8 @@ def test_options_go_where_they_are_needed(prm_settings, config):
         ({"train_on": "judged", "judged_limit": 0}, "prm.judged_limit=0 must be a whole number >= 1"),
         (
             {"judged_limit": 8},
-            "prm.judged_limit=8 limits the rollouts that prm.train_on=judged adds, and prm.train_on=kept adds none; set "
-            "it to null",
+            "prm.judged_limit=8 limits the rollouts that prm.train_on=judged adds, and prm.train_on=kept adds none; "
+            "set it to null",
         ),
         (
             {"train_on": "judged", "reference": "kl"},

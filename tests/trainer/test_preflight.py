@@ -697,7 +697,7 @@ REFERENCES = [
         "prm.train_on=judged needs trainer.v1.trainer_mode=prime_sync, where a batch ends the search, not prime_coloc",
     ),
     (
-        {"prm.train_on": "judged", "+skip.rollout_tq.enable": True},
+        {"prm.train_on": "judged", "skip.rollout_tq.enable": True},
         "prm.train_on=judged needs what the filter drops, and skip.rollout_tq.enable=true replays only the rest",
     ),
     ({"prm.update_mode": "none", "prm.bias.enable": True}, "prm.bias.enable=true has no effect with prm.update_mode=n"),

@@ -30,6 +30,7 @@ class UpdatedPRM:
     """A PRM that orders all pairs wrongly until it has been updated; its passes over the batch are counted."""
 
     mini_batch_rows = 8
+    replay = None
 
     def __init__(self, queue, mode, update_freq=1, needs_scores=False):
         self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=update_freq, accuracy_freq=0)
@@ -55,24 +56,24 @@ class UpdatedPRM:
         batch = self.write(batch, REFERENCE_LOG_PROBS, 0.0)
         return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
 
-    def put_rows(self, batch, label_B, group_B, valid_B, score_B):
+    def put_rows(self, batch, label_B, group_B, valid_B, score_B, replayed_B=None, mini_batch_rows=None):
         self.planned = (list(batch.keys), label_B, group_B, valid_B, score_B)
         return batch
 
-    def mini_batches(self, batch):
+    def mini_batches(self, batch, *_):
         return torch.tensor([self.mini_batch_of_key.get(key, 0) for key in batch.keys])
 
     def score(self, batch):
         self.passes += 1
         self.write(batch, PRM_LOG_PROBS, self.sign)
 
-    def update(self, batch):
+    def update(self, batch, mini_batch_rows=None):
         self.passes += 1
         self.fields_of_update = batch.fields
         self.sign = 1.0
         return {"loss": 0.7}
 
-    def update_and_score(self, batch):
+    def update_and_score(self, batch, mini_batch_rows=None):
         self.score(batch)
         self.passes -= 1
         return self.update(batch)
