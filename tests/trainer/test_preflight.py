@@ -700,6 +700,8 @@ REFERENCES = [
         {"prm.train_on": "judged", "skip.rollout_tq.enable": True},
         "prm.train_on=judged needs what the filter drops, and skip.rollout_tq.enable=true replays only the rest",
     ),
+    ({"prm.replay.batches": 4, "trainer.v1.trainer_mode": "prime_colocate_async"}, None),
+    ({"prm.update_mode": "none", "prm.replay.batches": 4}, "prm.replay.batches=4 has no effect with prm.update_mode=n"),
     ({"prm.update_mode": "none", "prm.bias.enable": True}, "prm.bias.enable=true has no effect with prm.update_mode=n"),
 ]
 

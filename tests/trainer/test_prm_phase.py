@@ -21,7 +21,9 @@ from small_batch import PADDING, ROLLOUTS, batch_of, filled_queue, settings
 from transfer_queue import KVBatchMeta
 
 from prime_ext import transfer
+from prime_ext.prm.replay import PRMReplay
 from prime_ext.prm.worker import LABEL, PRM_LOG_PROBS, REFERENCE_LOG_PROBS
+from prime_ext.settings import ReplaySettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
 
@@ -30,7 +32,7 @@ class UpdatedPRM:
     """A PRM that orders all pairs wrongly until it has been updated; its passes over the batch are counted."""
 
     mini_batch_rows = 8
-    replay = None
+    replay: PRMReplay | None = None
 
     def __init__(self, queue, mode, update_freq=1, needs_scores=False):
         self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=update_freq, accuracy_freq=0)
@@ -38,10 +40,11 @@ class UpdatedPRM:
         self.mini_batch_of_key: dict[str, int] = {}
 
     def row(self, key, offset):
-        """Of the length of the response; the label is in its first token."""
+        """Of the length of the response; the label is in its first token, if the row has one."""
         fields = self.queue.fields["train"][key]
         values_T = torch.full(fields["response_mask"].shape, -5.0)
-        values_T[0] += offset * fields["extra_fields"]["reward_extra_info"]["acc"]
+        if "extra_fields" in fields:
+            values_T[0] += offset * fields["extra_fields"]["reward_extra_info"]["acc"]
         return values_T
 
     def write(self, batch, name, offset):
@@ -58,10 +61,14 @@ class UpdatedPRM:
 
     def put_rows(self, batch, label_B, group_B, valid_B, score_B, replayed_B=None, mini_batch_rows=None):
         self.planned = (list(batch.keys), label_B, group_B, valid_B, score_B)
+        self.replayed_B, self.rows_of_plan = replayed_B, mini_batch_rows
         return batch
 
     def mini_batches(self, batch, *_):
         return torch.tensor([self.mini_batch_of_key.get(key, 0) for key in batch.keys])
+
+    def rows_with_replay(self, new, replayed):
+        return self.mini_batch_rows + -(-replayed // (new // self.mini_batch_rows))
 
     def score(self, batch):
         self.passes += 1
@@ -69,14 +76,15 @@ class UpdatedPRM:
 
     def update(self, batch, mini_batch_rows=None):
         self.passes += 1
-        self.fields_of_update = batch.fields
+        self.fields_of_update, self.rows_of_update = batch.fields, mini_batch_rows
+        self.rows_trained_on = {key: dict(self.queue.fields["train"][key]) for key in batch.keys}
         self.sign = 1.0
         return {"loss": 0.7}
 
     def update_and_score(self, batch, mini_batch_rows=None):
         self.score(batch)
         self.passes -= 1
-        return self.update(batch)
+        return self.update(batch, mini_batch_rows)
 
     def take_pass_counts(self):
         return {}
@@ -182,3 +190,57 @@ def test_rollouts_of_dropped_prompts_are_cleared_when_no_update_is_due(monkeypat
     metrics = {}
     PRMPhase(UpdatedPRM(queue, "after", update_freq=2), step, metrics, {}, 1, True, rejected, 2).run(batch)
     assert set(queue.tags["train"]) == set(batch.keys) and "prm/judged_rollouts" not in metrics
+
+
+def with_tokens(queue):
+    """What else the rollout engine writes, of other lengths for each rollout."""
+    for place, fields in enumerate(queue.fields["train"].values()):
+        prompt = torch.arange(2 + place) + 10
+        response = torch.arange(len(fields["response_mask"])) + 50
+        position_ids = torch.arange(len(prompt) + len(response))
+        fields.update(prompts=prompt, responses=response, position_ids=position_ids)
+        fields["input_ids"] = torch.cat((prompt, response))
+
+
+@pytest.mark.parametrize("mode", ["interleaved", "after", "reverse", "before"])
+def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_path, mode):
+    replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5, store="disk"), tmp_path / "replay")
+    accuracies = [accuracy for accuracy, _ in ROLLOUTS.values()]
+    # New rollouts of each step, the labels that could be drawn for it, and how many are: half of the new ones.
+    steps = [(5, [], 0), (9, accuracies, 4), (5, [*accuracies, *REJECTED.values()], 2)]
+    for number, (new, pool, replayed) in enumerate(steps, start=1):
+        found = []
+        for with_replay in (False, True):
+            queue, rejected = with_rejected(monkeypatch) if number == 2 else (filled_queue(monkeypatch), None)
+            with_tokens(queue)
+            batch = batch_of(queue)
+            step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+            prm, metrics = UpdatedPRM(queue, mode), {}
+            prm.mini_batch_rows, prm.replay = len(batch), replay if with_replay else None
+            PRMPhase(prm, step, metrics, {}, number, True, rejected, 2).run(batch)
+            found.append((prm, step))
+        (_, plain_step), (prm, step) = found
+        # The policy and the gate see what they would have seen; nothing of it is left in the store.
+        torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
+        assert step.pairs_before == plain_step.pairs_before
+        assert set(queue.tags["train"]) == set(batch.keys)
+        assert metrics["prm/replayed_rollouts"] == replayed
+        keys, label_B, group_B, valid_B, _ = prm.planned
+        assert int(valid_B.sum()) == new + replayed
+        if not replayed:
+            assert prm.replayed_B is prm.rows_of_plan is prm.rows_of_update is None
+            continue
+        again_B = prm.replayed_B
+        assert [key.startswith("replay") for key in keys] == again_B.tolist()
+        assert not set(group_B[again_B].tolist()) & set(group_B[~again_B].tolist())
+        assert set(label_B[again_B].tolist()) <= set(pool)
+        # One mini-batch of 7 rows, or two with the dropped prompts, and two replayed ones on top of each.
+        assert prm.rows_of_plan == prm.rows_of_update == 9 and len(keys) == (9 if number == 3 else 18)
+        assert "multi_modal_inputs" not in prm.fields_of_update
+        for key, fields in prm.rows_trained_on.items():
+            # Those of padding as well, which verl copies from a rollout of another length.
+            assert len(fields[REFERENCE_LOG_PROBS]) == len(fields["responses"]) == len(fields["response_mask"])
+            if key.startswith("replay"):
+                assert (fields[REFERENCE_LOG_PROBS] == -5.0).all()
+                assert torch.equal(fields["input_ids"], torch.cat((fields["prompts"], fields["responses"])))
+                assert torch.equal(fields["loss_mask"], fields["response_mask"])
