@@ -37,6 +37,7 @@ from prime_ext.variant import VARIANTS
 LOSSES = ("ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm")
 LOSSES_THAT_NEED_SCORES = ("bon_rm", "dpo", "kto")
 LOSSES_OF_HARD_LABELS = ("dpo", "kto", "ipvrm")
+LOSSES_WITH_BIAS = ("ce", "bon_acc", "bon_rm")
 # What prm.loss_options may hold: the options of each loss and their types.
 LOSS_OPTIONS: dict[str, dict[str, type]] = {
     "kto": {"desirable_weight": float, "undesirable_weight": float},
@@ -46,6 +47,8 @@ TIME_WEIGHTS = ("uniform", "early", "late")
 UPDATE_MODES = ("none", "before", "after", "interleaved", "reverse")
 REFERENCES = ("frozen", "policy", "kl", "base", "none")
 REFRESH_SOURCES = ("policy", "prm")
+TRAIN_ON = ("kept", "judged")
+REPLAY_STORES = ("disk", "memory")
 
 ON_EXHAUSTED = ("error", "partial")
 ON_VERIFIER_FAILURE = ("drop", "zero", "stop")
@@ -246,6 +249,39 @@ def forward_tokens(prm: Mapping[str, Any]) -> int:
 
 
 @dataclass(frozen=True)
+class BiasSettings:
+    """Trained bias of the PRM's cross-entropy (``prm.bias``)."""
+
+    enable: bool
+    lr: float
+    init: float | None
+    """None: the logit of the mean outcome of the first rollouts that are trained on, within [-4, 4]."""
+
+    def __post_init__(self) -> None:
+        boolean("prm.bias.enable", self.enable)
+        number("prm.bias.lr", self.lr, 0.0, open_low=True)
+        if self.init is not None:
+            number("prm.bias.init", self.init, -20.0, 20.0)
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Rollouts of earlier steps in the updates of the PRM (``prm.replay``)."""
+
+    batches: int
+    """Updates whose rollouts are remembered; 0: none."""
+    ratio: float
+    """Replayed rollouts per new one."""
+    store: str
+    """``disk`` or ``memory``."""
+
+    def __post_init__(self) -> None:
+        whole_number("prm.replay.batches", self.batches, 0)
+        number("prm.replay.ratio", self.ratio, 0.0, open_low=True)
+        choice("prm.replay.store", self.store, REPLAY_STORES)
+
+
+@dataclass(frozen=True)
 class PRMSettings:
     """The section ``prm`` of the configuration, less ``model``, ``engine``, ``optim`` and ``checkpoint``,
     which are verl's own dataclasses."""
@@ -255,9 +291,15 @@ class PRMSettings:
     loss: str
     loss_options: Mapping[str, Any]
     """Options of the loss, see :data:`LOSS_OPTIONS`."""
+    bias: BiasSettings
     update_mode: str
     update_freq: int
     """Training steps between two updates of the PRM; between them it only scores."""
+    train_on: str
+    """``kept`` prompts, or all ``judged`` ones."""
+    judged_limit: int | None
+    """Rollouts of dropped prompts per step at most, with ``judged``; None for all."""
+    replay: ReplaySettings
     epochs: int
     """Passes over the rollouts of a step in an update."""
     reference: str
@@ -287,8 +329,27 @@ class PRMSettings:
                 f"prm.update_mode=interleaved does not have; set prm.update_mode to after, reverse or before"
             )
         self._check_loss_options()
+        if self.bias.enable and self.loss not in LOSSES_WITH_BIAS:
+            raise SettingsError(
+                f"prm.bias.enable=true adds a bias to a cross-entropy ({', '.join(LOSSES_WITH_BIAS)}), which "
+                f"prm.loss={self.loss} is not; set prm.bias.enable=false"
+            )
         whole_number("prm.update_freq", self.update_freq, 1)
         whole_number("prm.epochs", self.epochs, 1)
+        choice("prm.train_on", self.train_on, TRAIN_ON)
+        if self.judged_limit is not None:
+            whole_number("prm.judged_limit", self.judged_limit, 1)
+            if self.train_on == "kept":
+                raise SettingsError(
+                    f"prm.judged_limit={self.judged_limit} limits the rollouts that prm.train_on=judged adds, and "
+                    f"prm.train_on=kept adds none; set it to null"
+                )
+        self._check_replay()
+        if self.train_on == "judged" and self.reference in ("policy", "kl"):
+            raise SettingsError(
+                f"prm.train_on=judged trains on rollouts that do not go through the policy's passes, from which "
+                f"prm.reference={self.reference} takes its log-probabilities; set prm.reference to frozen, base or none"
+            )
         choice("prm.reference", self.reference, REFERENCES)
         whole_number("prm.reference_refresh_freq", self.reference_refresh_freq, 0)
         choice("prm.reference_refresh_source", self.reference_refresh_source, REFRESH_SOURCES)
@@ -306,6 +367,18 @@ class PRMSettings:
             note = f" (prm.use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
             whole_number(f"prm.{key}", getattr(self, key), 1, note)
         whole_number("prm.accuracy_freq", self.accuracy_freq, 0)
+
+    def _check_replay(self) -> None:
+        key = f"prm.replay.batches={self.replay.batches}"
+        if self.replay.batches and (self.reference in ("policy", "kl") or self.reference_refresh_freq):
+            raise SettingsError(
+                f"{key} keeps the log-probabilities of a reference that never changes; set prm.reference to frozen, "
+                f"base or none, and prm.reference_refresh_freq=0"
+            )
+        if self.replay.batches and self.loss != "ce":
+            raise SettingsError(
+                f"{key} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set prm.loss=ce"
+            )
 
     def _check_loss_options(self) -> None:
         if not isinstance(self.loss_options, Mapping):
@@ -334,4 +407,8 @@ class PRMSettings:
         if not isinstance(values, Mapping):
             raise SettingsError(f"prm={values!r} must be a section with keys")
         verl_sections = {"model", "engine", "optim", "checkpoint"}
-        return build(cls, {k: v for k, v in values.items() if k not in verl_sections}, "prm")
+        parts = {
+            "bias": build(BiasSettings, values.get("bias", {}), "prm.bias"),
+            "replay": build(ReplaySettings, values.get("replay", {}), "prm.replay"),
+        }
+        return build(cls, {**{k: v for k, v in values.items() if k not in verl_sections}, **parts}, "prm")

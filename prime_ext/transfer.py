@@ -24,9 +24,11 @@ import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.workers.utils.padding import response_to_nested
 
 IS_PADDING = "is_padding"
+_MULTI_MODAL = "multi_modal_inputs"
 
 
 def group_uid(key: str) -> str:
@@ -46,6 +48,19 @@ def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Te
     if missing:
         raise RuntimeError(f"rollouts have no field {missing[0]!r}; present: {sorted(map(str, data.keys()))}")
     return {name: data[name].to_padded_tensor(0) if data[name].is_nested else data[name] for name in names}
+
+
+def fetch_rows(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, list[torch.Tensor]]:
+    """Token-level fields, one tensor of the row's own length for each row.
+
+    Raises:
+        RuntimeError: a row has images or videos, which are no token-level fields.
+    """
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*names, _MULTI_MODAL])
+    for key, value in zip(batch.keys, list(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False):
+        if getattr(value, "data", value):
+            raise RuntimeError(f"rollout {key} has images or videos, which prm.replay does not keep; set its batches=0")
+    return {name: list(data[name].unbind()) for name in names}
 
 
 def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
@@ -119,6 +134,22 @@ def clear(keys: Sequence[str], partition_id: str) -> None:
     tq.kv_clear(partition_id=partition_id, keys=list(keys))
 
 
+def put_rollouts(keys: Sequence[str], partition_id: str, fields: Mapping[str, Sequence[torch.Tensor]]) -> KVBatchMeta:
+    """Write rollouts under keys of their own: a tensor per rollout and field, ``prompts`` and ``responses`` among them.
+
+    Returns:
+        the new rows.
+    """
+    pairs = zip(fields["prompts"], fields["responses"], strict=True)
+    lengths = [(len(prompt), len(response)) for prompt, response in pairs]
+    tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths]
+    values = {name: torch.nested.as_nested_tensor(list(rows), layout=torch.jagged) for name, rows in fields.items()}
+    tq.kv_batch_put(
+        keys=list(keys), partition_id=partition_id, fields=TensorDict(values, batch_size=len(keys)), tags=tags
+    )
+    return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id)
+
+
 def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:
     """Write one value per row; returns the batch that knows the new fields."""
     return tq.kv_batch_put(
@@ -154,16 +185,37 @@ def with_options(batch: KVBatchMeta, **options: Any) -> KVBatchMeta:
     )
 
 
-def with_field(batch: KVBatchMeta, name: str) -> KVBatchMeta:
-    """The same rows, knowing of a field that a worker has written."""
-    fields = batch.fields if batch.fields is None or name in batch.fields else [*batch.fields, name]
+def joined(batch: KVBatchMeta, more: KVBatchMeta, fields: Sequence[str]) -> KVBatchMeta:
+    """The rows of both, of which workers fetch these fields only: other fields may be those of some rows."""
+    rows = KVBatchMeta(
+        keys=[*batch.keys, *more.keys],
+        tags=[*batch.tags, *more.tags],
+        partition_id=batch.partition_id,
+        extra_info=dict(batch.extra_info or {}),
+    )
+    return with_fields(rows, fields)
+
+
+def padded(batch: KVBatchMeta, multiple: int, end_token: int) -> KVBatchMeta:
+    """The rows, and so many of verl's rows of padding that their number is a multiple of ``multiple``."""
+    return upsample_batch_to_divisible_size(batch, multiple, end_token)
+
+
+def with_fields(batch: KVBatchMeta, names: Sequence[str] | None) -> KVBatchMeta:
+    """The same rows, of which workers fetch these fields only; None for all."""
     return KVBatchMeta(
         keys=list(batch.keys),
         tags=list(batch.tags),
         partition_id=batch.partition_id,
-        fields=fields,
+        fields=None if names is None else list(names),
         extra_info=dict(batch.extra_info or {}),
     )
+
+
+def with_field(batch: KVBatchMeta, name: str) -> KVBatchMeta:
+    """The same rows, knowing of a field that a worker has written."""
+    fields = batch.fields if batch.fields is None or name in batch.fields else [*batch.fields, name]
+    return with_fields(batch, fields)
 
 
 def wait_for(output: Any) -> Any:

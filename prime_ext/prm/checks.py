@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.cost import CHUNKED, DTYPE_BYTES, VERL_BACKENDS
 from prime_ext.settings import PRMSettings
@@ -50,10 +50,18 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     yield from check_weights("prm.engine", config.prm.engine)
     yield from _check_reference(config, prm)
     yield from _check_adapter(config, prm)
+    if prm.train_on == "judged":
+        yield from _check_judged(config)
     if prm.update_mode == "none":
         for key, value, plain in (("update_freq", prm.update_freq, 1), ("epochs", prm.epochs, 1)):
             if value != plain:
                 yield f"prm.{key}={value} has no effect with prm.update_mode=none; leave it at {plain}"
+        if prm.bias.enable:
+            yield "prm.bias.enable=true has no effect with prm.update_mode=none; leave it at false"
+        if prm.replay.batches:
+            yield (f"prm.replay.batches={prm.replay.batches} has no effect with prm.update_mode=none; leave it at 0")
+        if prm.train_on != "kept":
+            yield f"prm.train_on={prm.train_on} has no effect with prm.update_mode=none; leave it at kept"
 
 
 def check_weights(key: str, engine: Any) -> Iterable[str]:
@@ -108,6 +116,20 @@ def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
                 f"prm.reference_refresh_source={source} is trained through a LoRA adapter, whose weights do not fit "
                 f"the reference; set prm.reference_refresh_freq=0"
             )
+
+
+def _check_judged(config: DictConfig) -> Iterable[str]:
+    """``prm.train_on=judged`` needs the filter of the synchronous trainer, which holds what it rejects."""
+    mode = config.trainer.v1.trainer_mode
+    sampler = config.trainer.v1.sampler.custom_sampler
+    if mode != "prime_sync":
+        yield f"prm.train_on=judged needs trainer.v1.trainer_mode=prime_sync, where a batch ends the search, not {mode}"
+    if not config.prime.filter.enable:
+        yield "prm.train_on=judged has no effect with prime.filter.enable=false, which drops nothing; leave it at kept"
+    if sampler.path and sampler.name:
+        yield "prm.train_on=judged needs the prompt filter, which trainer.v1.sampler.custom_sampler replaces"
+    if OmegaConf.select(config, "skip.rollout_tq.enable"):
+        yield "prm.train_on=judged needs what the filter drops, and skip.rollout_tq.enable=true replays only the rest"
 
 
 def _check_adapter(config: DictConfig, prm: PRMSettings) -> Iterable[str]:

@@ -16,7 +16,8 @@
     python -m prime_ext.prm.export CHECKPOINT/global_step_80/prm OUTPUT [--dtype bfloat16]
 
 verl's ``python -m verl.model_merger`` does the same for weights without an adapter, but always rounds to bfloat16, and
-it leaves an adapter beside the base weights. Here weights keep the dtype of the checkpoint unless told otherwise.
+it leaves an adapter beside the base weights. Here weights keep the dtype of the checkpoint unless told otherwise. A
+PRM trained with ``prm.bias`` gets a model card with the bias, which the weights do not hold.
 """
 
 import argparse
@@ -32,10 +33,26 @@ from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from prime_ext.files import atomic_path
+from prime_ext.files import atomic_path, read_json
+from prime_ext.prm.bias import FILE as BIAS_FILE
 
 _ADAPTER = ".lora_A.default.weight"
 _PEFT_PREFIX = "base_model.model."
+
+_CARD = """\
+---
+library_name: transformers
+tags: [process-reward-model]
+---
+# Implicit process reward model
+
+q is log pi_prm - log pi_ref of a token of the response, pi_ref the reference that it was trained against. The reward of
+a token is beta * q. The chance that the whole response is right is
+
+    sigmoid(beta * sum of q + b), beta = {beta}, b = {bias}
+
+with the bias b that was trained beside these weights (`prm.bias` of prime_ext; PRIME is arXiv 2502.01456).
+"""
 
 
 def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
@@ -106,8 +123,14 @@ def _load(model: Any, weights: dict[str, torch.Tensor]) -> None:
         model.tie_weights()
 
 
+def bias_card(folder: Path) -> str | None:
+    """The model card of a PRM that was trained with a bias; None where there is no bias."""
+    path = folder / BIAS_FILE
+    return _CARD.format(**read_json(path)) if path.is_file() else None
+
+
 def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None:
-    """Write model, configuration and tokenizer to ``output``, whole or not at all.
+    """Write model, configuration and tokenizer to ``output``, whole or not at all; a model card if there is a bias.
 
     Raises:
         FileExistsError: ``output`` is there already.
@@ -118,6 +141,9 @@ def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None
     with atomic_path(output) as temporary:
         model.save_pretrained(temporary)
         AutoTokenizer.from_pretrained(folder / "huggingface").save_pretrained(temporary)
+        card = bias_card(folder)
+        if card is not None:
+            (temporary / "README.md").write_text(card, encoding="utf-8")
 
 
 def main() -> None:

@@ -14,8 +14,10 @@
 """The implicit PRM from the trainer's side: its worker groups, and what one step asks of them."""
 
 import logging
+import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -33,6 +35,7 @@ from prime_ext import transfer
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm.engines import register_engine
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
+from prime_ext.prm.replay import PRMReplay
 from prime_ext.prm.worker import (
     LABEL,
     MINI_BATCH_ROWS,
@@ -55,6 +58,9 @@ REFERENCE_GROUP = "refprm"
 
 # Inside the PRM's folder of a checkpoint, when the reference changes.
 REFERENCE_FOLDER = "reference"
+
+# Where replayed rollouts are kept: in the folder of the run, and in the PRM's folder of a checkpoint.
+REPLAY_FOLDER = "prm_replay"
 
 # Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
 NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
@@ -80,6 +86,8 @@ class ImplicitPRM:
         self._worker_group: Any = None
         self._reference_group: Any = None
         self._reference_step = 0
+        folder = Path(config.trainer.default_local_dir) / REPLAY_FOLDER
+        self.replay = PRMReplay(settings.replay, folder) if settings.replay.batches else None
 
     # ---- life cycle --------------------------------------------------------------------------------------------
 
@@ -87,7 +95,8 @@ class ImplicitPRM:
         """Classes to add to the actor's worker processes, by group name."""
         worker = ray.remote(ImplicitPRMWorker)
         config = self._worker_config(forward_only=False)
-        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm")}
+        bias = self.settings.bias if self.settings.bias.enable else None
+        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias)}
         if self.settings.reference == "frozen":
             config = self._worker_config(forward_only=True)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
@@ -143,6 +152,8 @@ class ImplicitPRM:
         if self.settings.reference_refresh_freq:
             remote = None if remote_folder is None else os.path.join(remote_folder, REFERENCE_FOLDER)
             self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), remote, global_step)
+        if self.replay is not None:
+            self.replay.save(Path(folder) / REPLAY_FOLDER)
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when the folder is missing."""
@@ -157,6 +168,8 @@ class ImplicitPRM:
                     f"prm.reference_refresh_freq=0"
                 )
             self._reference_group.load_checkpoint(local_path=reference, del_local_after_load=delete_after_load)
+        if self.replay is not None:
+            self.replay.load(Path(folder) / REPLAY_FOLDER)
 
     # ---- one step ----------------------------------------------------------------------------------------------
 
@@ -226,6 +239,8 @@ class ImplicitPRM:
         group_B: torch.Tensor,
         valid_B: torch.Tensor,
         score_B: torch.Tensor | None = None,
+        replayed_B: torch.Tensor | None = None,
+        mini_batch_rows: int | None = None,
     ) -> KVBatchMeta:
         """Write what the loss needs of each row, and plan the mini-batches.
 
@@ -235,11 +250,13 @@ class ImplicitPRM:
             group_B: number of the prompt.
             valid_B: False for padding.
             score_B: summed log-ratios before the update, if the loss needs them.
+            replayed_B: True for rows of earlier steps.
+            mini_batch_rows: where it is not that of the settings, because of such rows.
 
         Returns:
             the batch in the order of the update.
         """
-        plan = self._plan(batch)
+        plan = self._plan(batch, replayed_B, mini_batch_rows)
         prepare = PRM_LOSSES[self.settings.loss].prepare
         rows = prepare(label_B.float(), group_B, valid_B, score_B, **self._loss_options[0])
         fields = {
@@ -250,27 +267,46 @@ class ImplicitPRM:
         }
         batch = transfer.put_rows(batch, fields)
         batch.reorder(plan.order)
+        if self.settings.bias.enable:
+            self._worker_group.start_bias(float(label_B[valid_B].mean()))
         return batch
 
-    def _plan(self, batch: KVBatchMeta) -> MiniBatchPlan:
+    def mini_batches(
+        self, batch: KVBatchMeta, replayed_B: torch.Tensor | None = None, mini_batch_rows: int | None = None
+    ) -> torch.Tensor:
+        """Number of the mini-batch in which each row is trained on; arguments as for :meth:`put_rows`."""
+        return self._plan(batch, replayed_B, mini_batch_rows).mini_batch_B
+
+    def rows_with_replay(self, new: int, replayed: int) -> int:
+        """Rows of a mini-batch, padding included, when so many rows are replayed beside so many new ones."""
+        ranks = self._data_parallel_size()
+        share = math.ceil(replayed / (new // self.mini_batch_rows))
+        return math.ceil((self.mini_batch_rows + share) / ranks) * ranks
+
+    def _plan(
+        self, batch: KVBatchMeta, replayed_B: torch.Tensor | None = None, mini_batch_rows: int | None = None
+    ) -> MiniBatchPlan:
         return plan_mini_batches(
             keys=batch.keys,
             padding=[transfer.is_padding(tag) for tag in batch.tags],
             lengths=[tag["seq_len"] for tag in batch.tags],
-            mini_batch_size=self.mini_batch_rows,
+            mini_batch_size=mini_batch_rows or self.mini_batch_rows,
             data_parallel_size=self._data_parallel_size(),
+            replayed=None if replayed_B is None else replayed_B.tolist(),
         )
 
-    def update(self, batch: KVBatchMeta) -> dict[str, float]:
+    def update(self, batch: KVBatchMeta, mini_batch_rows: int | None = None) -> dict[str, float]:
         """Train on the planned mini-batches. Returns the metrics of the update."""
-        output = self._worker_group.train_mini_batch(transfer.with_options(batch, **self._update_options()))
-        return self._reduce(output.get()["metrics"])
+        options = self._update_options(mini_batch_rows)
+        output = self._worker_group.train_mini_batch(transfer.with_options(batch, **options))
+        return self._metrics(output.get()["metrics"])
 
-    def update_and_score(self, batch: KVBatchMeta) -> dict[str, float]:
+    def update_and_score(self, batch: KVBatchMeta, mini_batch_rows: int | None = None) -> dict[str, float]:
         """Train, and write the log-probabilities of the training forward passes. Returns the metrics."""
-        transfer.wait_for(self._worker_group.update_and_score(transfer.with_options(batch, **self._update_options())))
+        options = self._update_options(mini_batch_rows)
+        transfer.wait_for(self._worker_group.update_and_score(transfer.with_options(batch, **options)))
         metrics = [m for m in self._worker_group.update_metrics() if m is not None]
-        return self._reduce(metrics[0])
+        return self._metrics(metrics[0])
 
     def take_pass_counts(self) -> dict[str, int]:
         """Tokens that went through the models since the last call, over all ranks.
@@ -305,10 +341,11 @@ class ImplicitPRM:
         transfer.wait_for(group.score(transfer.with_options(batch, **options)))
         return transfer.with_field(batch, name)
 
-    def _update_options(self) -> dict[str, Any]:
+    def _update_options(self, mini_batch_rows: int | None = None) -> dict[str, Any]:
+        rows = mini_batch_rows or self.mini_batch_rows
         return {
-            "global_batch_size": self.mini_batch_rows,
-            "mini_batch_size": self.mini_batch_rows,
+            "global_batch_size": rows,
+            "mini_batch_size": rows,
             "epochs": self.settings.epochs,
             "seed": 0,
             "dataloader_kwargs": {"shuffle": False},
@@ -316,9 +353,11 @@ class ImplicitPRM:
             "calculate_entropy": False,
         }
 
-    @staticmethod
-    def _reduce(metrics: Mapping[str, Any]) -> dict[str, float]:
-        return {name: float(value) for name, value in reduce_metrics(dict(metrics)).items()}
+    def _metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        found = {name: float(value) for name, value in reduce_metrics(dict(metrics)).items()}
+        if self.settings.bias.enable:
+            found["bias"] = self._worker_group.bias_value()[0]
+        return found
 
     def _data_parallel_size(self) -> int:
         group, mesh = self._worker_group, "train"

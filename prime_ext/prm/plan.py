@@ -30,10 +30,12 @@ class MiniBatchPlan:
             every mini-batch in turn.
         weight_B: weight of each row in its mini-batch's loss, indexed by row number: 1 / (valid rows in the
             mini-batch), 0 for padding.
+        mini_batch_B: number of each row's mini-batch, from 0, indexed by row number.
     """
 
     order: list[int]
     weight_B: torch.Tensor
+    mini_batch_B: torch.Tensor
 
 
 def plan_mini_batches(
@@ -42,6 +44,7 @@ def plan_mini_batches(
     lengths: Sequence[int],
     mini_batch_size: int,
     data_parallel_size: int,
+    replayed: Sequence[bool] | None = None,
 ) -> MiniBatchPlan:
     """Spread the rows over mini-batches and ranks.
 
@@ -56,6 +59,8 @@ def plan_mini_batches(
         lengths: tokens of each row.
         mini_batch_size: rows per optimiser step over all ranks.
         data_parallel_size: number of ranks.
+        replayed: whether the row is from an earlier step. Such rows are split over the mini-batches by themselves, so
+            that each has as many of them.
 
     Raises:
         ValueError: the sizes do not divide.
@@ -67,19 +72,23 @@ def plan_mini_batches(
         )
     count = rows // mini_batch_size
     by_key = sorted(range(rows), key=lambda row: keys[row])
-    valid = [row for row in by_key if not padding[row]]
+    old = replayed or [False] * rows
+    parts = [[row for row in by_key if not padding[row] and old[row] == again] for again in (False, True)]
     spare = [row for row in by_key if padding[row]]
 
     weight_B = torch.zeros(rows)
+    mini_batch_B = torch.zeros(rows, dtype=torch.long)
     shares: list[list[int]] = [[] for _ in range(data_parallel_size)]
-    for chunk in np.array_split(np.array(valid, dtype=int), count):
-        members = chunk.tolist()
+    chunks = [np.array_split(np.array(part, dtype=int), count) for part in parts]
+    for number, (new, again) in enumerate(zip(*chunks, strict=True)):
+        members = [*new.tolist(), *again.tolist()]
         if members:
             weight_B[members] = 1.0 / len(members)
         fill = mini_batch_size - len(members)
         members, spare = members + spare[:fill], spare[fill:]
+        mini_batch_B[members] = number
         workload = calculate_workload(torch.tensor([lengths[row] for row in members], dtype=torch.int64))
         partitions = get_seqlen_balanced_partitions(workload, k_partitions=data_parallel_size, equal_size=True)
         for share, partition in zip(shares, partitions, strict=True):
             share.extend(members[position] for position in sorted(partition))
-    return MiniBatchPlan(order=[row for share in shares for row in share], weight_B=weight_B)
+    return MiniBatchPlan([row for share in shares for row in share], weight_B, mini_batch_B)

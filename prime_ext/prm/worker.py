@@ -14,6 +14,7 @@
 """The implicit PRM as a verl worker: a language model on verl's FSDP engines, and its loss."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +29,10 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
 from prime_ext.cost.fused_guard import FusedGuard
+from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, copy_weights, engine_of, register_engine
 from prime_ext.prm.pass_counter import PassCounter
+from prime_ext.settings import BiasSettings
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
@@ -38,6 +41,17 @@ LABEL = "prm_label"
 WEIGHT = "prm_weight"
 OFFSET = "prm_offset"
 ROW = "prm_row"
+
+# What verl's engines and the loss read of a rollout, less what the PRM itself has written.
+INPUT_FIELDS = (
+    "input_ids",
+    "position_ids",
+    "multi_modal_inputs",
+    "prompts",
+    "responses",
+    "response_mask",
+    "loss_mask",
+)
 
 # Options of `score`: the field to write to, and rows of a mini-batch over all ranks, if passes may not cross them.
 OUTPUT_FIELD = "prm_output_field"
@@ -55,12 +69,16 @@ class PRMLoss:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
         beta: scale of the reward.
         options: options of the function ``loss`` of that entry.
+
+    Attributes:
+        bias: the trained bias, if there is one; the worker puts it there.
     """
 
     def __init__(self, name: str, beta: float, options: Mapping[str, Any] | None = None):
         self.name = name
         self.beta = beta
         self.options = dict(options or {})
+        self.bias: OutcomeBias | None = None
         self._log_probs_of_row: dict[int, torch.Tensor] | None = None
 
     def __call__(
@@ -77,7 +95,8 @@ class PRMLoss:
                 self._log_probs_of_row.setdefault(int(row), log_prob_T[:length])
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
         rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
-        loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **self.options)
+        bias = {} if self.bias is None else {"bias": self.bias.on(ratio_BT.device)}
+        loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **self.options, **bias)
         return loss * data["dp_size"], {}
 
     def start_recording(self) -> None:
@@ -98,11 +117,13 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
     Args:
         config: of the model, its engine, optimiser and checkpoints.
         role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
+        bias: settings of the trained bias; None for a loss without one.
     """
 
-    def __init__(self, config: TrainingWorkerConfig, role: str = "prm"):
+    def __init__(self, config: TrainingWorkerConfig, role: str = "prm", bias: BiasSettings | None = None):
         super().__init__(config)
         self._role = role
+        self._bias = None if bias is None else OutcomeBias(bias)
         # What the comparison of fused and plain log-probabilities found, until the next metrics of an update.
         self._guard_metrics: dict[str, float] = {}
 
@@ -115,6 +136,50 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
             self.engine.initialize()
         register_engine(self._role, self.engine)
         self._passes = PassCounter(self.engine.module)
+        if self._bias is not None:
+            self._bias.follow(self.engine)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def set_loss_fn(self, loss_fn: PRMLoss) -> None:
+        """Take over the loss, and train the bias by it if there is one."""
+        loss_fn.bias = self._bias
+        super().set_loss_fn(loss_fn)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def start_bias(self, mean_outcome: float) -> None:
+        """Tell the bias the mean outcome of the rollouts of the first update; later ones change nothing."""
+        if self._bias is not None:
+            self._bias.start(mean_outcome)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def bias_value(self) -> float | None:
+        """The bias, if there is one; the same on all ranks."""
+        return None if self._bias is None else self._bias.value
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
+    def train_batch(self, data: TensorDict) -> TensorDict:
+        """verl's step on one mini-batch, from no gradient of the bias on."""
+        if self._bias is not None:
+            self._bias.zero_grad()
+        return super().train_batch(data)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
+    ) -> None:
+        """verl's files, and the bias if there is one."""
+        super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+        if self._bias is not None and self.rank == 0:
+            self._bias.save(Path(local_path), self.loss_fn.beta)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
+    ) -> None:
+        """Restore what :meth:`save_checkpoint` wrote. Raises FileNotFoundError where it has no bias but needs one."""
+        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+        if self._bias is not None:
+            self._bias.load(Path(local_path))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def take_pass_counts(self) -> dict[str, int]:

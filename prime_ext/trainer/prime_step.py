@@ -170,12 +170,15 @@ class PrimeStep:
             raise RuntimeError("the PRM was scored before its reference")
         return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.mask_BT)
 
-    def score_sum(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
-        """Summed log-ratio of each response."""
-        return self._log_ratio(log_prob_BT).sum(-1)
-
-    def set_scores(self, log_prob_BT: torch.Tensor, beta: float, metrics: dict, when: str) -> None:
-        """Take the PRM's log-probabilities as the process rewards of this step."""
+    def set_scores(
+        self,
+        log_prob_BT: torch.Tensor,
+        beta: float,
+        metrics: dict,
+        when: str,
+        mini_batch_B: torch.Tensor | None = None,
+    ) -> None:
+        """Take the PRM's log-probabilities as the process rewards of this step, and measure them."""
         highest = float(log_prob_BT.masked_fill(~self.mask_BT.bool(), 0.0).max())
         if highest > _POSITIVE_LOG_PROB or not torch.isfinite(log_prob_BT[self.mask_BT.bool()]).all():
             logger.warning("log-probabilities of the PRM are not in (-inf, 0]: the highest is %s", highest)
@@ -192,12 +195,25 @@ class PrimeStep:
         for name, rows_B in (("correct", label_B > 0.5), ("wrong", label_B <= 0.5)):
             if rows_B.any():
                 metrics[f"prm/reward_sum/{name}"] = float(total_B[rows_B].mean())
-        self.measure_pairs(log_prob_BT, metrics, when)
+        self.measure_pairs(log_prob_BT, metrics, when, mini_batch_B)
 
-    def measure_pairs(self, log_prob_BT: torch.Tensor, metrics: dict, when: str) -> None:
-        """Log how well these log-probabilities order the batch; ``when`` is ``before`` or ``after`` the update."""
+    def measure_pairs(
+        self, log_prob_BT: torch.Tensor, metrics: dict, when: str, mini_batch_B: torch.Tensor | None = None
+    ) -> None:
+        """Log how well these log-probabilities order the batch.
+
+        Args:
+            log_prob_BT: of the PRM.
+            metrics: receives what there is to say.
+            when: ``before``, ``during`` or ``after`` the update.
+            mini_batch_B: of log-probabilities from training forward passes, in which mini-batch each row was. A prompt
+                with missing rollouts may be spread over two of them, and the PRM has moved in between, on this very
+                prompt: pairs over that gap do not count.
+        """
         total_B = self._log_ratio(log_prob_BT).sum(-1)[self.valid_B]
         label_B, group_B = self.label_B[self.valid_B], self.group_B[self.valid_B]
+        if mini_batch_B is not None:
+            group_B = group_B * len(self.group_B) + mini_batch_B[self.valid_B]
         pairs = count_pairs(total_B, label_B, group_B)
         if pairs.accuracy is not None:
             metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy

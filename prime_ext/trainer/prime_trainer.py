@@ -137,6 +137,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
             max_in_flight=self._oversampled(),
             requeue=self._requeue_prompts,
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
+            holds_rejected=self._trains_on_rejected,
+            rejected_limit=self.prm.settings.judged_limit if self.prm is not None else None,
             **options,
         )
 
@@ -148,6 +150,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
             more = GenerationConfig.from_pretrained(model.path).eos_token_id
             ends.update(more if isinstance(more, list) else [more])
         return ends - {None}
+
+    @property
+    def _trains_on_rejected(self) -> bool:
+        return self.prm is not None and self.prm.settings.train_on == "judged"
 
     @property
     def _mode_config(self) -> DictConfig:
@@ -329,9 +335,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prm is not None:
             step.process_noise = self.prm.reward_noise
-            gated, rewarded = self.gate is not None, self.prime.rewards_tokens or not self.prime.distils
+            asked = {"gated": self.gate is not None, "rewarded": self.prime.rewards_tokens or not self.prime.distils}
+            end_token, number = self.tokenizer.eos_token_id, self.global_steps
+            rejected = self.replay_buffer.take_rejected() if self._trains_on_rejected else None
             finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
-            batch = PRMPhase(self.prm, step, metrics, self.timing_raw, self.global_steps, gated, rewarded).run(batch)
+            phase = PRMPhase(
+                self.prm, step, metrics, self.timing_raw, number, **asked, rejected=rejected, end_token=end_token
+            )
+            batch = phase.run(batch)
             if self._buffers_prompts:
                 metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
         if self.prime.selection.remove:

@@ -36,10 +36,14 @@ from verl.utils.debug import marked_timer
 
 from prime_ext import transfer
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import PRM_LOG_PROBS
+from prime_ext.prm.worker import LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.prm_rows import PRMRows
 
 logger = logging.getLogger(__name__)
+
+# What the update reads beside the rollout.
+_UPDATE_FIELDS = (REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW)
 
 # verl's names of the metrics of an update that are not the PRM's own.
 _RENAMED = {"mfu": "perf/mfu/prm"}
@@ -56,6 +60,8 @@ class PRMPhase:
         global_step: number of the training step, from 1.
         gated: whether the pair accuracy before the update is needed in every step.
         rewarded: whether the process rewards are read. Otherwise ``before`` does without the scoring pass behind it.
+        rejected: rollouts of prompts that the filter dropped, on which the PRM is trained too; they are cleared.
+        end_token: of the tokenizer.
     """
 
     def __init__(
@@ -67,9 +73,12 @@ class PRMPhase:
         global_step: int,
         gated: bool,
         rewarded: bool = True,
+        rejected: KVBatchMeta | None = None,
+        end_token: int = 0,
     ):
         self.prm, self.step, self.metrics, self.timing = prm, step, metrics, timing
         self.global_step, self.gated, self.rewarded = global_step, gated, rewarded
+        self.rejected, self.end_token = rejected, end_token
         settings = prm.settings
         self.beta = settings.beta
         due = settings.update_mode != "none" and global_step % settings.update_freq == 0
@@ -78,7 +87,9 @@ class PRMPhase:
 
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
+        self.rows = self._rows(batch)
         batch = self._reference(batch)
+        self._replay()
         {
             "none": self._score_only,
             "after": self._score_then_update,
@@ -86,10 +97,36 @@ class PRMPhase:
             "reverse": self._update_and_score,
             "before": self._update_then_score,
         }[self.mode](batch)
+        if self.prm.replay is not None and self.mode != "none":
+            self.prm.replay.add(self.rows.packed())
+        self.rows.clear()
         if self.measures and self.mode in ("after", "interleaved", "reverse"):
             self.step.measure_pairs(self._score(batch), self.metrics, when="after")
         self._log_passes(batch)
         return batch
+
+    def _rows(self, batch: KVBatchMeta) -> PRMRows:
+        """What the PRM is trained on in this step."""
+        rows, rejected = PRMRows.of_step(self.step, batch), self.rejected
+        if rejected is None:
+            return rows
+        if self.mode == "none":
+            transfer.clear(rejected.keys, rejected.partition_id)
+            return rows
+        self.metrics["prm/judged_rollouts"] = len(rejected)
+        labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, self.step.settings.label_key)
+        return rows.plus(rejected, labels, self.prm.mini_batch_rows, self.end_token)
+
+    def _replay(self) -> None:
+        """Add rollouts of earlier steps to what the PRM is trained on."""
+        if self.prm.replay is None or self.mode == "none":
+            return
+        drawn = self.prm.replay.draw(int(self.rows.valid_B.sum()))
+        self.metrics["prm/replayed_rollouts"] = len(drawn)
+        if drawn:
+            new = len(self.rows.batch)
+            rows = self.prm.rows_with_replay(new, len(drawn))
+            self.rows = self.rows.with_replayed(drawn, rows, new // self.prm.mini_batch_rows * rows, self.end_token)
 
     # ---- the modes -------------------------------------------------------------------------------------------
 
@@ -97,35 +134,33 @@ class PRMPhase:
         self.step.set_scores(self._score(batch), self.beta, self.metrics, when="before")
 
     def _score_then_update(self, batch: KVBatchMeta) -> None:
-        scores_BT = self._score(batch)
-        self.step.set_scores(scores_BT, self.beta, self.metrics, when="before")
-        self._update(self._planned(batch, scores_BT))
+        self.step.set_scores(self._score_for_update(batch), self.beta, self.metrics, when="before")
+        self._update(self._planned())
 
     def _update_and_score(self, batch: KVBatchMeta) -> None:
-        scores_BT = None
-        if self.mode == "reverse":
-            scores_BT = self._score(batch)
-            self.step.measure_pairs(scores_BT, self.metrics, when="before")
-        planned = self._planned(batch, scores_BT)
-        self._update_keeping_scores(planned)
         # The training forward passes of interleaved are the nearest to "before" that it has.
-        when = "before" if scores_BT is None else "during"
-        self.step.set_scores(self._fetch_scores(batch), self.beta, self.metrics, when)
+        when = "before"
+        if self.mode == "reverse":
+            self.step.measure_pairs(self._score_for_update(batch), self.metrics, when="before")
+            when = "during"
+        self._update_keeping_scores(self._planned())
+        scores_BT, mini_batch_B = self._fetch_scores(batch), self._mini_batches(batch)
+        self.step.set_scores(scores_BT, self.beta, self.metrics, when, mini_batch_B)
 
     def _update_then_score(self, batch: KVBatchMeta) -> None:
         if self.measures or self.prm.needs_scores:
-            scores_BT = self._score(batch)
+            scores_BT, mini_batch_B = self._score_for_update(batch), None
             self.step.measure_pairs(scores_BT, self.metrics, when="before")
-            self._update(self._planned(batch, scores_BT))
+            self._update(self._planned())
         elif self.gated or not self.rewarded:
             # As interleaved measures it, from training forward passes, which cost nothing more.
-            self._update_keeping_scores(self._planned(batch, None))
-            scores_BT = self._fetch_scores(batch)
-            self.step.measure_pairs(scores_BT, self.metrics, when="before")
+            self._update_keeping_scores(self._planned())
+            scores_BT, mini_batch_B = self._fetch_scores(batch), self._mini_batches(batch)
+            self.step.measure_pairs(scores_BT, self.metrics, "before", mini_batch_B)
         else:
-            self._update(self._planned(batch, None))
+            self._update(self._planned())
         if not self.rewarded:
-            self.step.set_scores(scores_BT, self.beta, self.metrics, when="before")
+            self.step.set_scores(scores_BT, self.beta, self.metrics, "before", mini_batch_B)
             return
         self.step.set_scores(self._score(batch), self.beta, self.metrics, when="after")
 
@@ -137,7 +172,14 @@ class PRMPhase:
                 logger.info("step %d: the PRM's reference has newer weights", self.global_step)
             # The scores come from the passes of the update.
             as_update = self.mode in ("interleaved", "reverse")
-            batch, self.step.reference_log_prob_BT = self.prm.reference(batch, as_update)
+            rows, log_prob_BT = self.prm.reference(self.rows.batch, as_update)
+            if self.rows.added:
+                self.rows.batch = transfer.with_fields(rows, (*self.rows.inputs, REFERENCE_LOG_PROBS))
+                batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
+                log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
+            else:
+                batch = self.rows.batch = rows
+            self.step.reference_log_prob_BT = log_prob_BT
         return batch
 
     def _score(self, batch: KVBatchMeta) -> torch.Tensor:
@@ -145,23 +187,38 @@ class PRMPhase:
             self.prm.score(batch)
         return self._fetch_scores(batch)
 
+    def _score_for_update(self, batch: KVBatchMeta) -> torch.Tensor:
+        """Score what the update needs scores of. Returns the scores of the batch."""
+        if not (self.prm.needs_scores and self.rows.added):
+            return self._score(batch)
+        with marked_timer("prm_score", self.timing):
+            self.prm.score(self.rows.batch)
+        return self._fetch_scores(batch)
+
     @staticmethod
     def _fetch_scores(batch: KVBatchMeta) -> torch.Tensor:
         return transfer.fetch_padded(batch, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
 
-    def _planned(self, batch: KVBatchMeta, scores_BT: torch.Tensor | None) -> KVBatchMeta:
-        step = self.step
-        score_B = None if scores_BT is None else step.score_sum(scores_BT)
-        return self.prm.put_rows(batch, step.label_B, step.group_B, step.valid_B, score_B)
+    def _mini_batches(self, batch: KVBatchMeta) -> torch.Tensor:
+        """In which mini-batch of the update each row of the batch was."""
+        rows = self.rows
+        return self.prm.mini_batches(rows.batch, rows.replayed_B, rows.mini_batch_rows)[: len(batch)]
+
+    def _planned(self) -> KVBatchMeta:
+        rows = self.rows
+        score_B = rows.score_sum() if self.prm.needs_scores else None
+        of_rows = (rows.label_B, rows.group_B, rows.valid_B, score_B, rows.replayed_B)
+        planned = self.prm.put_rows(rows.batch, *of_rows, rows.mini_batch_rows)
+        return transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS)) if rows.added else planned
 
     def _update(self, planned: KVBatchMeta) -> None:
         with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update(planned))
+            self._log_update(self.prm.update(planned, self.rows.mini_batch_rows))
 
     def _update_keeping_scores(self, planned: KVBatchMeta) -> None:
         """Train, and leave the log-probabilities of the training forward passes in the queue."""
         with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update_and_score(planned))
+            self._log_update(self.prm.update_and_score(planned, self.rows.mini_batch_rows))
 
     def _log_update(self, update: dict[str, float]) -> None:
         if not math.isfinite(update["loss"]):

@@ -21,13 +21,15 @@ prompts are used up, so a run can be repeated and resumed exactly, and short res
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.skip import SkipManager
 
-from prime_ext.algorithms.prompt_filter import KEPT
+from prime_ext import transfer
+from prime_ext.algorithms.prompt_filter import FAILED, KEPT
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
         on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
+        holds_rejected: keep the rollouts of the prompts that were examined and rejected until :meth:`take_rejected`.
+        rejected_limit: rollouts of them at most; those of the prompts that were submitted last; None for all.
         kwargs: verl's own arguments.
     """
 
@@ -55,6 +59,8 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         partial: bool,
         requeue: Callable[[list[str]], None],
         on_batch: Callable[[list[str]], None] | None = None,
+        holds_rejected: bool = False,
+        rejected_limit: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -64,6 +70,9 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         self.partial = partial
         self.requeue = requeue
         self.on_batch = on_batch
+        self.holds_rejected = holds_rejected
+        self.rejected_limit = rejected_limit
+        self._rejected: KVBatchMeta | None = None
         self._submitted: list[str] = []
         # Of the last step: guides how far to generate ahead, nothing else. Checkpoints keep it.
         self.acceptance_rate = 0.5
@@ -116,15 +125,40 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         if self.on_batch is not None:
             self.on_batch(kept)
         metrics = self._metrics(examined, len(kept), refills)
+        self._hold_rejected(partition_id, examined)
         self._finish_step(partition_id, examined)
         return batch, metrics
+
+    def take_rejected(self) -> KVBatchMeta | None:
+        """The rollouts of rejected prompts of the last batch, by key; None without any. Whoever asks clears them."""
+        rejected, self._rejected = self._rejected, None
+        return rejected
 
     def _classify_finished(self, partition_id: str) -> None:
         """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones."""
         finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self.judge.verdicts.keys()
         if finished:
             self.judge.judge(finished, partition_id, self.partitions[partition_id])
-            self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
+            self._clear_groups(partition_id, {uid for uid in finished if self._freed_at_once(uid)})
+
+    def _freed_at_once(self, uid: str) -> bool:
+        """Whether nothing is left in the store of a prompt that was judged."""
+        verdict = self.judge.verdicts.get(uid, KEPT)
+        return verdict == FAILED if self.holds_rejected else verdict != KEPT
+
+    def _hold_rejected(self, partition_id: str, examined: int) -> None:
+        """Hold the rollouts of the last rejected prompts, whole prompts within the limit, and free those before."""
+        rollouts = Counter(map(transfer.group_uid, self.partitions[partition_id]))
+        rejected = [
+            uid for uid in self._submitted[:examined] if not (self.judge.keeps(uid) or self._freed_at_once(uid))
+        ]
+        room = math.inf if self.rejected_limit is None else self.rejected_limit
+        held = []
+        while rejected and rollouts[rejected[-1]] <= room:
+            held.append(rejected.pop())
+            room -= rollouts[held[-1]]
+        self._clear_groups(partition_id, set(rejected))
+        self._rejected = self._take(partition_id, held) if held else None
 
     def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
         """The prompts to train on among the leading run of judged ones, and how many were examined to find them."""
@@ -170,8 +204,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
 
     def _finish_step(self, partition_id: str, examined: int) -> None:
         surplus = self._submitted[examined:]
-        # The rollouts of rejected prompts are gone already.
-        self._clear_groups(partition_id, {uid for uid in surplus if self.judge.verdicts.get(uid, KEPT) == KEPT})
+        self._clear_groups(partition_id, {uid for uid in surplus if not self._freed_at_once(uid)})
         self.requeue(surplus)
         self.judge.forget(self._submitted)
         self._submitted.clear()

@@ -300,6 +300,8 @@ def multiples(plan, of_prm=True):
         ({"prm.update_mode": "reverse"}, {"PRM reference": 2, "PRM score": 2, "PRM update": 8}),
         ({"prm.update_mode": "none"}, {"PRM reference": 2, "PRM score": 2}),
         ({"prm.epochs": 2}, {"PRM reference": 2, "PRM update": 16}),
+        ({"prm.replay.batches": 2, "prm.replay.ratio": 0.5}, {"PRM reference": 2, "PRM update": 12}),
+        ({"prm.replay.ratio": 0.5}, {"PRM reference": 2, "PRM update": 8}),
         ({"prm.update_freq": 4}, {"PRM reference": 2, "PRM score": 1.5, "PRM update": 2}),
         ({"prm.model.lora_rank": 4, "prm.reference": "base"}, {"PRM reference": 2, "PRM update": 6}),
         ({"prm.model.enable_gradient_checkpointing": False}, {"PRM reference": 2, "PRM update": 6}),

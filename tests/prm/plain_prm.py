@@ -22,30 +22,39 @@ def mini_batches(rollouts):
     return [valid[: len(valid) // 2], valid[len(valid) // 2 :]]
 
 
-def two_updates(model_path, rollouts):
-    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates."""
+def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None):
+    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates.
+
+    With a starting value ``bias`` it is trained beside the model, by AdamW with a learning rate of 0.05. ``batches``
+    are other mini-batches than those halves.
+    """
+    trained = torch.tensor(bias or 0.0, dtype=torch.float64, requires_grad=True)
+    bias_optimizer = torch.optim.AdamW([trained], lr=0.05, betas=(0.9, 0.99), weight_decay=0.0)
     reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)
     model = LlamaForCausalLM.from_pretrained(model_path)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
     updates = []
     for update in range(2):
         losses, norms = [], []
-        for batch in mini_batches(rollouts):
+        for batch in (batches or mini_batches(rollouts)) * epochs:
+            bias_optimizer.zero_grad()
             optimizer.param_groups[0]["lr"] = 1e-2 * (1 + math.cos(math.pi * update / 10)) / 2
             optimizer.zero_grad()
             total = 0.0
             for rollout in batch:
                 mask = rollout["mask"]
                 q = ((response_log_probs(model, rollout) - response_log_probs(reference, rollout)) * mask).sum()
-                p = torch.sigmoid(BETA * q)
+                p = torch.sigmoid(BETA * q + trained)
                 y = rollout["label"]
                 loss = -(y * p.log() + (1 - y) * (1 - p).log()) / len(batch)
                 loss.backward()
                 total += float(loss)
             norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)))
             optimizer.step()
+            if bias is not None:
+                bias_optimizer.step()
             losses.append(total)
-        updates.append({"loss": losses, "grad_norm": norms})
+        updates.append({"loss": losses, "grad_norm": norms, "bias": float(trained)})
     scores = [response_log_probs(model, rollout).detach() for rollout in rollouts]
     return {"updates": updates, "scores": scores, "weights": dict(model.named_parameters())}
 

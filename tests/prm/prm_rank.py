@@ -116,7 +116,8 @@ class Prm:
         shard_over_all_ranks(config)
         settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
         self.prm = ImplicitPRM(config, settings)
-        self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only))
+        bias = settings.bias if settings.bias.enable else None
+        self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only), bias=bias)
         self.worker.reset()
         self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta, self.prm._loss_options[1]))
 
@@ -150,27 +151,28 @@ class Prm:
         output = self.worker.score(data)
         return gathered(dict(zip(rows, output["out"].unbind(), strict=True)))
 
-    def plan(self, rollouts):
+    def plan(self, rollouts, replayed=None, mini_batch_rows=None):
         return plan_mini_batches(
             keys=[r["key"] for r in rollouts],
             padding=[r["padding"] for r in rollouts],
             lengths=[len(r["prompt"]) + len(r["response"]) for r in rollouts],
-            mini_batch_size=self.prm.mini_batch_rows,
+            mini_batch_size=mini_batch_rows or self.prm.mini_batch_rows,
             data_parallel_size=dist.get_world_size(),
+            replayed=replayed,
         )
 
-    def planned(self, rollouts, reference):
-        plan = self.plan(rollouts)
+    def planned(self, rollouts, reference, replayed=None, mini_batch_rows=None):
+        plan = self.plan(rollouts, replayed, mini_batch_rows)
         fields = {
             REFERENCE_LOG_PROBS: reference,
             LABEL: [torch.tensor(r["label"]) for r in rollouts],
             WEIGHT: list(plan.weight_B),
             OFFSET: list(torch.zeros(len(rollouts))),
         }
-        return self.batch(rollouts, plan.order, fields, **self.prm._update_options())
+        return self.batch(rollouts, plan.order, fields, **self.prm._update_options(mini_batch_rows))
 
-    def update(self, rollouts, reference):
-        data, _ = self.planned(rollouts, reference)
+    def update(self, rollouts, reference, replayed=None, mini_batch_rows=None):
+        data, _ = self.planned(rollouts, reference, replayed, mini_batch_rows)
         return metrics_of(tu.get(self.worker.train_mini_batch(data), "metrics"))
 
     def update_and_score(self, rollouts, reference):

@@ -19,9 +19,11 @@ import pytest
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.settings import LOSS_OPTIONS, LOSSES, SettingsError
+from prime_ext.settings import LOSS_OPTIONS, LOSSES, LOSSES_WITH_BIAS, SettingsError
 
 ON_WORKERS = {"time_weight"}
+# Set by prm.bias.
+TRAINED = {"bias"}
 
 
 def options_of(function):
@@ -37,7 +39,13 @@ def test_the_settings_know_the_options(name):
     allowed = LOSS_OPTIONS.get(name, {})
     loss = PRM_LOSSES[name]
     assert {key: kind for key, kind in allowed.items() if key not in ON_WORKERS} == options_of(loss.prepare)
-    assert {key: kind for key, kind in allowed.items() if key in ON_WORKERS} == options_of(loss.loss)
+    assert {key: kind for key, kind in allowed.items() if key in ON_WORKERS} == {
+        key: kind for key, kind in options_of(loss.loss).items() if key not in TRAINED
+    }
+
+
+def test_the_losses_that_take_a_bias_are_those_that_the_settings_allow_one_for():
+    assert {name for name in LOSSES if "bias" in options_of(PRM_LOSSES[name].loss)} == set(LOSSES_WITH_BIAS)
 
 
 def test_options_go_where_they_are_needed(prm_settings, config):
@@ -68,6 +76,18 @@ def test_options_go_where_they_are_needed(prm_settings, config):
         ),
         ({"loss_options": 3}, "prm.loss_options=3 must be a section with keys"),
         ({"epochs": 0}, "prm.epochs=0 must be a whole number >= 1"),
+        ({"train_on": "all"}, "prm.train_on='all' is not one of kept, judged"),
+        ({"train_on": "judged", "judged_limit": 0}, "prm.judged_limit=0 must be a whole number >= 1"),
+        (
+            {"judged_limit": 8},
+            "prm.judged_limit=8 limits the rollouts that prm.train_on=judged adds, and prm.train_on=kept adds none; "
+            "set it to null",
+        ),
+        (
+            {"train_on": "judged", "reference": "kl"},
+            "prm.train_on=judged trains on rollouts that do not go through the policy's passes, from which "
+            "prm.reference=kl takes its log-probabilities; set prm.reference to frozen, base or none",
+        ),
         ({"update_freq": 0}, "prm.update_freq=0 must be a whole number >= 1"),
         (
             {"reference": "policy", "reference_refresh_freq": 5},

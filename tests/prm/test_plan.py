@@ -53,6 +53,10 @@ def mini_batches(plan, keys, mini_batch_size, n_ranks):
     return result
 
 
+def weights_of(plan, keys):
+    return dict(zip(keys, plan.weight_B.tolist(), strict=True))
+
+
 @given(rollouts(), st.integers(0, 1000))
 def test_same_mini_batches_and_weights_for_any_ranks_and_any_row_order(data, seed):
     keys, padding, lengths, size = data
@@ -92,6 +96,38 @@ def test_complete_groups_stay_together(prompts_per_batch, n, seed):
     plan = plan_mini_batches(keys, [False] * len(keys), [5] * len(keys), prompts_per_batch * n, 1)
     for members in mini_batches(plan, keys, prompts_per_batch * n, 1):
         assert len({key.split("_")[0] for key in members}) == prompts_per_batch
+
+
+@given(rollouts(), st.integers(0, 40), st.integers(0, 1000))
+def test_every_mini_batch_has_its_share_of_replayed_rows_on_any_number_of_ranks(data, n_old, seed):
+    keys, padding, lengths, size = data
+    count = len(keys) // size
+    whole = -(-(size + -(-n_old // count)) // 4) * 4
+    keys = keys + [f"replay{row:06d}_0_0" for row in range(n_old)]
+    filled = count * whole - len(keys)
+    keys += [f"padmore{row}_0_0" for row in range(filled)]
+    padding = [*padding, *[False] * n_old, *[True] * filled]
+    old = [key.startswith("replay") for key in keys]
+    lengths = [*lengths, *[7] * (n_old + filled)]
+    found = []
+    for n_ranks in (1, 2, 4):
+        order = list(range(len(keys)))
+        random.Random(seed + n_ranks).shuffle(order)
+        columns = [[values[row] for row in order] for values in (keys, padding, lengths, old)]
+        plan = plan_mini_batches(*columns[:3], whole, n_ranks, columns[3])
+        found.append((mini_batches(plan, columns[0], whole, n_ranks), weights_of(plan, columns[0])))
+    assert found[0] == found[1] == found[2]
+    batches, weight = found[0]
+    # The new rows are where they are without the others.
+    plain = plan_mini_batches(keys[: len(data[0])], padding[: len(data[0])], lengths[: len(data[0])], size, 1)
+    new = [{key for key in batch if not key.startswith(("pad", "replay"))} for batch in batches]
+    assert new == [
+        {key for key in batch if not key.startswith("pad")} for batch in mini_batches(plain, data[0], size, 1)
+    ]
+    for batch, own in zip(batches, new, strict=True):
+        replayed = {key for key in batch if key.startswith("replay")}
+        assert abs(len(replayed) - n_old / count) < 1
+        assert all(weight[key] == pytest.approx(1 / len(own | replayed)) for key in own | replayed)
 
 
 def test_ranks_get_about_the_same_number_of_tokens():

@@ -31,9 +31,9 @@ OURS = re.compile(r"(prm|prime|pspo|verifier|weight_sync|train|val)/[a-z0-9_/]+|
 UPDATES = ("before", "during", "after")
 
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
-# engine reports the first three, prime_ext/cost/fused_guard.py the last.
+# engine reports the first three, prime_ext/cost/fused_guard.py the fourth, prime_ext/prm/implicit_prm.py the last.
 PUT_TOGETHER: Mapping[str, Iterable[str]] = {
-    "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference"),
+    "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference", "bias"),
     "prm/reward_sum/{}": ("correct", "wrong"),
     "prm/pair_accuracy/{}_update": UPDATES,
     "prm/absolute_accuracy/{}_update": UPDATES,

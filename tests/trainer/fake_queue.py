@@ -18,6 +18,7 @@ from collections import deque
 
 import torch
 from transfer_queue import KVBatchMeta
+from verl.utils import tensordict_utils as tu
 
 UNDECIDED = "undecided"
 
@@ -48,8 +49,10 @@ class FakeQueue:
             self.tags[partition_id].pop(key, None)
             self.fields[partition_id].pop(key, None)
 
-    def kv_batch_get(self, keys, partition_id, select_fields):
+    def kv_batch_get(self, keys, partition_id, select_fields=None):
         rows = [self.fields[partition_id][key] for key in keys]
+        if select_fields is None:
+            return tu.list_of_dict_to_tensordict(rows)
         result = {}
         for name in select_fields:
             if all(name in row for row in rows):
@@ -59,12 +62,19 @@ class FakeQueue:
                 result[name] = values
         return result
 
-    def kv_batch_put(self, keys, partition_id, fields):
+    def kv_batch_put(self, keys, partition_id, fields, tags=None):
+        for key, tag in zip(keys, tags or [], strict=tags is not None):
+            self.tags[partition_id][key] = dict(tag)
+            self.fields[partition_id].setdefault(key, {})
         for name in fields.keys():
-            for key, value in zip(keys, fields[name].unbind(), strict=True):
-                self.fields[partition_id][key][name] = value
+            for key, value in zip(keys, fields.get(name).unbind(0), strict=True):
+                self.fields[partition_id][key][name] = getattr(value, "data", value) if _is_object(value) else value
         tags = [self.tags[partition_id][key] for key in keys]
         return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id, fields=list(fields.keys()))
+
+
+def _is_object(value):
+    return not isinstance(value, torch.Tensor)
 
 
 class FakeRollouts:

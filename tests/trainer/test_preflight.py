@@ -731,6 +731,24 @@ REFERENCES = [
         "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter",
     ),
     ({"prm.update_mode": "none", "prm.epochs": 2}, "prm.epochs=2 has no effect with prm.update_mode=none"),
+    ({"prm.bias.enable": True}, None),
+    ({"prm.train_on": "judged", "prm.judged_limit": 64}, None),
+    ({"prm.update_mode": "none", "prm.train_on": "judged"}, "prm.train_on=judged has no effect with prm.update_mode=n"),
+    (
+        {"prm.train_on": "judged", "prime.filter.enable": False},
+        "prm.train_on=judged has no effect with prime.filter.enable=false, which drops nothing",
+    ),
+    (
+        {"prm.train_on": "judged", "trainer.v1.trainer_mode": "prime_colocate_async"},
+        "prm.train_on=judged needs trainer.v1.trainer_mode=prime_sync, where a batch ends the search, not prime_coloc",
+    ),
+    (
+        {"prm.train_on": "judged", "skip.rollout_tq.enable": True},
+        "prm.train_on=judged needs what the filter drops, and skip.rollout_tq.enable=true replays only the rest",
+    ),
+    ({"prm.replay.batches": 4, "trainer.v1.trainer_mode": "prime_colocate_async"}, None),
+    ({"prm.update_mode": "none", "prm.replay.batches": 4}, "prm.replay.batches=4 has no effect with prm.update_mode=n"),
+    ({"prm.update_mode": "none", "prm.bias.enable": True}, "prm.bias.enable=true has no effect with prm.update_mode=n"),
 ]
 
 

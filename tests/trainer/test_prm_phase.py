@@ -17,9 +17,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_batch import batch_of, filled_queue, settings
+from small_batch import PADDING, ROLLOUTS, batch_of, filled_queue, settings
+from transfer_queue import KVBatchMeta
 
-from prime_ext.prm.worker import PRM_LOG_PROBS
+from prime_ext import transfer
+from prime_ext.prm.replay import PRMReplay
+from prime_ext.prm.worker import LABEL, PRM_LOG_PROBS, REFERENCE_LOG_PROBS
+from prime_ext.settings import ReplaySettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
 
@@ -27,37 +31,60 @@ from prime_ext.trainer.prm_phase import PRMPhase
 class UpdatedPRM:
     """A PRM that orders all pairs wrongly until it has been updated; its passes over the batch are counted."""
 
-    needs_scores = False
+    mini_batch_rows = 8
+    replay: PRMReplay | None = None
 
-    def __init__(self, queue, step, mode):
-        self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=1, accuracy_freq=0)
-        self.queue, self.step, self.passes = queue, step, 0
-        self.log_prob_BT = torch.full_like(step.mask_BT, -5.0)
-        self.log_prob_BT[:, 0] -= step.label_B
+    def __init__(self, queue, mode, update_freq=1, needs_scores=False):
+        self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=update_freq, accuracy_freq=0)
+        self.queue, self.passes, self.sign, self.needs_scores = queue, 0, -1.0, needs_scores
+        self.mini_batch_of_key: dict[str, int] = {}
+
+    def row(self, key, offset):
+        """Of the length of the response; the label is in its first token, if the row has one."""
+        fields = self.queue.fields["train"][key]
+        values_T = torch.full(fields["response_mask"].shape, -5.0)
+        if "extra_fields" in fields:
+            values_T[0] += offset * fields["extra_fields"]["reward_extra_info"]["acc"]
+        return values_T
+
+    def write(self, batch, name, offset):
+        for key in batch.keys:
+            self.queue.fields["train"][key][name] = self.row(key, offset)
+        return transfer.with_field(batch, name)
 
     def refresh_reference(self, global_step):
         return False
 
     def reference(self, batch, as_update):
-        return batch, torch.full_like(self.step.mask_BT, -5.0)
+        batch = self.write(batch, REFERENCE_LOG_PROBS, 0.0)
+        return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
 
-    def put_rows(self, batch, *rows):
+    def put_rows(self, batch, label_B, group_B, valid_B, score_B, replayed_B=None, mini_batch_rows=None):
+        self.planned = (list(batch.keys), label_B, group_B, valid_B, score_B)
+        self.replayed_B, self.rows_of_plan = replayed_B, mini_batch_rows
         return batch
+
+    def mini_batches(self, batch, *_):
+        return torch.tensor([self.mini_batch_of_key.get(key, 0) for key in batch.keys])
+
+    def rows_with_replay(self, new, replayed):
+        return self.mini_batch_rows + -(-replayed // (new // self.mini_batch_rows))
 
     def score(self, batch):
         self.passes += 1
-        for key, row_T in zip(batch.keys, self.log_prob_BT, strict=True):
-            self.queue.fields["train"][key][PRM_LOG_PROBS] = row_T
+        self.write(batch, PRM_LOG_PROBS, self.sign)
 
-    def update(self, batch):
+    def update(self, batch, mini_batch_rows=None):
         self.passes += 1
-        self.log_prob_BT = -10.0 - self.log_prob_BT
+        self.fields_of_update, self.rows_of_update = batch.fields, mini_batch_rows
+        self.rows_trained_on = {key: dict(self.queue.fields["train"][key]) for key in batch.keys}
+        self.sign = 1.0
         return {"loss": 0.7}
 
-    def update_and_score(self, batch):
+    def update_and_score(self, batch, mini_batch_rows=None):
         self.score(batch)
         self.passes -= 1
-        return self.update(batch)
+        return self.update(batch, mini_batch_rows)
 
     def take_pass_counts(self):
         return {}
@@ -80,7 +107,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     queue = filled_queue(monkeypatch)
     batch = batch_of(queue)
     step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    prm, metrics = UpdatedPRM(queue, step, mode), {}
+    prm, metrics = UpdatedPRM(queue, mode), {}
     PRMPhase(prm, step, metrics, {}, global_step=1, gated=gated).run(batch)
     assert prm.passes == passes
     # Untrained it orders every pair wrongly, updated every pair rightly.
@@ -95,6 +122,137 @@ def test_without_process_rewards_the_training_passes_are_enough(monkeypatch, gat
     queue = filled_queue(monkeypatch)
     batch = batch_of(queue)
     step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    prm = UpdatedPRM(queue, step, "before")
+    prm = UpdatedPRM(queue, "before")
     PRMPhase(prm, step, {}, {}, global_step=1, gated=gated, rewarded=False).run(batch)
     assert prm.passes == 1 and step.pairs_before.accuracy == 0.0
+
+
+def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch):
+    """The second of them was scored by a PRM that had been trained on the first, which answers the same prompt."""
+    queue = filled_queue(monkeypatch)
+    batch = batch_of(queue)
+    for mode in ("interleaved", "before"):
+        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+        prm = UpdatedPRM(queue, mode)
+        prm.mini_batch_of_key = {"000000000007_2_0": 1, "000000000009_0_0": 1, "000000000009_2_0": 1}
+        PRMPhase(prm, step, {}, {}, global_step=1, gated=True).run(batch)
+        # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
+        assert step.pairs_before.total == 1.5
+
+
+# Of dropped prompts: what the rollout engine and the verifier wrote, and nothing of the policy's passes.
+REJECTED = {"000000000006_0_0": 0.0, "000000000006_1_0": 0.0, "000000000008_0_0": 1.0, "000000000008_1_0": 1.0}
+
+
+def with_rejected(monkeypatch):
+    queue = filled_queue(monkeypatch)
+    for key in [*ROLLOUTS, *PADDING]:
+        queue.fields["train"][key]["old_log_probs"] = torch.zeros(1)
+    for key, accuracy in REJECTED.items():
+        extra = {"reward_extra_info": {"acc": accuracy}}
+        queue.put(key, {"seq_len": 9}, response_mask=torch.ones(6, dtype=torch.long), extra_fields=extra)
+    rejected = KVBatchMeta(
+        partition_id="train", keys=list(REJECTED), tags=[queue.tags["train"][key] for key in REJECTED]
+    )
+    return queue, rejected
+
+
+@pytest.mark.parametrize("needs_scores", [False, True])
+@pytest.mark.parametrize("mode", ["interleaved", "after", "reverse", "before"])
+def test_the_prm_alone_is_trained_on_rollouts_of_dropped_prompts(monkeypatch, mode, needs_scores):
+    if needs_scores and mode == "interleaved":
+        return
+    found = []
+    for trained_on_rejected in (False, True):
+        queue, rejected = with_rejected(monkeypatch)
+        batch = batch_of(queue)
+        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+        prm, metrics = UpdatedPRM(queue, mode, needs_scores=needs_scores), {}
+        more = {"rejected": rejected, "end_token": 2} if trained_on_rejected else {}
+        after = PRMPhase(prm, step, metrics, {}, 1, True, **more).run(batch)
+        assert after.keys == batch.keys
+        found.append((prm, step, metrics))
+    (plain, plain_step, _), (prm, step, metrics) = found
+    # The policy and the gate see what they would have seen.
+    torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
+    assert step.pairs_before == plain_step.pairs_before and prm.passes == plain.passes
+    # The update sees 7 + 4 rows, and 5 rows of padding for two mini-batches of 8.
+    keys, label_B, group_B, valid_B, score_B = prm.planned
+    assert plain.planned[0] == keys[:7] == batch.keys and keys[7:11] == list(REJECTED) and len(keys) == 16
+    assert label_B.tolist() == [*plain.planned[1].tolist(), *REJECTED.values(), *[0.0] * 5]
+    assert valid_B.tolist() == [*[True] * 5, *[False] * 2, *[True] * 4, *[False] * 5]
+    groups = group_B.tolist()
+    assert groups[:7] == plain.planned[2].tolist() and groups[7] == groups[8] != groups[9] == groups[10]
+    assert len(set(groups)) == 2 + 2 + 2 + 5
+    if needs_scores:
+        assert score_B[:5].tolist() == plain.planned[4][:5].tolist() == [-1.0, 0.0, 0.0, -1.0, -0.5]
+        assert score_B[7:11].tolist() == [0.0, 0.0, -1.0, -1.0]
+    # Workers fetch no field that some rows do not have; nothing of the added rows is left.
+    assert LABEL in prm.fields_of_update and "old_log_probs" not in prm.fields_of_update
+    assert metrics["prm/judged_rollouts"] == 4
+    assert set(queue.tags["train"]) == set(batch.keys)
+
+
+def test_rollouts_of_dropped_prompts_are_cleared_when_no_update_is_due(monkeypatch):
+    queue, rejected = with_rejected(monkeypatch)
+    batch = batch_of(queue)
+    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+    metrics = {}
+    PRMPhase(UpdatedPRM(queue, "after", update_freq=2), step, metrics, {}, 1, True, rejected=rejected, end_token=2).run(
+        batch
+    )
+    assert set(queue.tags["train"]) == set(batch.keys) and "prm/judged_rollouts" not in metrics
+
+
+def with_tokens(queue):
+    """What else the rollout engine writes, of other lengths for each rollout."""
+    for place, fields in enumerate(queue.fields["train"].values()):
+        prompt = torch.arange(2 + place) + 10
+        response = torch.arange(len(fields["response_mask"])) + 50
+        position_ids = torch.arange(len(prompt) + len(response))
+        fields.update(prompts=prompt, responses=response, position_ids=position_ids)
+        fields["input_ids"] = torch.cat((prompt, response))
+
+
+@pytest.mark.parametrize("mode", ["interleaved", "after", "reverse", "before"])
+def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_path, mode):
+    replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5, store="disk"), tmp_path / "replay")
+    accuracies = [accuracy for accuracy, _ in ROLLOUTS.values()]
+    # New rollouts of each step, the labels that could be drawn for it, and how many are: half of the new ones.
+    steps = [(5, [], 0), (9, accuracies, 4), (5, [*accuracies, *REJECTED.values()], 2)]
+    for number, (new, pool, replayed) in enumerate(steps, start=1):
+        found = []
+        for with_replay in (False, True):
+            queue, rejected = with_rejected(monkeypatch) if number == 2 else (filled_queue(monkeypatch), None)
+            with_tokens(queue)
+            batch = batch_of(queue)
+            step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+            prm, metrics = UpdatedPRM(queue, mode), {}
+            prm.mini_batch_rows, prm.replay = len(batch), replay if with_replay else None
+            PRMPhase(prm, step, metrics, {}, number, True, rejected=rejected, end_token=2).run(batch)
+            found.append((prm, step))
+        (_, plain_step), (prm, step) = found
+        # The policy and the gate see what they would have seen; nothing of it is left in the store.
+        torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
+        assert step.pairs_before == plain_step.pairs_before
+        assert set(queue.tags["train"]) == set(batch.keys)
+        assert metrics["prm/replayed_rollouts"] == replayed
+        keys, label_B, group_B, valid_B, _ = prm.planned
+        assert int(valid_B.sum()) == new + replayed
+        if not replayed:
+            assert prm.replayed_B is prm.rows_of_plan is prm.rows_of_update is None
+            continue
+        again_B = prm.replayed_B
+        assert [key.startswith("replay") for key in keys] == again_B.tolist()
+        assert not set(group_B[again_B].tolist()) & set(group_B[~again_B].tolist())
+        assert set(label_B[again_B].tolist()) <= set(pool)
+        # One mini-batch of 7 rows, or two with the dropped prompts, and two replayed ones on top of each.
+        assert prm.rows_of_plan == prm.rows_of_update == 9 and len(keys) == (9 if number == 3 else 18)
+        assert "multi_modal_inputs" not in prm.fields_of_update
+        for key, fields in prm.rows_trained_on.items():
+            # Those of padding as well, which verl copies from a rollout of another length.
+            assert len(fields[REFERENCE_LOG_PROBS]) == len(fields["responses"]) == len(fields["response_mask"])
+            if key.startswith("replay"):
+                assert (fields[REFERENCE_LOG_PROBS] == -5.0).all()
+                assert torch.equal(fields["input_ids"], torch.cat((fields["prompts"], fields["responses"])))
+                assert torch.equal(fields["loss_mask"], fields["response_mask"])

@@ -316,3 +316,55 @@ def test_validation_takes_every_prompt(patch):
         queue.tags["val"][f"{uid}_0_0"] = {"response_len": 3}
     batch, _ = rollouts.buffer.sample(global_steps=1, partition_id="val", batch_size=2)
     assert sorted(batch.keys) == ["a_0_0", "b_0_0"]
+
+
+# ---- rollouts of rejected prompts, for the PRM -----------------------------------------------------------------
+
+
+def rejected_of(outcomes, batch_size, position):
+    """The definition: prompts of a step with a judged rollout that were examined and are not in its batch."""
+    found, kept = [], 0
+    while kept < batch_size:
+        accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
+        if BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
+            kept += 1
+        elif accuracies:
+            found.append(position)
+        position += 1
+    return found, position
+
+
+@given(data, st.integers(1, 6), st.integers(1, 5), st.integers(0, 100))
+def test_rejected_prompts_are_held_whatever_the_order_in_which_they_finish(outcomes, batch_size, oversample, seed):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        outcomes = [[UNDECIDED, UNDECIDED], *outcomes]
+        rollouts = start(monkeypatch, outcomes, oversample=oversample * batch_size, seed=seed)
+        rollouts.buffer.holds_rejected = True
+        position = 0
+        for _ in range(2):
+            step(rollouts, batch_size)
+            rejected = rollouts.buffer.take_rejected()
+            expected, position = rejected_of(outcomes, batch_size, position)
+            assert (prompts_of(rejected) if rejected else []) == expected
+            if rejected:
+                assert rejected.keys == sorted(rejected.keys)
+                assert all(rollouts.queue.fields["train"][key] for key in rejected.keys)
+                rollouts.queue.kv_clear(keys=rejected.keys, partition_id="train")
+            assert rollouts.queue.tags["train"] == {}, "nothing else is left, neither of them nor of the surplus"
+            assert rollouts.buffer.take_rejected() is None
+
+
+@pytest.mark.parametrize(("limit", "held"), [(1, []), (2, [4]), (3, [4]), (4, [3, 4]), (100, [0, 1, 3, 4])])
+def test_of_too_many_rejected_prompts_the_last_are_held(patch, limit, held):
+    rollouts = start(patch, [HARD, EASY, GOOD, HARD, EASY, GOOD, *[HARD] * 20])
+    rollouts.buffer.holds_rejected, rollouts.buffer.rejected_limit = True, limit
+    step(rollouts, 2)
+    rejected = rollouts.buffer.take_rejected()
+    assert (prompts_of(rejected) if rejected else []) == held
+    assert sorted(rollouts.queue.tags["train"]) == (rejected.keys if rejected else [])
+
+
+def test_without_being_told_it_holds_none(patch):
+    rollouts = start(patch, [HARD, GOOD, *[HARD] * 20])
+    step(rollouts, 1)
+    assert rollouts.buffer.take_rejected() is None and rollouts.queue.tags["train"] == {}

@@ -1,0 +1,115 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The trained bias of the PRM's cross-entropy: one number beside the engine, with an optimiser of its own."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from verl.utils.device import get_device_name
+
+from prime_ext.files import read_json, write_json
+from prime_ext.settings import BiasSettings
+
+# Inside the PRM's folder of a checkpoint.
+FILE = "bias.json"
+
+# Of the starting value: a first batch with one outcome only says no more than that.
+LIMIT = 4.0
+BETAS = (0.9, 0.99)
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def logit_of_mean(mean_outcome: float) -> float:
+    """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]."""
+    if not 0.0 < mean_outcome < 1.0:
+        return math.copysign(LIMIT, mean_outcome - 0.5)
+    return min(max(math.log(mean_outcome / (1.0 - mean_outcome)), -LIMIT), LIMIT)
+
+
+class OutcomeBias:
+    """b in sigmoid(beta * Q + b), a float64 on the host, the same on all ranks.
+
+    Gradients add up over the micro-batches of a mini-batch. AdamW without weight decay steps once, whenever the
+    engine's optimiser does; where the engine skips a step (gradients that are not finite), b skips it too.
+
+    Args:
+        settings: the section ``prm.bias``.
+    """
+
+    def __init__(self, settings: BiasSettings):
+        self._started = settings.init is not None
+        self._parameter = torch.nn.Parameter(torch.tensor(float(settings.init or 0.0), dtype=torch.float64))
+        self._optimizer = torch.optim.AdamW([self._parameter], lr=settings.lr, betas=BETAS, weight_decay=0.0)
+
+    @property
+    def value(self) -> float:
+        """b; 0 before it has a starting value."""
+        return float(self._parameter.detach())
+
+    def start(self, mean_outcome: float) -> None:
+        """Begin at the logit of a mean outcome, unless the settings or a checkpoint have given a value."""
+        if not self._started:
+            self._started = True
+            self._parameter.data.fill_(logit_of_mean(mean_outcome))
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """b for the loss of a micro-batch on that device."""
+        return self._parameter.to(device)
+
+    def zero_grad(self) -> None:
+        """Forget gradients of a step that was skipped."""
+        self._optimizer.zero_grad()
+
+    def follow(self, engine: Any) -> None:
+        """Step after every step of the engine's optimiser from now on."""
+        engine.optimizer.register_step_post_hook(lambda *_: self._step(engine))
+
+    def _step(self, engine: Any) -> None:
+        scaler = getattr(engine, "scaler", None)
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        assert self._parameter.grad is not None, "the engine stepped without a backward pass of the loss"
+        # The loss of a rank contains the number of ranks, because engines average gradients.
+        gradient = self._parameter.grad.to(get_device_name())
+        dist.all_reduce(gradient, group=engine.get_data_parallel_group())
+        self._parameter.grad.copy_(gradient / (engine.get_data_parallel_size() * scale))
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def save(self, folder: Path, beta: float) -> None:
+        """Write b, its moments, and the beta it belongs to."""
+        moments = self._optimizer.state.get(self._parameter, {})
+        state = {name: float(moments[name]) if moments else 0.0 for name in _MOMENTS}
+        write_json(folder / FILE, {"bias": self.value if self._started else None, "beta": beta, **state})
+
+    def load(self, folder: Path) -> None:
+        """Restore what :meth:`save` wrote.
+
+        Raises:
+            FileNotFoundError: the checkpoint was saved without a bias.
+        """
+        if not (folder / FILE).is_file():
+            raise FileNotFoundError(
+                f"the checkpoint has no bias of the PRM at {folder / FILE}; it was saved with prm.bias.enable=false"
+            )
+        state = read_json(folder / FILE)
+        if state["bias"] is None:
+            return
+        self._started = True
+        self._parameter.data.fill_(state["bias"])
+        moments = {name: torch.tensor(state[name], dtype=torch.float64) for name in _MOMENTS}
+        # AdamW counts its steps in the default dtype.
+        self._optimizer.state[self._parameter] = {**moments, "step": moments["step"].float()}

@@ -1,0 +1,164 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The trained bias of the PRM's cross-entropy, and several epochs, on one and two gloo ranks, against a plain loop."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from gloo_ranks import run_ranks
+from launch import write_model
+from plain_prm import assert_updates_close, assert_weights_close, two_updates
+
+from prime_ext.prm.bias import FILE, logit_of_mean
+from prime_ext.prm.export import export
+from prime_ext.settings import SettingsError
+
+PROGRAM = Path(__file__).with_name("bias_rank.py")
+VARIANTS = [
+    "micro-batches of 2",
+    "micro-batches of 1",
+    "micro-batches of 4",
+    "dynamic batches",
+    "remove padding",
+    "two epochs",
+    "two epochs, micro-batches of 4",
+]
+START = math.log(0.3 / 0.7)
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(model_path, tmp_path_factory):
+    folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
+    return {n: (run_ranks(PROGRAM, [model_path], folder, n), folder) for n, folder in folders.items()}
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
+def run(request, runs):
+    return runs[request.param]
+
+
+@pytest.fixture
+def results(run):
+    return run[0]
+
+
+@pytest.fixture(scope="module")
+def plain(model_path, runs):
+    rollouts = runs[1][0]["rollouts"]
+    return {epochs: two_updates(model_path, rollouts, bias=START, epochs=epochs) for epochs in (1, 2)}
+
+
+def biases(updates):
+    return [update["bias"] for update in updates]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bias_and_weights_equal_a_plain_loop_however_the_batch_is_cut(results, plain, variant):
+    found, expected = results["variant", variant], plain[2 if "epochs" in variant else 1]
+    assert biases(found["updates"]) == pytest.approx(biases(expected["updates"]), abs=1e-5)
+    assert_updates_close(found["updates"], expected["updates"])
+    assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
+
+
+def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
+    rollouts, found = results["rollouts"], results["replayed"]
+    batches = [[*rollouts[:4], *rollouts[7:11]], [*rollouts[4:7], *rollouts[11:14]]]
+    expected = two_updates(model_path, rollouts, bias=START, batches=batches)
+    assert biases(found["updates"]) == pytest.approx(biases(expected["updates"]), abs=1e-5)
+    assert_updates_close(found["updates"], expected["updates"])
+    assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
+
+
+def test_it_starts_at_the_logit_of_the_first_mean_outcome(results):
+    assert results["started"] == START
+
+
+def test_it_is_the_same_on_all_ranks(runs):
+    assert len(set(runs[2][0]["of all ranks"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("mean", "logit"), [(0.5, 0.0), (0.3, START), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)]
+)
+def test_the_starting_value_is_bounded(mean, logit):
+    assert logit_of_mean(mean) == logit
+
+
+def test_it_skips_the_steps_that_the_engine_skips(results):
+    assert results["skipped"] == (0.5, True)
+    # Nothing of the skipped step is left, neither its gradient nor a moment.
+    after, without = results["after the skipped one"], results["without a skipped one"]
+    assert after["bias"] == without["bias"] != 0.5
+    assert after["loss"] == without["loss"]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_resumed_bias_goes_on_bit_for_bit(results, steps):
+    (*updates, weights), (*resumed_updates, resumed_weights) = results["resumed", steps]
+    assert updates == resumed_updates
+    assert updates[0]["bias"] != updates[1]["bias"]
+    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
+
+
+def test_a_checkpoint_without_a_bias_is_refused(results):
+    assert results["missing"].endswith(f"{FILE}; it was saved with prm.bias.enable=false")
+
+
+def test_without_it_there_is_none(results, run):
+    update, _ = results["none"]
+    assert update["bias"] is None and update["loss"][0] == pytest.approx(math.log(2), abs=1e-5)
+    assert not (run[1] / "without" / FILE).exists()
+
+
+def test_an_exported_prm_says_what_its_bias_is(run, tmp_path):
+    _, folder = run
+    saved = json.loads((folder / "prm1" / FILE).read_text())
+    assert saved["beta"] == 0.5 and saved["step"] == 2.0
+    export(folder / "prm1", tmp_path / "with")
+    assert f"beta = 0.5, b = {saved['bias']}" in (tmp_path / "with" / "README.md").read_text()
+    export(folder / "without", tmp_path / "without")
+    assert not (tmp_path / "without" / "README.md").exists()
+
+
+@pytest.mark.parametrize("loss", ["dpo", "nca", "kto", "ipvrm"])
+def test_losses_without_a_logit_of_the_outcome_have_no_bias(prm_settings, loss):
+    bias = {"enable": True, "lr": 0.05, "init": None}
+    with pytest.raises(SettingsError, match=f"^prm.bias.enable=true adds a bias to a cross-entropy .*prm.loss={loss}"):
+        prm_settings(loss=loss, update_mode="after", bias=bias)
+    prm_settings(loss="bon_rm", update_mode="after", bias=bias)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"enable": 1}, "prm.bias.enable=1 must be true or false"),
+        ({"lr": 0}, "prm.bias.lr=0 must be a number > 0"),
+        ({"init": "mean"}, "prm.bias.init='mean' must be a number >= -20 and <= 20"),
+        ({"start": 0.0}, "unknown key prm.bias.start; known keys: enable, init, lr"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
+    with pytest.raises(SettingsError) as error:
+        prm_settings(bias={"enable": True, "lr": 0.05, "init": None, **changes})
+    assert str(error.value) == message

@@ -1,0 +1,192 @@
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the PRM remembers of earlier updates: bounded, the same in files and in memory, and after a resume."""
+
+import shutil
+
+import pytest
+import torch
+
+from prime_ext.prm.replay import PRMReplay, pack
+from prime_ext.settings import ReplaySettings, SettingsError
+
+
+def rollout(number):
+    """Its tokens, lengths and label follow from its number."""
+    prompt = torch.arange(2 + number % 3) + 100 * number
+    response = torch.arange(1 + number % 4) + 1000 * number
+    mask = torch.ones(len(response), dtype=torch.long)
+    mask[: number % 2] = 0
+    return {
+        "prompts": prompt,
+        "responses": response,
+        "position_ids": torch.arange(len(prompt) + len(response)),
+        "response_mask": mask,
+        "reference": -torch.rand(len(response), generator=torch.Generator().manual_seed(number)),
+        "label": torch.tensor(number % 5 / 4),
+    }
+
+
+def batch_of(numbers):
+    rows = [rollout(number) for number in numbers]
+    labels = torch.stack([row.pop("label") for row in rows])
+    return pack({name: [row[name] for row in rows] for name in rows[0]}, labels)
+
+
+def numbers_of(drawn):
+    return [int(row["responses"][0]) // 1000 for row in drawn]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def store(request):
+    return request.param
+
+
+def replay(folder, store="disk", batches=3, ratio=1.0):
+    return PRMReplay(ReplaySettings(batches, ratio, store), folder / "prm_replay")
+
+
+def filled(folder, store, updates, **options):
+    """Four rollouts per update."""
+    found = replay(folder, store, **options)
+    for update in range(updates):
+        found.add(batch_of(range(4 * update, 4 * update + 4)))
+    return found
+
+
+def files(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_is_drawn_is_what_was_added(tmp_path, store):
+    drawn = filled(tmp_path, store, 1).draw(4)
+    assert sorted(numbers_of(drawn)) == [0, 1, 2, 3]
+    for number, row in zip(numbers_of(drawn), drawn, strict=True):
+        expected = rollout(number)
+        for name, value in expected.items():
+            assert torch.equal(row[name], value), name
+            assert row[name].dtype == value.dtype
+        assert torch.equal(row["input_ids"], torch.cat((expected["prompts"], expected["responses"])))
+
+
+def test_only_the_last_batches_are_remembered(tmp_path, store):
+    drawn = filled(tmp_path, store, 5).draw(100)
+    assert sorted(numbers_of(drawn)) == list(range(8, 20))
+    expected = [f"update_{number:09d}.safetensors" for number in (3, 4, 5)] if store == "disk" else []
+    assert files(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("ratio", "new", "drawn"), [(1.0, 5, 5), (0.5, 5, 2), (2.0, 5, 10), (1.0, 50, 12)])
+def test_the_ratio_says_how_many(tmp_path, store, ratio, new, drawn):
+    found = numbers_of(filled(tmp_path, store, 3, ratio=ratio).draw(new))
+    assert len(found) == len(set(found)) == drawn
+
+
+def test_nothing_is_drawn_before_the_first_update_and_no_folder_is_touched(tmp_path, store):
+    assert replay(tmp_path, store).draw(8) == [] and files(tmp_path) == []
+    assert not (tmp_path / "prm_replay").exists()
+
+
+def test_draws_follow_from_the_number_of_the_update(tmp_path):
+    draws = {store: [] for store in ("disk", "memory")}
+    for name, found in draws.items():
+        remembered = replay(tmp_path / name, name)
+        for update in range(6):
+            found.append(numbers_of(remembered.draw(4)))
+            remembered.add(batch_of(range(4 * update, 4 * update + 4)))
+    assert draws["disk"] == draws["memory"]
+    # By chance some numbers are drawn twice in a row, but no two draws are equal in full.
+    assert len({tuple(sorted(number - 4 * update for number in draw)) for update, draw in enumerate(draws["disk"])}) > 3
+
+
+@pytest.mark.parametrize("after", ["disk", "memory"])
+def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path, store, after):
+    alone = filled(tmp_path, store, 4)
+    checkpoint = tmp_path / "checkpoint"
+    alone.save(checkpoint)
+    expected = []
+    for update in range(4, 8):
+        expected.append(numbers_of(alone.draw(4)))
+        alone.add(batch_of(range(4 * update, 4 * update + 4)))
+    resumed = replay(tmp_path, after)
+    resumed.load(checkpoint)
+    for update in range(4, 8):
+        assert numbers_of(resumed.draw(4)) == expected[update - 4]
+        resumed.add(batch_of(range(4 * update, 4 * update + 4)))
+    assert len(files(checkpoint)) == 3
+
+
+def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(tmp_path):
+    alone = filled(tmp_path, "disk", 1)
+    alone.save(tmp_path / "checkpoint")
+    alone.add(batch_of([90]))
+    alone.add(batch_of([91]))
+    resumed = replay(tmp_path)
+    resumed.load(tmp_path / "checkpoint")
+    assert len(files(tmp_path / "prm_replay")) == 3, "a run that only looks changes nothing"
+    resumed.add(batch_of([80]))
+    assert sorted(numbers_of(resumed.draw(100))) == [0, 1, 2, 3, 80]
+    assert files(tmp_path / "prm_replay") == [f"update_{number:09d}.safetensors" for number in (1, 2)]
+    # A new run in the same folder.
+    fresh = replay(tmp_path)
+    fresh.add(batch_of([70]))
+    assert numbers_of(fresh.draw(100)) == [70] and len(files(tmp_path / "prm_replay")) == 1
+
+
+def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path, store):
+    filled(tmp_path, store, 2).save(tmp_path / "checkpoint")
+    resumed = replay(tmp_path, store)
+    resumed.load(tmp_path / "checkpoint")
+    resumed.save(tmp_path / "next")
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert sorted(numbers_of(resumed.draw(100))) == list(range(8))
+    again = replay(tmp_path, store)
+    again.load(tmp_path / "next")
+    assert numbers_of(again.draw(5)) == numbers_of(resumed.draw(5))
+
+
+def test_a_checkpoint_without_replay_is_refused(tmp_path, store):
+    with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay.batches=0"):
+        replay(tmp_path, store).load(tmp_path / "checkpoint" / "prm_replay")
+
+
+GOOD = {"batches": 2, "ratio": 1.0, "store": "disk"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replay": {**GOOD, "batches": -1}}, "prm.replay.batches=-1 must be a whole number >= 0"),
+        ({"replay": {**GOOD, "ratio": 0.0}}, "prm.replay.ratio=0.0 must be a number > 0"),
+        ({"replay": {**GOOD, "store": "ram"}}, "prm.replay.store='ram' is not one of disk, memory"),
+        (
+            {"replay": GOOD, "reference": "policy"},
+            "prm.replay.batches=2 keeps the log-probabilities of a reference that never changes; set prm.reference to "
+            "frozen, base or none, and prm.reference_refresh_freq=0",
+        ),
+        (
+            {"replay": GOOD, "reference_refresh_freq": 3},
+            "prm.replay.batches=2 keeps the log-probabilities of a reference that never changes; set prm.reference to "
+            "frozen, base or none, and prm.reference_refresh_freq=0",
+        ),
+        (
+            {"replay": GOOD, "loss": "nca"},
+            "prm.replay.batches=2 draws single rollouts, and prm.loss=nca compares those of a prompt; set prm.loss=ce",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
+    with pytest.raises(SettingsError) as error:
+        prm_settings(**changes)
+    assert str(error.value) == message
