@@ -22,6 +22,7 @@ What is ``key=value`` changes a setting of all methods named, and becomes part o
 import argparse
 import itertools
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
     for method, seed in itertools.product(names, seeds):
         choice("method", method, tuple(METHODS))
         settings = settings_of(task.settings, METHODS[method], changes)
-        label = ",".join([method, *(f"{key}={value}" for key, value in sorted(changes.items()))])
+        label = label_of(method, [item for item in methods if "=" in item])
         path = folder / f"{label}_seed{seed}.json"
         plan = {"task": task_name, "method": label, "seed": seed, "budget": rollouts, "settings": settings.by_key()}
         there = read_json(path) if path.exists() else None
@@ -86,6 +87,11 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
             curve = train(lab, rollouts, lambda examined, bar=bar: bar.update(examined - bar.n))
         versions = {"commit": commit(), "torch": torch.__version__, "transformers": transformers.__version__}
         write_json(path, plan | {"device": device, **versions, "curve": curve})
+
+
+def label_of(method: str, changes: Sequence[str]) -> str:
+    """Name of the runs of a method with such ``key=value``."""
+    return ",".join([method, *sorted(changes)])
 
 
 def commit() -> str | None:

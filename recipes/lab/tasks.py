@@ -46,6 +46,7 @@ class Task(Protocol):
     eos: int
     limit: int  # tokens of a response at most
     flipped: float  # share of the outcomes that training, but not evaluation, sees inverted
+    evaluate_every: int  # rollouts between two points of a curve
     settings: Mapping[str, Any]  # by key, where the task wants others than the defaults
 
     def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[Any]: ...
@@ -74,6 +75,7 @@ class CompactChain:
     mean_error: float = 0.2
     seed: int = 7
     flipped: float = 0.0
+    evaluate_every: int = 160
     settings: Mapping[str, Any] = field(default_factory=dict)
     pad, bos, eos, question, first_value = 0, 1, 2, 3, 4
 
@@ -196,6 +198,7 @@ class LastDigitChain:
     mean_error: float = 0.25
     limit: int = 48
     flipped: float = 0.0
+    evaluate_every: int = 640
     settings: Mapping[str, Any] = field(default_factory=dict)
     pad, eos = VOCABULARY.index(PAD), VOCABULARY.index(EOS)
 

@@ -44,7 +44,6 @@ from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits, samp
 from recipes.lab.settings import Settings
 from recipes.lab.tasks import Task
 
-EVALUATE_EVERY = 160  # rollouts
 HELD_OUT = 1000  # problems of an evaluation
 LARGEST_REWARD = 5.0  # standard deviations, of the rewards of sampled tokens
 
@@ -279,7 +278,7 @@ class Lab:
         old_logits_BTV: torch.Tensor,
     ) -> None:
         """One pass over the batch: PPO's clipped loss, and the divergences from the targets; means over tokens."""
-        clip, topk = self.settings.actor_clip_ratio, self.settings.prime_process_topk
+        clip, topk = self.settings.actor_clip_ratio, self.settings.prime_process_top_k
         old_BT = chosen_log_probs(old_logits_BTV, batch.rollouts)
         likely_BTK = old_logits_BTV.topk(topk).indices if topk else None
         order_B = torch.randperm(len(old_BT), generator=self.problem_rng)
@@ -377,6 +376,6 @@ def train(lab: Lab, budget: int, progress: Callable[[int], Any]) -> list[dict]:
     while lab.examined < budget:
         lab.step()
         progress(lab.examined)
-        if lab.examined >= min(budget, curve[-1]["rollouts"] + EVALUATE_EVERY):
+        if lab.examined >= min(budget, curve[-1]["rollouts"] + lab.task.evaluate_every):
             curve.append(lab.point())
     return curve

@@ -398,10 +398,6 @@ def test_a_pull_over_the_vocabulary_is_accepted(problems_of):
             DISTILLED | {"prm.engine.ulysses_sequence_parallel_size": 2},
             "ulysses_sequence_parallel_size=1 as the policy",
         ),
-        (
-            ANCHOR | {"actor_rollout_ref.actor.strategy": "megatron"},
-            "prime.anchor.kind=ema needs actor_rollout_ref.act",
-        ),
         (ANCHOR | {"distillation.enabled": True}, "both change the policy's loss; choose one"),
         (
             ANCHOR | {"prime.anchor.fallback": True, "prime.process.reliability_gate": False},

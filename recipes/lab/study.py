@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods tuned with equal effort, then compared on seeds that were not looked at before.
+
+    python -m recipes.lab.study compact --output outputs/lab_study
+    python -m recipes.lab.report outputs/lab_study/compact/confirmation --baseline rloo
+
+``study.yaml`` has the candidates, as many for each method, the seeds and the budget. The candidate with the highest mean
+accuracy over the curves of the tuning seeds is confirmed. Interrupted, the same command goes on.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from prime_ext.files import read_json, write_json
+from prime_ext.settings_checks import SettingsError, choice
+from recipes.lab.run import label_of, run
+
+STUDIES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "study.yaml").read_text())
+
+
+def mean_accuracy(curve: Sequence[Mapping[str, Any]]) -> float:
+    """Area under the curve over rollouts, divided by their number."""
+    rollouts, accuracy = (np.array([point[name] for point in curve], dtype=float) for name in ("rollouts", "accuracy"))
+    return float(np.trapezoid(accuracy, rollouts) / (rollouts[-1] - rollouts[0]))
+
+
+def study(task: str, output: Path) -> dict[str, list[str]]:
+    """Tune and confirm what ``study.yaml`` says of the task.
+
+    Returns:
+        The chosen overrides of each method, also in ``OUTPUT/TASK/chosen.json`` with the scores of all candidates.
+    """
+    choice("task", task, tuple(STUDIES))
+    plan = STUDIES[task]
+    sizes = {name: len(candidates) for name, candidates in plan["methods"].items()}
+    if len(set(sizes.values())) != 1:
+        raise SettingsError(f"study.yaml: the methods of {task} need as many candidates each, they have {sizes}")
+    chosen: dict[str, list[str]] = {}
+    scores: dict[str, dict[str, float]] = {}
+    for method, candidates in plan["methods"].items():
+        for overrides in candidates:
+            run(task, [method, *overrides], plan["tuning_seeds"], output / "tuning", plan["rollouts"])
+        scores[method] = {}
+        for overrides in candidates:
+            label = label_of(method, overrides)
+            paths = [output / "tuning" / task / f"{label}_seed{seed}.json" for seed in plan["tuning_seeds"]]
+            scores[method][label] = float(np.mean([mean_accuracy(read_json(path)["curve"]) for path in paths]))
+        chosen[method] = max(candidates, key=lambda overrides, of=method: scores[of][label_of(of, overrides)])
+        write_json(output / task / "chosen.json", {"chosen": chosen, "mean_accuracy": scores})
+    for name, (method, more) in plan.get("untuned", {}).items():
+        chosen[name] = [*chosen[method], *more]
+    for method, overrides in chosen.items():
+        run(task, [method, *overrides], plan["seeds"], output / "confirmation", plan["rollouts"])
+    return chosen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", help=", ".join(STUDIES))
+    parser.add_argument("--output", type=Path, default=Path("outputs/lab_study"))
+    arguments = parser.parse_args()
+    try:
+        chosen = study(arguments.task, arguments.output)
+    except SettingsError as error:
+        raise SystemExit(f"error: {error}") from None
+    for method, overrides in chosen.items():
+        print(label_of(method, overrides))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compact task of the laboratory through verl: what it needs there, and its curve in the laboratory's format.
+
+    python -m recipes.lab.through_verl prepare outputs/lab/compact outputs/lab_verl/inputs
+    bash recipes/lab/through_verl.sh distilled 0 outputs/lab_verl
+    python -m recipes.lab.report outputs/lab_verl/compact --accuracies 0.5,0.7,0.8
+
+A token is one character, so that verl's text round trip changes nothing.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from data_preprocessing.rl_rows import rl_row
+from prime_ext.files import write_json
+from prime_ext.metrics_file import read_metrics
+from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.sources import register_source, register_task
+from prime_ext.verifiers.verdict import correct, wrong
+from recipes.lab.tasks import TASKS, CompactChain
+from recipes.quickstart.data import write_parquet
+from recipes.quickstart.tokenizer import BOS, CHAT_TEMPLATE, EOS, PAD
+
+SOURCE = "prime_ext/compact_chain"
+TASK = TASKS["compact"]
+
+
+class CompactVerifier:
+    """Right if the response has as many characters as it should and the right last one."""
+
+    async def averify(self, response: str, gold: str) -> Verdict:
+        return (correct if f"{len(response)}{response[-1:]}" == gold else wrong)(response[-1:], 0.0)
+
+
+register_task("compact_chain", CompactVerifier)
+register_source(SOURCE, "compact_chain")
+
+
+def vocabulary(task: CompactChain) -> list[str]:
+    """Characters by token id: values are letters, operations digits."""
+    values = [chr(ord("A") + value) for value in range(task.n_values)]
+    return [PAD, BOS, EOS, "?", *values, *map(str, range(task.n_operations))]
+
+
+def build_tokenizer(task: CompactChain) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary(task))}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
+    options = {"padding_side": "left", "clean_up_tokenization_spaces": False, "chat_template": CHAT_TEMPLATE}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
+
+
+def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
+    """Problems in verl's schema."""
+    problems, characters = task.draw(count, torch.Generator().manual_seed(seed)), vocabulary(task)
+    prompt_BP = task.prompts(problems)
+    right_BT = task.demonstrate(problems, 0.0, torch.Generator())
+    found = []
+    for index, (prompt, right) in enumerate(zip(prompt_BP.tolist(), right_BT.tolist(), strict=True)):
+        text = "".join(characters[token] for token in prompt if token not in (task.pad, task.bos))
+        answer = "".join(characters[token] for token in right if token not in (task.pad, task.eos))
+        gold = f"{len(answer)}{answer[-1]}"
+        found.append(rl_row(SOURCE, [{"role": "user", "content": text}], "compact", gold, {"index": index}))
+    return found
+
+
+def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 1000) -> None:
+    """Write the model that the laboratory starts from with a tokenizer, and the data."""
+    assert isinstance(TASK, CompactChain)
+    AutoModelForCausalLM.from_pretrained(lab / "start").save_pretrained(output / "model")
+    build_tokenizer(TASK).save_pretrained(output / "model")
+    write_parquet(output / "train.parquet", rows(TASK, train, 1))
+    write_parquet(output / "val.parquet", rows(TASK, held_out, 987))
+
+
+def to_curve(run: Path, method: str, seed: int, rollouts_per_step: int, output: Path) -> None:
+    """The run of the laboratory that a run of verl is the counterpart of."""
+    seconds, curve = 0.0, []
+    for step, values in sorted(read_metrics(run / "metrics.jsonl").items()):
+        seconds += values.get("timing_s/step", 0.0) - values.get("timing_s/testing", 0.0)
+        accuracy = [value for name, value in values.items() if name.startswith("val-core/") and "/mean@" in name]
+        if accuracy:
+            point = {"rollouts": step * rollouts_per_step, "seconds": round(seconds, 3), "accuracy": accuracy[0]}
+            curve.append(point | dict.fromkeys(("pair_accuracy", "gate", "step_auc")))
+    write_json(output, {"task": "compact", "method": method, "seed": seed, "curve": curve})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command")
+    of_inputs = commands.add_parser("prepare", help="model, tokenizer and data")
+    of_inputs.add_argument("lab", type=Path)
+    of_inputs.add_argument("output", type=Path)
+    of_curve = commands.add_parser("curve", help="metrics of a run as a run of the laboratory")
+    of_curve.add_argument("run", type=Path)
+    of_curve.add_argument("method")
+    of_curve.add_argument("seed", type=int)
+    of_curve.add_argument("output", type=Path)
+    of_curve.add_argument("--rollouts-per-step", type=int, default=80)
+    arguments = parser.parse_args()
+    if arguments.command == "prepare":
+        prepare(arguments.lab, arguments.output)
+    else:
+        to_curve(arguments.run, arguments.method, arguments.seed, arguments.rollouts_per_step, arguments.output)
+
+
+if __name__ == "__main__":
+    main()

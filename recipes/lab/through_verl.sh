@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Copyright 2026 The prime_ext Authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# A method of the laboratory on its compact task, through verl on the CPU.
+#
+#   python -m recipes.lab.run compact rloo --output outputs/lab             # makes the warm start
+#   python -m recipes.lab.through_verl prepare outputs/lab/compact OUT/inputs
+#   bash recipes/lab/through_verl.sh METHOD SEED OUT [verl overrides ...]    # rloo rloo_ema distilled distilled_e4 guarded paper
+#   python -m recipes.lab.report OUT/compact --accuracies 0.5,0.7,0.8
+#
+# Knobs (environment): STEPS LR PRM_LR TEST_FREQ PYTHON
+set -euo pipefail
+
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=recipes/usage.sh
+source "$PROJECT_ROOT/recipes/usage.sh"
+if [[ $# -lt 3 ]]; then
+    usage "${BASH_SOURCE[0]}" >&2
+    exit 2
+fi
+METHOD=$1 SEED=$2 OUT=$3
+shift 3
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+cd "$PROJECT_ROOT"
+
+with_prm=(prm.beta=1.0 prm.bias.enable=true "prm.optim.lr=${PRM_LR:-2e-3}")
+case "$METHOD" in
+    rloo) method=(prime.process.coefficient=0 prm.enable=false) ;;
+    rloo_ema) method=(prime.process.coefficient=0 prm.enable=false prime.anchor.kind=ema) ;;
+    distilled) method=(variant=distilled "${with_prm[@]}") ;;
+    distilled_e4)
+        PRM_LR=${PRM_LR:-1e-3}
+        method=(variant=distilled prm.beta=1.0 prm.bias.enable=true "prm.optim.lr=$PRM_LR" prm.epochs=4 prm.replay.batches=12)
+        ;;
+    guarded | paper) method=("variant=$METHOD" prm.beta=0.2 "prm.optim.lr=${PRM_LR:-1e-3}") ;;
+    *)
+        echo "through_verl.sh: METHOD=$METHOD is not one of rloo, rloo_ema, distilled, distilled_e4, guarded, paper" >&2
+        exit 2
+        ;;
+esac
+
+RUN="$OUT/runs/${METHOD}_seed$SEED"
+export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
+export TORCH_COMPILE_DISABLE=1 VERL_FILE_LOGGER_PATH="$RUN/metrics.jsonl"
+mkdir -p "$RUN"
+# 20 prompts with 4 responses in 5 updates, no filter: the laboratory's settings.
+"$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu "${method[@]}" \
+    hydra.run.dir="$RUN/hydra" \
+    data.train_files="$OUT/inputs/train.parquet" \
+    data.val_files="$OUT/inputs/val.parquet" \
+    data.seed="$SEED" \
+    data.train_batch_size=20 \
+    data.max_prompt_length=12 \
+    data.max_response_length=18 \
+    "+reward.custom_reward_function.reward_kwargs.modules=[recipes.lab.through_verl]" \
+    actor_rollout_ref.model.path="$OUT/inputs/model" \
+    actor_rollout_ref.rollout.n=4 \
+    actor_rollout_ref.rollout.seed="$SEED" \
+    actor_rollout_ref.rollout.val_kwargs.do_sample=true \
+    actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=4 \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 \
+    actor_rollout_ref.actor.optim.lr="${LR:-6e-4}" \
+    actor_rollout_ref.actor.optim.lr_warmup_steps=2 \
+    actor_rollout_ref.actor.optim.betas=[0.9,0.99] \
+    actor_rollout_ref.actor.optim.weight_decay=0.01 \
+    prime.filter.enable=false \
+    prm.mini_batch_size=4 \
+    prm.optim.betas=[0.9,0.99] \
+    prm.optim.lr_warmup_steps=4 \
+    trainer.logger=[console,file] \
+    trainer.default_local_dir="$RUN/checkpoints" \
+    trainer.val_before_train=true \
+    trainer.test_freq="${TEST_FREQ:-2}" \
+    trainer.save_freq="${STEPS:-30}" \
+    trainer.total_epochs=1000 \
+    trainer.total_training_steps="${STEPS:-30}" \
+    "$@"
+"$PYTHON" -m recipes.lab.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/compact/${METHOD}_seed$SEED.json"
