@@ -52,7 +52,7 @@ class Settings:
     # Of the target policy. sampled: a reward of the sampled tokens; kl: KL(pi || phi) in the loss.
     prime_process_form: str = "sampled"
     prime_process_top_k: int = (
-        0  # of kl: over the old policy's most probable tokens and one bucket for the rest; 0: all
+        0  # of kl: the old policy's likeliest tokens and one bucket for the rest; 0: all
     )
     # Of the target reference, as in the trainer on verl.
     prime_process_granularity: str = "token"

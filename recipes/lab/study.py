@@ -2,10 +2,10 @@
 """Methods tuned with equal effort, then compared on seeds that were not looked at before.
 
     python -m recipes.lab.study compact --output outputs/lab_study
-    python -m recipes.lab.report outputs/lab_study/compact/confirmation --baseline rloo
+    python -m recipes.lab.report outputs/lab_study/confirmation/compact --baseline rloo,actor.lr=4e-4
 
-``study.yaml`` has the candidates, as many for each method, the seeds and the budget. The candidate with the highest mean
-accuracy over the curves of the tuning seeds is confirmed. Interrupted, the same command goes on.
+``study.yaml`` has the candidates, as many for each method, the seeds and the budget. The candidate with the highest
+mean accuracy over the curves of the tuning seeds is confirmed. Interrupted, the same command goes on.
 """
 
 import argparse
