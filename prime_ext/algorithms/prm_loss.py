@@ -13,6 +13,8 @@
 # limitations under the License.
 """Losses that train the implicit PRM from outcome labels only."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -43,3 +45,14 @@ def cross_entropy(
     """
     loss_B = F.binary_cross_entropy_with_logits(beta * log_ratio_sum_B + bias, label_B, reduction="none")
     return (loss_B * weight_B).sum()
+
+
+# Of the starting value of the bias: a first batch with one outcome only says no more than that.
+LIMIT = 4.0
+
+
+def logit_of_mean(mean_outcome: float) -> float:
+    """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]: where a trained bias starts."""
+    if not 0.0 < mean_outcome < 1.0:
+        return math.copysign(LIMIT, mean_outcome - 0.5)
+    return min(max(math.log(mean_outcome / (1.0 - mean_outcome)), -LIMIT), LIMIT)

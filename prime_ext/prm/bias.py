@@ -13,7 +13,6 @@
 # limitations under the License.
 """The trained bias of the PRM's cross-entropy: one number beside the engine, with an optimiser of its own."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,15 @@ import torch
 import torch.distributed as dist
 from verl.utils.device import get_device_name
 
+from prime_ext.algorithms.prm_loss import logit_of_mean
 from prime_ext.files import read_json, write_json
 from prime_ext.settings import BiasSettings
 
 # Inside the PRM's folder of a checkpoint.
 FILE = "bias.json"
 
-# Of the starting value: a first batch with one outcome only says no more than that.
-LIMIT = 4.0
 BETAS = (0.9, 0.99)
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-
-
-def logit_of_mean(mean_outcome: float) -> float:
-    """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]."""
-    if not 0.0 < mean_outcome < 1.0:
-        return math.copysign(LIMIT, mean_outcome - 0.5)
-    return min(max(math.log(mean_outcome / (1.0 - mean_outcome)), -LIMIT), LIMIT)
 
 
 class OutcomeBias:

@@ -51,9 +51,7 @@ class Settings:
     prime_process_target: str = "reference"
     # Of the target policy. sampled: a reward of the sampled tokens; kl: KL(pi || phi) in the loss.
     prime_process_form: str = "sampled"
-    prime_process_top_k: int = (
-        0  # of kl: the old policy's likeliest tokens and one bucket for the rest; 0: all
-    )
+    prime_process_top_k: int = 0  # of kl: the old policy's likeliest tokens and one bucket for the rest; 0: all
     # Of the target reference, as in the trainer on verl.
     prime_process_granularity: str = "token"
     prime_process_normalization: str = "batch_max"

@@ -36,6 +36,7 @@ from prime_ext.algorithms.distillation import (
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
+from prime_ext.algorithms.prm_loss import logit_of_mean
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
@@ -209,6 +210,8 @@ class Lab:
         """Train on the outcomes. Returns q_t of each response in the pass before it was first learned from."""
         settings, function = self.settings, PRM_LOSSES["ce"]
         n_rows = len(batch.outcome_B)
+        if settings.prm_bias and not self.prm.optimizer.state:  # its first update
+            self.prm.bias.data.fill_(logit_of_mean(float(batch.outcome_B.mean())))
         if settings.prm_labels == "shuffled":
             batch = batch._replace(outcome_B=batch.outcome_B[torch.randperm(n_rows, generator=self.prm_rng)])
         if settings.prm_replay:

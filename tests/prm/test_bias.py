@@ -23,7 +23,8 @@ from gloo_ranks import run_ranks
 from launch import write_model
 from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
-from prime_ext.prm.bias import FILE, logit_of_mean
+from prime_ext.algorithms.prm_loss import logit_of_mean
+from prime_ext.prm.bias import FILE
 from prime_ext.prm.export import export
 from prime_ext.settings import SettingsError
 
