@@ -28,6 +28,8 @@ from prime_ext.settings import BiasSettings
 FILE = "bias.json"
 
 BETAS = (0.9, 0.99)
+# At the logit of the mean outcome the first gradient is 0 but for rounding, of which AdamW must not make a full step.
+EPSILON = 1e-4
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -44,7 +46,9 @@ class OutcomeBias:
     def __init__(self, settings: BiasSettings):
         self._started = settings.init is not None
         self._parameter = torch.nn.Parameter(torch.tensor(float(settings.init or 0.0), dtype=torch.float64))
-        self._optimizer = torch.optim.AdamW([self._parameter], lr=settings.lr, betas=BETAS, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(
+            [self._parameter], lr=settings.lr, betas=BETAS, eps=EPSILON, weight_decay=0.0
+        )
 
     @property
     def value(self) -> float:

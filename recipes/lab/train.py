@@ -84,7 +84,7 @@ class Learner:
     ):
         self.model, self.clip = model, clip
         self.bias = torch.zeros((), device=next(model.parameters()).device, requires_grad=True)
-        groups = [{"params": list(model.parameters())}, {"params": [self.bias], "lr": bias_lr}]
+        groups = [{"params": list(model.parameters())}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
         self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), weight_decay=decay)
         ramps = [lambda update: min(1.0, (update + 1) / max(warm_up, 1)), lambda update: 1.0]
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, ramps)
@@ -250,13 +250,16 @@ class Lab:
             discount = settings.prime_process_discount
             paid_BT, _ = NORMALIZATIONS[settings.prime_process_normalization](paid_BT, mask_BT, discount)
             sources["process"] = RewardSource(paid_BT, where_BT, coefficient * gate, discount)
-        advantage_BT, _, _ = combine_sources(sources, mask_BT, batch.group_B)
-        if target == "labels":
-            return advantage_BT + coefficient * standardized(batch.step_label_BT, batch.is_result_BT)
         if scores is not None and target == "policy" and settings.prime_process_form == "sampled":
             prm_BT = chosen_log_probs(scores.logits_BTV, batch.rollouts)
             reward_BT = policy_relative_rewards(prm_BT, chosen_log_probs(old_logits_BTV, batch.rollouts), mask_BT)
-            return advantage_BT + coefficient * gate * standardized(reward_BT, mask_BT)
+            paid_BT, _ = NORMALIZATIONS["return_std"](reward_BT, mask_BT, 0.0)
+            sources["process"] = RewardSource(
+                paid_BT, mask_BT, coefficient * gate, 0.0, estimator="position_mean", clip=LARGEST_REWARD
+            )
+        advantage_BT, _, _ = combine_sources(sources, mask_BT, batch.group_B)
+        if target == "labels":
+            return advantage_BT + coefficient * standardized(batch.step_label_BT, batch.is_result_BT)
         return advantage_BT
 
     def kl_targets(self, batch: Batch, gate: float, scores: Scores | None) -> list[tuple[float, torch.Tensor]]:

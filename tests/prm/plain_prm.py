@@ -29,7 +29,7 @@ def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None):
     are other mini-batches than those halves.
     """
     trained = torch.tensor(bias or 0.0, dtype=torch.float64, requires_grad=True)
-    bias_optimizer = torch.optim.AdamW([trained], lr=0.05, betas=(0.9, 0.99), weight_decay=0.0)
+    bias_optimizer = torch.optim.AdamW([trained], lr=0.05, betas=(0.9, 0.99), eps=1e-4, weight_decay=0.0)
     reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)
     model = LlamaForCausalLM.from_pretrained(model_path)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)

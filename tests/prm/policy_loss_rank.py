@@ -46,18 +46,19 @@ VARIANTS = {
 }
 
 
-def policy(model_path, overrides):
+def policy(model_path, overrides, mini_batch_size=4):
     """A worker that is trained as verl trains the policy, with the targets in its loss."""
-    found = base.Prm(model_path, overrides)
+    found = base.Prm(model_path, overrides, mini_batch_size=mini_batch_size)
     config = omega_conf_to_dataclass(base.base_config().actor_rollout_ref.actor)
     found.worker.set_loss_fn(partial(ppo_loss, config=config))
     install_targets(SimpleNamespace(actor=found.worker))
     return found
 
 
-def update(policy, rollouts, old_log_probs, coefficients, top_k=None):
+def update(policy, rollouts, old_log_probs, coefficients, top_k=None, advantages=None):
     plan = policy.plan(rollouts)
-    advantages = [torch.full((len(r["response"]),), r["label"] - 0.5) for r in rollouts]
+    if advantages is None:
+        advantages = [torch.full((len(r["response"]),), r["label"] - 0.5) for r in rollouts]
     fields = {"old_log_probs": old_log_probs, "advantages": advantages}
     options = policy.prm._update_options() | {COEFFICIENTS: coefficients, TOP_K: top_k}
     data, _ = policy.batch(rollouts, plan.order, fields, **options)
