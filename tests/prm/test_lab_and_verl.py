@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of the laboratory is the step of the trainer on verl: gate, advantages, and both models after their updates."""
+"""A step of the laboratory is that of the trainer on verl: gate, advantages, both models after their updates."""
 
 import itertools
 from pathlib import Path
