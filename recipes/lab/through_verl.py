@@ -69,7 +69,7 @@ def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
     return found
 
 
-def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 1000) -> None:
+def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 500) -> None:
     """Write the model that the laboratory starts from with a tokenizer, and the data."""
     assert isinstance(TASK, CompactChain)
     AutoModelForCausalLM.from_pretrained(lab / "start").save_pretrained(output / "model")
@@ -82,7 +82,7 @@ def to_curve(run: Path, method: str, seed: int, rollouts_per_step: int, output: 
     """The run of the laboratory that a run of verl is the counterpart of."""
     seconds, curve = 0.0, []
     for step, values in sorted(read_metrics(run / "metrics.jsonl").items()):
-        seconds += values.get("timing_s/step", 0.0) - values.get("timing_s/testing", 0.0)
+        seconds += values.get("timing_s/step", 0.0)
         accuracy = [value for name, value in values.items() if name.startswith("val-core/") and "/mean@" in name]
         if accuracy:
             point = {"rollouts": step * rollouts_per_step, "seconds": round(seconds, 3), "accuracy": accuracy[0]}

@@ -85,9 +85,9 @@ mkdir -p "$RUN"
     trainer.logger=[console,file] \
     trainer.default_local_dir="$RUN/checkpoints" \
     trainer.val_before_train=true \
-    trainer.test_freq="${TEST_FREQ:-2}" \
-    trainer.save_freq="${STEPS:-30}" \
+    trainer.test_freq="${TEST_FREQ:-3}" \
+    trainer.save_freq="${STEPS:-36}" \
     trainer.total_epochs=1000 \
-    trainer.total_training_steps="${STEPS:-30}" \
+    trainer.total_training_steps="${STEPS:-36}" \
     "$@"
 "$PYTHON" -m recipes.lab.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/compact/${METHOD}_seed$SEED.json"
