@@ -26,8 +26,8 @@ from prime_ext.settings import forward_tokens
 
 
 def read_engines(config: DictConfig) -> dict[str, Engine]:
-    """The models of a run by name: ``policy``, and those it needs of ``critic``, ``KL reference``, ``PRM``,
-    ``PRM reference``.
+    """The models of a run by name: ``policy``, and those it needs of ``critic``, ``KL reference``, ``policy average``,
+    ``PRM``, ``PRM reference``.
 
     Raises:
         PlanError: a model cannot be read, or an engine is none of FSDP's.
@@ -47,6 +47,9 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
         engine = read_engine(config, "critic", "critic.model", critic.model, critic.fsdp, critic)
         values = engine.shape.with_values()
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
+    if has_average(config):
+        engine = read_engine(config, "policy average", key, policy.model, policy.actor.fsdp_config, policy.actor)
+        engines["policy average"] = frozen(config, engine)
     if not has_prm(config):
         return engines
     engine = read_engine(config, "PRM", "prm.model", prm.model, prm.engine, prm)
@@ -129,6 +132,16 @@ def has_critic(config: DictConfig) -> bool:
 def has_prm(config: DictConfig) -> bool:
     """Whether there is an implicit PRM; the trainers of PSPO-WRS have none."""
     return bool(config.get("prm") and config.prm.enable)
+
+
+def has_average(config: DictConfig) -> bool:
+    """Whether the policy is pulled towards an average of its own weights."""
+    return bool("prime" in config and config.prime.anchor.kind != "none")
+
+
+def distils(config: DictConfig) -> bool:
+    """Whether the policy is pulled towards the PRM as a distribution, inside of its update."""
+    return bool("prime" in config and config.prime.process.form == "kl" and config.prime.process.coefficient > 0)
 
 
 def _lora_rank(model: Any) -> int:

@@ -21,11 +21,19 @@ from omegaconf import DictConfig
 
 from prime_ext.cost import DTYPE_BYTES
 from prime_ext.cost import flops as flops_module
-from prime_ext.cost.engines import devices, has_critic, has_prm, longest_sequence, read_engines
+from prime_ext.cost.engines import (
+    devices,
+    distils,
+    has_average,
+    has_critic,
+    has_prm,
+    longest_sequence,
+    read_engines,
+)
 from prime_ext.cost.errors import PlanError
 from prime_ext.cost.estimate import Hours, checkpoint_bytes, estimate_hours, kept_checkpoints, training_steps
 from prime_ext.cost.flops import Passes, prm_passes, training_passes
-from prime_ext.cost.memory import Engine, EngineMemory, engine_memory
+from prime_ext.cost.memory import Engine, EngineMemory, engine_memory, gathered_bytes
 from prime_ext.cost.model_shape import ModelShape
 from prime_ext.preflight_async import rollout_ranks
 
@@ -145,6 +153,7 @@ def make_plan(config: DictConfig, device_bytes: float | None, mean_tokens: int |
     remains = 0.0 if config.actor_rollout_ref.rollout.free_cache_engine else rollout["total"]
     phases = {"rollout": process + idle + rollout["total"]}
     phases |= {part.name: process + remains + idle - part.idle + part.working for part in memory}
+    phases["policy"] += _target_bytes(config, engines)
     work = _work(config, engines)
     plan = Plan(
         facts=_facts(config, engines),
@@ -163,6 +172,20 @@ def make_plan(config: DictConfig, device_bytes: float | None, mean_tokens: int |
     if any(engine.shape.mixture for engine in engines.values()):
         plan.warnings.append("a model has experts: its FLOPs are counted as if every token used all of them")
     return plan
+
+
+def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:
+    """What the targets of the policy's loss add to its update: their weights, gathered, and their logits.
+
+    Those of all targets are held until the backward pass, with ``prime.process.top_k`` those of one at a time.
+    """
+    policy, targets = engines["policy"], [engines["PRM"]] if distils(config) else []
+    targets += [engines["policy average"]] if has_average(config) else []
+    if not targets:
+        return 0.0
+    logits = [policy.tokens * target.shape.vocabulary * target.compute_bytes for target in targets]
+    held = max(logits) if config.prime.process.top_k else sum(logits)
+    return held + max(gathered_bytes(target) for target in targets)
 
 
 def _rollout(config: DictConfig, shape: ModelShape, device_bytes: float | None) -> tuple[dict[str, float], list[str]]:
@@ -217,6 +240,9 @@ def _work(config: DictConfig, engines: dict[str, Engine]) -> list[Work]:
         updates = training_passes(critic.recompute, bool(critic.adapter))
         work.append(_one(config, "critic values", critic, once))
         work.append(_one(config, "critic update", critic, updates, config.critic.ppo_epochs))
+    if has_average(config):
+        epochs = config.actor_rollout_ref.actor.ppo_epochs
+        work.append(_one(config, "policy average", engines["policy average"], once, epochs))
     return work + (list(_prm_work(config, engines)) if has_prm(config) else [])
 
 
@@ -229,6 +255,12 @@ def _prm_work(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Work]:
     # A step without an update scores in a pass of its own.
     scores = prm_passes(mode, "shared", False).forward - (mode != "none")
     scoring = trains * scores + (1 - trains)
+    if distils(config):
+        # The scores of `before` are those of the training passes; the PRM's distribution comes from a pass for each of
+        # the policy's.
+        scoring = 1 - trains
+        epochs = config.actor_rollout_ref.actor.ppo_epochs
+        yield _one(config, "PRM in the policy's update", engine, Passes(forward=1), epochs, of_prm=True)
     if scoring:
         yield _one(config, "PRM score", engine, Passes(forward=1), scoring, of_prm=True)
     if trains:

@@ -312,6 +312,27 @@ def test_passes_of_the_prm_by_configuration(planned, changes, expected):
     assert multiples(planned({"prm.accuracy_freq": 0} | changes)) == pytest.approx(expected)
 
 
+DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
+
+
+def test_a_pull_over_the_vocabulary_takes_the_place_of_the_scoring_pass(planned):
+    plan = planned({"prm.accuracy_freq": 0, "prime.anchor.kind": "ema"} | DISTILLED)
+    assert multiples(plan) == {"PRM reference": 2, "PRM in the policy's update": 2, "PRM update": 8}
+    assert multiples(plan, of_prm=False)["policy average"] == 2
+
+
+def test_logits_of_the_targets_are_held_in_the_policys_update_those_of_one_at_a_time_with_top_k(planned):
+    plain = planned({"prm.update_mode": "before"})
+    both = planned(DISTILLED | {"prime.anchor.kind": "ema"})
+    one = planned(DISTILLED | {"prime.anchor.kind": "ema", "prime.process.top_k": 8})
+    average = next(part for part in both.memory if part.name == "policy average")
+    assert average.idle == 0 and average.weights > 0  # on the host
+    added, spared = both.phases["policy"] - plain.phases["policy"], both.phases["policy"] - one.phases["policy"]
+    tokens, vocabulary = both.facts["tokens per micro-batch and device"]["policy"], 1000
+    assert spared == tokens * vocabulary * 2
+    assert added > 2 * spared
+
+
 def test_the_share_of_the_prm(planned):
     """Rollout 2, old log-probabilities 2, policy 8; reference 2, PRM 8: 10 of 22."""
     plan = planned({"prm.accuracy_freq": 0})
