@@ -186,6 +186,22 @@ VERL_NAMES = (
         "leaving rollouts out of the update (prime.selection)",
         'batch_num_tokens = data["loss_mask"].sum()',
     ),
+    VerlName(
+        _TRAINER, "PPOTrainer._update_actor", "targets of the policy's loss", "batch.extra_info.update(extra_info)"
+    ),
+    VerlName(
+        _WORKERS,
+        "ActorRolloutRefWorker.update_actor",
+        "targets of the policy's loss",
+        "self.actor.train_mini_batch(data=data)",
+    ),
+    VerlName(
+        "verl.workers.engine.fsdp.transformer_impl",
+        "FSDPEngineWithLMHead.prepare_model_outputs",
+        "targets of the policy's loss: logits of a micro-batch",
+        "logits_processor_func(student_logits=logits_rmpad.unsqueeze(0), data=micro_batch)",
+    ),
+    VerlName("verl.workers.utils.losses", "ppo_loss", "targets of the policy's loss", "config.global_batch_info["),
     VerlName("transfer_queue", "kv_batch_get", "reading rollouts"),
     VerlName("transfer_queue", "kv_batch_put", "writing scores and advantages"),
 )
