@@ -16,6 +16,8 @@ from prime_ext.prm.bias import FILE
 from prime_ext.prm.export import export
 from prime_ext.settings import SettingsError
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("bias_rank.py")
 VARIANTS = [
     "micro-batches of 2",

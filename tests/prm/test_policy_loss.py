@@ -10,6 +10,8 @@ from launch import write_model
 from plain_prm import assert_updates_close, assert_weights_close, mini_batches
 from transformers import LlamaForCausalLM
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("policy_loss_rank.py")
 VARIANTS = [
     "both",
@@ -44,7 +46,7 @@ def paths(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=["1 rank", "2 ranks"])
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
 def results(request, paths, tmp_path_factory):
     return run_ranks(PROGRAM, paths, tmp_path_factory.mktemp(f"ranks{request.param}"), request.param)
 
