@@ -12,6 +12,8 @@ from prime_ext.settings import PRMSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from launch import write_model  # noqa: E402
+
 
 @pytest.fixture(scope="session")
 def config():
@@ -23,3 +25,11 @@ def config():
 def prm_settings(config):
     """Makes the default settings of the PRM with some changes."""
     return lambda **changes: PRMSettings.from_mapping({**OmegaConf.to_container(config.prm, resolve=True), **changes})
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    """The model that the ranks of an engine test share."""
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path

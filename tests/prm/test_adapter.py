@@ -6,19 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from gloo_ranks import run_ranks
-from launch import write_model
 from transformers import AutoTokenizer
 
 from prime_ext.prm.export import build_model, export
 
 PROGRAM = Path(__file__).with_name("adapter_rank.py")
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
 
 
 @pytest.fixture(scope="module")

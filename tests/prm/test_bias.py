@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from gloo_ranks import run_ranks
-from launch import write_model
 from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
 from prime_ext.algorithms.prm_loss import logit_of_mean
@@ -29,13 +28,6 @@ VARIANTS = [
     "two epochs, micro-batches of 4",
 ]
 START = math.log(0.3 / 0.7)
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
 
 
 @pytest.fixture(scope="module")

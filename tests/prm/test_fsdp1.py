@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from gloo_ranks import run_ranks
-from launch import write_model
 from plain_prm import (
     assert_rows_close,
     assert_updates_close,
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("fsdp1_rank.py")
 FLOAT32 = ["padded", "packed", "chunked", "packed, chunked, offload"]
 BFLOAT16 = ["bf16", "bf16, packed, chunked, offload"]
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -7,19 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from gloo_ranks import run_ranks
-from launch import write_model
 from plain_prm import assert_rows_close, assert_updates_close, assert_weights_close, mini_batches, two_updates
 
 VARIANTS = ["micro-batches of 2", "micro-batches of 1", "micro-batches of 4", "dynamic batches", "remove padding"]
 
 PROGRAM = Path(__file__).with_name("prm_rank.py")
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
 
 
 @pytest.fixture(scope="module")
