@@ -156,6 +156,12 @@ VERL_NAMES = (
     VerlName("verl.utils.model", "load_valuehead_model", "CPU mode: critics"),
     VerlName("verl.workers.rollout.base", "_ROLLOUT_REGISTRY", "CPU mode: rollouts by transformers"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngine._build_fsdp_module", "CPU mode: engines"),
+    VerlName(
+        "verl.workers.engine.fsdp.transformer_impl",
+        "FSDPEngine._build_model_optimizer",
+        "prm.trainable_layers",
+        "module = self._build_module()",
+    ),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithLMHead", "CPU mode: engines"),
     VerlName("verl.workers.engine.fsdp.transformer_impl", "FSDPEngineWithValueHead", "CPU mode: engines"),
     VerlName("verl.checkpoint_engine.base", "CheckpointEngineRegistry", "CPU mode: weights to standalone servers"),

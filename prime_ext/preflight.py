@@ -29,7 +29,7 @@ from prime_ext.preflight_machine import (
 )
 from prime_ext.preflight_pspo import check_manager_in_prime, check_pspo_config, check_step_rm
 from prime_ext.preflight_rewards import check_critic, check_rewards
-from prime_ext.prm.checks import check_output_layer, check_prm
+from prime_ext.prm.checks import check_output_layer, check_prm, check_trainable_layers
 from prime_ext.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings, SettingsError
 from prime_ext.trainer.console import check_console
@@ -143,6 +143,7 @@ def check_files(config: DictConfig) -> list[str]:
     if pspo is None and config.prm.enable:
         problems.extend(_check_model("prm.model.path", config.prm.model.path))
         problems.extend(check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy")))
+        problems.extend(check_trainable_layers(config))
         same = {"prm.model.path": config.prm.model.path}
         if config.prm.reference == "frozen":
             problems.extend(_check_model("prm.reference_path", config.prm.reference_path))

@@ -290,6 +290,8 @@ class PRMSettings:
     replay: ReplaySettings
     epochs: int
     """Passes over the rollouts of a step in an update."""
+    trainable_layers: int | None
+    """Decoder layers that are trained, the last ones; None for the whole model."""
     reference: str
     reference_path: str | None
     reference_refresh_freq: int
@@ -338,6 +340,8 @@ class PRMSettings:
                 f"prm.train_on=judged trains on rollouts that do not go through the policy's passes, from which "
                 f"prm.reference={self.reference} takes its log-probabilities; set prm.reference to frozen, base or none"
             )
+        if self.trainable_layers is not None:
+            whole_number("prm.trainable_layers", self.trainable_layers, 1)
         choice("prm.reference", self.reference, REFERENCES)
         whole_number("prm.reference_refresh_freq", self.reference_refresh_freq, 0)
         choice("prm.reference_refresh_source", self.reference_refresh_source, REFRESH_SOURCES)

@@ -18,13 +18,13 @@ class Passes:
     Attributes:
         forward: forward passes.
         repeated: forward passes repeated within a backward pass, because activations were not kept.
-        backward: backward passes.
+        backward: backward passes; a fraction where only so much of the model is trained.
         adapter: whether only an adapter is trained, so that the weights get no gradient.
     """
 
-    forward: int = 0
-    repeated: int = 0
-    backward: int = 0
+    forward: float = 0
+    repeated: float = 0
+    backward: float = 0
     adapter: bool = False
 
     def __add__(self, other: "Passes") -> "Passes":
@@ -36,20 +36,20 @@ class Passes:
         )
 
     @property
-    def flops_per_token_and_weight(self) -> int:
+    def flops_per_token_and_weight(self) -> float:
         """The number before N in "10 N FLOPs per token"."""
         gradients = ACTIVATION_GRADIENT + (0 if self.adapter else WEIGHT_GRADIENT)
         return FORWARD * (self.forward + self.repeated) + gradients * self.backward
 
     @property
-    def attention_forwards(self) -> int:
+    def attention_forwards(self) -> float:
         """Attention has no weights: its backward pass costs two forward passes, whatever is trained."""
         return self.forward + self.repeated + 2 * self.backward
 
 
-def training_passes(recompute: bool, adapter: bool = False) -> Passes:
-    """One pass of gradient descent over the rollouts."""
-    return Passes(forward=1, repeated=int(recompute), backward=1, adapter=adapter)
+def training_passes(recompute: bool, adapter: bool = False, share: float = 1) -> Passes:
+    """One pass of gradient descent over the rollouts, through the last ``share`` of the layers backwards."""
+    return Passes(forward=1, repeated=share * recompute, backward=share, adapter=adapter)
 
 
 def prm_passes(update_mode: str, reference: str, recompute: bool, adapter: bool = False) -> Passes:

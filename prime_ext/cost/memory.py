@@ -29,12 +29,13 @@ class Engine:
     Attributes:
         name: in the table.
         shape: sizes of the model.
-        trained: weights with gradient and optimiser states: all, those of an adapter, or 0.
+        trained: weights with gradient and optimiser states: all, those of an adapter or of the last layers, or 0.
         adapter: weights of the adapter, which come on top of the model's.
         weight_bytes, compute_bytes: bytes of a weight at rest and in a pass.
         shards: devices that share the weights.
         tokens: of a micro-batch, on one device.
         forward_tokens: of a pass without gradients through a model that is trained; None for as many.
+        trained_layers: decoder layers that a backward pass goes through; None for all.
         recompute: whether only the inputs of the blocks are kept.
         backend: of fused log-probabilities; None for plain ones.
         param_offload, optimizer_offload: moved to the host between passes.
@@ -55,6 +56,12 @@ class Engine:
     optimizer_offload: bool
     stays_on_host: bool
     forward_tokens: int | None = None
+    trained_layers: int | None = None
+
+    @property
+    def trained_share(self) -> float:
+        """Share of the layers that a backward pass goes through."""
+        return 1 if self.trained_layers is None else self.trained_layers / self.shape.layers
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,8 @@ def activation_bytes(engine: Engine) -> float:
     block = KEPT_WIDTHS * shape.width + 2 * (shape.attention_width + shape.key_value_width) + 4 * shape.intermediate
     if not engine.trained:
         return float(tokens * (shape.width + block) * engine.compute_bytes)
-    kept = shape.layers * shape.width + block if engine.recompute else shape.layers * block
+    layers = engine.trained_layers or shape.layers
+    kept = layers * shape.width + block if engine.recompute else layers * block
     return float(tokens * kept * engine.compute_bytes)
 
 
@@ -147,5 +155,6 @@ def logit_bytes(engine: Engine) -> float:
         return float(tokens * vocabulary * each)
     chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
     # The gradient of the output layer is summed over the chunks before it joins the others.
-    summed = vocabulary * engine.shape.width * 4 if engine.trained > engine.adapter else 0
+    whole = engine.trained > engine.adapter and engine.trained_layers is None
+    summed = vocabulary * engine.shape.width * 4 if whole else 0
     return float(min(tokens, chunk) * vocabulary * 4 * copies + summed)

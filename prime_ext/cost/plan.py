@@ -252,7 +252,7 @@ def _prm_work(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Work]:
     if scoring:
         yield _one(config, "PRM score", engine, Passes(forward=1), scoring, of_prm=True)
     if trains:
-        passes = training_passes(engine.recompute, bool(engine.adapter))
+        passes = training_passes(engine.recompute, bool(engine.adapter), engine.trained_share)
         # Rollouts of dropped prompts (prm.train_on=judged) are not in the plan: nobody knows how many there will be.
         replayed = prm.replay.ratio if prm.replay.batches else 0.0
         yield _one(config, "PRM update", engine, passes, trains * prm.epochs * (1 + replayed), of_prm=True)

@@ -46,6 +46,10 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
                 yield f"prm.{key}={value} has no effect with prm.update_mode=none; leave it at {plain}"
         if prm.bias.enable:
             yield "prm.bias.enable=true has no effect with prm.update_mode=none; leave it at false"
+        if prm.trainable_layers is not None:
+            yield (
+                f"prm.trainable_layers={prm.trainable_layers} has no effect with prm.update_mode=none; leave it at null"
+            )
         if prm.replay.batches:
             yield (f"prm.replay.batches={prm.replay.batches} has no effect with prm.update_mode=none; leave it at 0")
         if prm.train_on != "kept":
@@ -78,6 +82,19 @@ def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
             f"{key}.fused_kernel_options.impl_backend={backend} reads the output layer's weights, which fsdp2 leaves "
             f"sharded where they are not those of the embeddings, as in {model.path}; set it to {CHUNKED}"
         )
+
+
+def check_trainable_layers(config: DictConfig) -> Iterable[str]:
+    """Whether the PRM has as many decoder layers as are to be trained; reads its config.json."""
+    wanted, model = config.prm.trainable_layers, config.prm.model
+    folder = Path(str(model.path)).expanduser()
+    if wanted is None or not (folder / "config.json").is_file():
+        return
+    from transformers import AutoConfig
+
+    found = AutoConfig.from_pretrained(folder, trust_remote_code=bool(model.trust_remote_code)).get_text_config()
+    if wanted > found.num_hidden_layers:
+        yield f"prm.trainable_layers={wanted} must be at most {found.num_hidden_layers}, the decoder layers of {folder}"
 
 
 def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
@@ -123,6 +140,11 @@ def _check_judged(config: DictConfig) -> Iterable[str]:
 def _check_adapter(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if not has_adapter(config.prm.model):
         return
+    if prm.trainable_layers is not None:
+        yield (
+            f"prm.trainable_layers={prm.trainable_layers} freezes layers of a model that is trained as a whole, and "
+            f"prm.model has a LoRA adapter; set it to null (prm.model.target_modules says which layers get an adapter)"
+        )
     if "hf_model" in config.prm.checkpoint.save_contents:
         yield (
             "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter; leave it out "

@@ -84,7 +84,10 @@ class ImplicitPRM:
         worker = ray.remote(ImplicitPRMWorker)
         config = self._worker_config(forward_only=False)
         bias = self.settings.bias if self.settings.bias.enable else None
-        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias)}
+        layers = self.settings.trainable_layers
+        classes = {
+            PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias, trainable_layers=layers)
+        }
         if self.settings.reference == "frozen":
             config = self._worker_config(forward_only=True)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")

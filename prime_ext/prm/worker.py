@@ -19,6 +19,7 @@ from prime_ext.algorithms.prm_losses.row_fields import RowFields
 from prime_ext.cost.fused_guard import FusedGuard
 from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, copy_weights, engine_of, register_engine
+from prime_ext.prm.frozen_layers import train_last_layers
 from prime_ext.prm.pass_counter import PassCounter
 from prime_ext.settings import BiasSettings
 
@@ -106,18 +107,34 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         config: of the model, its engine, optimiser and checkpoints.
         role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
         bias: settings of the trained bias; None for a loss without one.
+        trainable_layers: decoder layers that are trained, the last ones; None for the whole model.
     """
 
-    def __init__(self, config: TrainingWorkerConfig, role: str = "prm", bias: BiasSettings | None = None):
+    def __init__(
+        self,
+        config: TrainingWorkerConfig,
+        role: str = "prm",
+        bias: BiasSettings | None = None,
+        trainable_layers: int | None = None,
+    ):
         super().__init__(config)
         self._role = role
+        self._trainable_layers = trainable_layers
         self._bias = None if bias is None else OutcomeBias(bias)
         # What the comparison of fused and plain log-probabilities found, until the next metrics of an update.
         self._guard_metrics: dict[str, float] = {}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def reset(self) -> None:
-        """Build the engine, and count the passes through its model from then on."""
+        """Build the engine, and count the passes through its model from then on.
+
+        Raises:
+            ValueError: the model has fewer decoder layers than are to be trained.
+        """
+        if self._trainable_layers is not None:
+            # Before FSDP flattens the weights: FSDP1 wants those of a unit alike.
+            build, count = self.engine._build_module, self._trainable_layers
+            self.engine._build_module = lambda: train_last_layers(build(), count)
         # A new adapter begins with random numbers: the same ones whatever was built before and on any number of ranks.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.engine_config.seed)

@@ -64,6 +64,10 @@ class Settings:
     prm_bias: bool = True  # trained, with a learning rate of 0.05
     prm_lr: float = 1e-3
     prm_lr_warmup_steps: int = 20  # updates
+    prm_reference: str = "frozen"  # policy: its log-probabilities before its update, no model and no pass
+    prm_trainable_layers: int = 0  # the last ones; 0: the whole model
+    prm_lora_rank: int = 0  # an adapter in place of the weights; 0: none
+    prm_groups: str = "all"  # mixed: trained on prompts with right and wrong responses only
     prm_labels: str = "outcome"  # shuffled: permuted within the batch, a control
 
     # Before RL: fine-tuning on the right ones of the first rollouts.
@@ -90,6 +94,8 @@ CHOICES = {
     "prime.process.granularity": ("token", "response"),
     "prime.process.normalization": tuple(NORMALIZATIONS),
     "prm.update_mode": ("none", "before", "after", "interleaved"),
+    "prm.reference": ("frozen", "policy"),
+    "prm.groups": ("all", "mixed"),
     "prm.labels": ("outcome", "shuffled"),
 }
 LEAST = {"rollout.n": 2} | dict.fromkeys(
@@ -111,8 +117,8 @@ def settings_of(*layers: Mapping[str, Any]) -> Settings:
         if key not in known:
             raise SettingsError(f"unknown key {key}; known keys: {', '.join(known)}")
         settings = replace(settings, **{key.replace(".", "_"): _checked(key, str(value), type(known[key]))})
-    if settings.prime_process_target == "policy" and settings.prm_update_mode == "interleaved":
-        raise SettingsError("prime.process.target=policy wants scores of a pass of their own: prm.update_mode=before")
+    if settings.prm_update_mode == "interleaved" and settings.prm_groups == "mixed":
+        raise SettingsError("prm.update_mode=interleaved scores what it trains on; prm.groups=mixed leaves some out")
     return settings
 
 

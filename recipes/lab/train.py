@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, outcome_source
@@ -28,6 +29,7 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.prm.frozen_layers import train_last_layers
 from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits, sample
 from recipes.lab.settings import Settings
 from recipes.lab.tasks import Task
@@ -57,10 +59,10 @@ class Batch(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What the PRM says: q_t = log phi - log ref, and, where a pass after its update gave them, its logits."""
+    """What the PRM says: q_t = log phi - log ref, and its logits."""
 
     log_ratio_BT: torch.Tensor
-    logits_BTV: torch.Tensor | None
+    logits_BTV: torch.Tensor
 
 
 class Learner:
@@ -71,7 +73,8 @@ class Learner:
     ):
         self.model, self.clip = model, clip
         self.bias = torch.zeros((), device=next(model.parameters()).device, requires_grad=True)
-        groups = [{"params": list(model.parameters())}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [{"params": trained}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
         self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), weight_decay=decay)
         ramps = [lambda update: min(1.0, (update + 1) / max(warm_up, 1)), lambda update: 1.0]
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, ramps)
@@ -108,9 +111,14 @@ class Lab:
         if settings.prime_anchor_coefficient > 0:
             self.average = load()
         if settings.uses_prm:
-            self.reference = load()
-            bias_lr = 0.05 if settings.prm_bias else 0.0
-            self.prm = Learner(load(), settings.prm_lr, settings.prm_lr_warmup_steps, 10.0, 0.0, bias_lr)
+            prm, bias_lr = load(), 0.05 if settings.prm_bias else 0.0
+            self.reference = load() if settings.prm_reference == "frozen" else None
+            if settings.prm_trainable_layers:
+                train_last_layers(prm, settings.prm_trainable_layers)
+            if settings.prm_lora_rank:
+                rank = settings.prm_lora_rank
+                prm = get_peft_model(prm, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+            self.prm = Learner(prm, settings.prm_lr, settings.prm_lr_warmup_steps, 10.0, 0.0, bias_lr)
             self.gate = ReliabilityGate(settings.prime_process_gate_decay, settings.prime_process_gate_start)
         self.replay: Batch | None = None
         self.examined, self.seconds = 0, 0.0
@@ -122,10 +130,10 @@ class Lab:
         batch = self.collect()
         if batch is not None:
             gate, scores = 0.0, None
-            if self.settings.uses_prm:
-                gate, scores = self.learn_and_score(batch)
             with torch.no_grad():
                 old_logits_BTV = response_logits(self.policy.model, batch.rollouts)
+            if self.settings.uses_prm:
+                gate, scores = self.learn_and_score(batch, old_logits_BTV)
             advantage_BT = self.advantages(batch, gate, scores, old_logits_BTV)
             targets = self.kl_targets(batch, gate, scores)
             self.update_policy(batch, advantage_BT, targets, old_logits_BTV)
@@ -168,14 +176,15 @@ class Lab:
 
     # The PRM: measured on what it has not seen, trained, asked for its scores.
 
-    def learn_and_score(self, batch: Batch) -> tuple[float, Scores]:
+    def learn_and_score(self, batch: Batch, old_logits_BTV: torch.Tensor) -> tuple[float, Scores]:
         """The gate, and the scores that the policy is trained with."""
         with torch.no_grad():
-            reference_BT = chosen_log_probs(response_logits(self.reference, batch.rollouts), batch.rollouts)
-        batch = batch._replace(reference_BT=reference_BT)
+            of_policy = self.reference is None
+            logits_BTV = old_logits_BTV if of_policy else response_logits(self.reference, batch.rollouts)
+        batch = batch._replace(reference_BT=chosen_log_probs(logits_BTV, batch.rollouts))
         mode = self.settings.prm_update_mode
         if mode == "interleaved":
-            unseen = scores = Scores(self.update_prm(batch), None)
+            unseen = scores = self.update_prm(batch)
         else:
             unseen = scores = self.score(batch)
             if mode != "none":
@@ -193,10 +202,19 @@ class Lab:
         log_prob_BT = chosen_log_probs(logits_BTV, batch.rollouts)
         return Scores(log_ratio(log_prob_BT, batch.reference_BT, batch.rollouts.mask_BT), logits_BTV)
 
-    def update_prm(self, batch: Batch) -> torch.Tensor:
-        """Train on the outcomes. Returns q_t of each response in the pass before it was first learned from."""
+    def update_prm(self, batch: Batch) -> Scores:
+        """Train on the outcomes. Returns q_t before a row was first learned from, and the logits of the last pass."""
         settings, function = self.settings, PRM_LOSSES["ce"]
-        n_rows = len(batch.outcome_B)
+        first_BT, seen_B = torch.zeros_like(batch.reference_BT), torch.arange(len(batch.outcome_B))
+        last_BTV = batch.reference_BT.new_zeros(*batch.reference_BT.shape, self.policy.model.config.vocab_size)
+        if settings.prm_groups == "mixed":
+            outcome_GN = batch.outcome_B.view(-1, settings.rollout_n)
+            mixed_G = outcome_GN.amin(1) < outcome_GN.amax(1)
+            seen_B = mixed_G.repeat_interleave(settings.rollout_n).nonzero()[:, 0].cpu()
+            batch = batch.rows(seen_B)
+        n_rows = len(seen_B)
+        if n_rows == 0:
+            return Scores(first_BT, last_BTV)
         if settings.prm_bias and not self.prm.optimizer.state:  # its first update
             self.prm.bias.data.fill_(logit_of_mean(float(batch.outcome_B.mean())))
         if settings.prm_labels == "shuffled":
@@ -204,7 +222,6 @@ class Lab:
         if settings.prm_replay:
             past = batch if self.replay is None else Batch.joined([self.replay, batch])
             self.replay = past.rows(torch.arange(len(past.outcome_B))[-settings.prm_replay :])
-        first_BT = torch.zeros_like(batch.reference_BT)
         for epoch in range(settings.prm_epochs):
             for new_B in torch.randperm(n_rows, generator=self.prm_rng).split(settings.prm_mini_batch_size):
                 part = batch.rows(new_B)
@@ -212,14 +229,15 @@ class Lab:
                     old_B = torch.randint(len(self.replay.outcome_B), (len(new_B),), generator=self.prm_rng)
                     part = Batch.joined([part, self.replay.rows(old_B)])
                 mask_BT = part.rollouts.mask_BT
-                log_prob_BT = chosen_log_probs(response_logits(self.prm.model, part.rollouts), part.rollouts)
-                log_ratio_BT = log_ratio(log_prob_BT, part.reference_BT, mask_BT)
+                logits_BTV = response_logits(self.prm.model, part.rollouts)
+                log_ratio_BT = log_ratio(chosen_log_probs(logits_BTV, part.rollouts), part.reference_BT, mask_BT)
                 if epoch == 0:
-                    first_BT[new_B] = log_ratio_BT[: len(new_B)].detach()
+                    first_BT[seen_B[new_B]] = log_ratio_BT[: len(new_B)].detach()
+                last_BTV[seen_B[new_B]] = logits_BTV[: len(new_B)].detach()
                 rows = function.prepare(part.outcome_B, part.group_B, torch.ones_like(part.outcome_B))
                 rows = replace(rows, weight_B=rows.weight_B / len(part.outcome_B))
                 self.prm.minimize(function.loss(log_ratio_BT, mask_BT, rows, settings.prm_beta, bias=self.prm.bias))
-        return first_BT
+        return Scores(first_BT, last_BTV)
 
     # The policy.
 

@@ -84,6 +84,7 @@ def build_worker(
     role: str = "prm",
     fused: str | None = None,
     lora_rank: int = 0,
+    trainable_layers: int | None = None,
     checkpointing: bool = True,
     remove_padding: bool = False,
     micro_batch_size: int = 4,
@@ -97,6 +98,7 @@ def build_worker(
     Args:
         path: folder of the model.
         fused: backend of fused kernels.
+        trainable_layers: decoder layers that are trained, the last ones; None for all.
         strategy: ``fsdp`` or ``fsdp2``.
         compute: dtype of the passes; None: fp32 on the CPU, bf16 elsewhere.
         offload: whether weights and optimiser states are on the host between passes.
@@ -131,7 +133,8 @@ def build_worker(
             engine_config=engine,
             optimizer_config=FSDPOptimizerConfig(lr=learning_rate, total_training_steps=1000, clip_grad=10.0),
             checkpoint_config=CheckpointConfig(),
-        )
+        ),
+        trainable_layers=trainable_layers,
     )
     worker.reset()
     if role == "policy":

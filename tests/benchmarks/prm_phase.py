@@ -42,23 +42,33 @@ VARIANTS = {
     "LoRA r=16, its base as reference": ("lora_reference", "lora_update"),
     "LoRA r=16, shared reference": ("lora_update",),
     "interleaved, shared reference, chunked log-probabilities": ("chunked_update",),
+    # The policy is pulled towards the PRM and towards its own average: a forward pass of each inside of its update,
+    # measured here as scoring passes.
+    "PRIME-D, own reference": ("reference", "update", "score", "score"),
+    "PRIME-D, policy as reference": ("update", "score", "score"),
+    "PRIME-D, policy as reference, LoRA r=16": ("lora_update", "score", "score"),
+    "PRIME-D, policy as reference, half of the layers": ("half_update", "score", "score"),
+    "PRIME-D, policy as reference, a third of the layers": ("third_update", "score", "score"),
+    "PRIME-D, policy as reference, a third of the layers, no average": ("third_update", "score"),
 }
 
 
-def build_model(name: str, folder: Path) -> tuple[Path, int]:
+def build_model(name: str, folder: Path) -> tuple[Path, int, int]:
+    """The model's folder, its vocabulary and its layers."""
     import engines
     from transformers import AutoConfig
 
     if name == "tiny":
-        path = engines.save_llama(folder / name, 2048, 128, 4, 4)
+        path = engines.save_llama(folder / name, 2048, 128, 6, 4)
     elif name == "smollm2-135m":
         path = engines.smollm2_135m(folder / name)
     else:
         path = Path(name)
-    return path, AutoConfig.from_pretrained(path).vocab_size
+    config = AutoConfig.from_pretrained(path)
+    return path, config.vocab_size, config.num_hidden_layers
 
 
-def measure(name: str, path: Path, vocabulary: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, path: Path, vocabulary: int, layers: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds and tokens of each pass, and the ratio of each variant to the policy's update."""
     import engines
     import torch
@@ -69,8 +79,9 @@ def measure(name: str, path: Path, vocabulary: int, arguments: argparse.Namespac
     policy, prm = build_worker(path, role="policy", **options), build_worker(path, **options)
     reference = build_worker(path, role="reference", **options)
     lora = build_worker(path, lora_rank=16, **options)
+    half, third = (build_worker(path, trainable_layers=layers // part, **options) for part in (2, 3))
     counter = PassCounter()
-    for worker in (policy, prm, reference, lora):
+    for worker in (policy, prm, reference, lora, half, third):
         counter.watch(worker)
     shared = score(policy, rollouts)
     mini_batch = arguments.rows // arguments.optimizer_steps
@@ -90,6 +101,8 @@ def measure(name: str, path: Path, vocabulary: int, arguments: argparse.Namespac
         "chunked_update": chunked_update,
         "lora_reference": lambda: score(lora, rollouts, without_adapter=True),
         "lora_update": update(lora),
+        "half_update": update(half),
+        "third_update": update(third),
     }
 
     def clock() -> float:
@@ -150,12 +163,12 @@ def main() -> None:
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models:
-            path, vocabulary = build_model(name, Path(folder))
-            results[name] = measure(name, path, vocabulary, arguments)
+            path, vocabulary, layers = build_model(name, Path(folder))
+            results[name] = measure(name, path, vocabulary, layers, arguments)
             print(f"\n{name}: {results[name]['parameters'] / 1e6:.1f} M parameters")
             for variant, value in results[name]["variants"].items():
                 low, high = value["lowest_and_highest"]
-                print(f"  {variant:58s} {value['phase_over_policy_update']:.2f}x  ({low:.2f} to {high:.2f})")
+                print(f"  {variant:64s} {value['phase_over_policy_update']:.2f}x  ({low:.2f} to {high:.2f})")
     settings = {key.replace("-", "_"): value for key, value in vars(arguments).items() if key != "output"}
     report = {"machine": describe(arguments.device), "settings": settings, "results": results}
     write_json(arguments.output, report)

@@ -35,6 +35,12 @@ def test_an_adapter_spares_the_gradient_of_the_weights():
     assert prm_passes("interleaved", "own", recompute=True, adapter=True).flops_per_token_and_weight == 8
 
 
+def test_frozen_layers_spare_the_backward_pass():
+    passes = training_passes(recompute=True, share=0.25)
+    assert passes.flops_per_token_and_weight == 2 + 0.25 * 6
+    assert passes.attention_forwards == 1 + 0.25 * 3
+
+
 def test_the_policys_update_is_the_measure():
     policy = training_passes(recompute=True).flops_per_token_and_weight
     assert policy == 8

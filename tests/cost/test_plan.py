@@ -165,6 +165,14 @@ def test_an_adapter_has_gradients_and_states_of_its_own_size(planned, models):
     assert [memory.name for memory in plan.memory] == ["policy", "PRM"]
 
 
+def test_frozen_layers_have_no_gradients_states_and_kept_activations(planned):
+    plan, whole = planned({"prm.trainable_layers": 1}), planned()
+    assert (part(plan, "PRM").gradients, part(plan, "PRM").optimizer) == (4 * BLOCK, 8 * BLOCK)
+    assert part(plan, "PRM").activations < part(whole, "PRM").activations
+    # Forward once; a third of it again, and of the backward pass.
+    assert multiples(plan)["PRM update"] == pytest.approx(2 + 6 / LAYERS)
+
+
 def test_logits_are_what_fused_log_probabilities_spare(planned):
     tokens = 16384
     plain = part(planned(), "PRM")

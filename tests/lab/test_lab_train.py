@@ -23,6 +23,12 @@ def trained(task, start, method, steps=2, seed=0, **changes):
     return lab
 
 
+def learn_and_score(lab, batch):
+    with torch.no_grad():
+        old_logits_BTV = response_logits(lab.policy.model, batch.rollouts)
+    return lab.learn_and_score(batch, old_logits_BTV)
+
+
 def weights(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
@@ -77,20 +83,54 @@ def test_an_open_gate_and_a_prm_that_never_learns_pull_back_to_the_start(task, s
 def test_interleaved_scores_are_those_before_the_rollout_was_learned_from(task, start):
     lab = Lab(task, settings_of(METHODS["paper"], SMALL, {"prm.mini_batch_size": 24}), 0, start)
     batch = lab.sample_and_judge(6)
-    _, scores = lab.learn_and_score(batch)
+    _, scores = learn_and_score(lab, batch)
     # One mini-batch, so that all were scored by the start; only rounding is left.
     assert scores.log_ratio_BT.abs().max() < 1e-5
-    assert lab.learn_and_score(batch)[1].log_ratio_BT.abs().max() > 1e-4
+    assert learn_and_score(lab, batch)[1].log_ratio_BT.abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("mode, seen_before", [("before", True), ("after", False)])
 def test_the_gate_sees_unlearned_rollouts_and_the_scores_come_when_they_should(task, start, mode, seen_before):
     lab = Lab(task, settings_of(METHODS["paper"], SMALL, {"prm.update_mode": mode}), 0, start)
-    _, scores = lab.learn_and_score(lab.sample_and_judge(6))
+    _, scores = learn_and_score(lab, lab.sample_and_judge(6))
     assert bool((scores.log_ratio_BT != 0).any()) == seen_before
     right, total = lab.diagnosis["right"][0], lab.diagnosis["pairs"][0]
     # A PRM that equals its reference ties all pairs.
     assert total > 0 and right == total / 2
+
+
+def test_with_the_policy_as_reference_a_fresh_prm_says_nothing(task, start):
+    lab = Lab(
+        task,
+        settings_of(METHODS["distilled"], SMALL, {"prm.reference": "policy", "prm.update_mode": "after"}),
+        0,
+        start,
+    )
+    _, scores = learn_and_score(lab, lab.sample_and_judge(6))
+    assert lab.reference is None and not scores.log_ratio_BT.any()
+
+
+def test_only_the_last_layers_of_the_prm_are_trained(task, start):
+    lab = trained(task, start, "distilled", prm__trainable_layers=1)
+    before = dict(Lab(task, lab.settings, 0, start).prm.model.named_parameters())
+    for name, parameter in lab.prm.model.named_parameters():
+        assert torch.equal(parameter, before[name]) == ("layers.1." not in name), name
+
+
+def test_an_adapter_of_the_prm_leaves_the_weights_alone(task, start, start_weights):
+    lab = trained(task, start, "distilled", prm__lora_rank=2)
+    base = [p for name, p in lab.prm.model.named_parameters() if "lora" not in name]
+    assert torch.equal(torch.cat([parameter.detach().flatten() for parameter in base]), start_weights)
+    assert any(bool(p.any()) for name, p in lab.prm.model.named_parameters() if "lora_B" in name)
+
+
+def test_a_prm_of_mixed_groups_learns_nothing_from_the_others(task, start, start_weights):
+    lab = Lab(task, settings_of(METHODS["distilled"], SMALL, {"prm.groups": "mixed"}), 0, start)
+    batch = lab.sample_and_judge(6)
+    learn_and_score(lab, batch._replace(outcome_B=torch.ones(24)))
+    assert torch.equal(weights(lab.prm.model), start_weights)
+    learn_and_score(lab, batch._replace(outcome_B=torch.tensor([0.0] * 20 + [1.0, 1.0, 0.0, 0.0])))
+    assert not torch.equal(weights(lab.prm.model), start_weights)
 
 
 def test_the_replay_holds_the_last_rollouts(task, start):
@@ -103,7 +143,7 @@ def test_the_replay_holds_the_last_rollouts(task, start):
 def test_shuffled_labels_are_a_permutation_that_the_policy_does_not_see(task, start):
     lab = Lab(task, settings_of(METHODS["shuffled_prm"], SMALL, {"prm.replay": 24}), 0, start)
     batch = lab.sample_and_judge(6)
-    lab.learn_and_score(batch)
+    learn_and_score(lab, batch)
     assert lab.replay.outcome_B.sum() == batch.outcome_B.sum()
     assert not torch.equal(lab.replay.outcome_B, batch.outcome_B)
 
@@ -163,7 +203,7 @@ def test_standardized_rewards():
         ({"prime.anchor.decay": 2}, "prime.anchor.decay=2.0 must be a number >= 0 and <= 1"),
         ({"prime.process.target": "critic"}, "prime.process.target='critic' is not one of reference, policy, labels"),
         ({"prm.bias": "maybe"}, "prm.bias='maybe' is not one of true, false"),
-        ({"prime.process.target": "policy", "prm.update_mode": "interleaved"}, "prm.update_mode=before"),
+        ({"prm.groups": "mixed", "prm.update_mode": "interleaved"}, "prm.groups=mixed leaves some out"),
     ],
 )
 def test_bad_settings_are_one_line(values, message):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the tests of LoRA, of refreshed references and of several epochs; see prm_rank.py."""
+"""One rank of the tests of LoRA, of frozen layers, of refreshed references and of several epochs; see prm_rank.py."""
 
 import sys
 from pathlib import Path
@@ -90,6 +90,17 @@ def main(model_path, work_dir):
     results["epoch counts"] = [prm.worker.take_pass_counts() for prm in (once, twice)]
     tokens = sum(len(r["prompt"]) + len(r["response"]) for r in rollouts)
     results["tokens"] = tokens
+
+    # Only the last of two layers is trained; saved and restored.
+    upper = base.Prm(model_path, {"prm.trainable_layers": 1})
+    results["last layer"] = upper.two_updates(rollouts, reference)
+    results["last layer's optimiser size"] = optimizer_size(upper)
+    folder = str(Path(work_dir) / "upper")
+    upper.worker.save_checkpoint(folder, global_step=1)
+    dist.barrier()
+    restored = base.Prm(model_path, {"prm.trainable_layers": 1})
+    restored.worker.load_checkpoint(folder)
+    results["resumed last layer"] = [(each.update(rollouts, reference), each.weights()) for each in (upper, restored)]
 
     # Options of a loss reach it.
     losses = {}

@@ -72,6 +72,9 @@ def main(model_path, work_dir):
             "weights": prm.weights(),
         }
 
+    upper = base.Prm(model_path, FSDP1 | OFFLOAD | {"prm.trainable_layers": 1})
+    results["last layer"] = upper.two_updates(rollouts, reference)
+
     # The reference scored as the update packs, and in passes of its own; and the first scores of the update.
     packs = (
         FSDP1

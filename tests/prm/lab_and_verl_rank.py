@@ -88,9 +88,9 @@ def in_the_laboratory(method, overrides, model_path, batch):
     for learner in filter(None, (lab.policy, getattr(lab, "prm", None))):
         for group in learner.optimizer.param_groups[:1]:
             group["eps"] = EPS
-    gate, scores = lab.learn_and_score(batch) if lab.settings.uses_prm else (0.0, None)
     with torch.no_grad():
         old_BTV = response_logits(lab.policy.model, batch.rollouts)
+    gate, scores = lab.learn_and_score(batch, old_BTV) if lab.settings.uses_prm else (0.0, None)
     advantage_BT = lab.advantages(batch, gate, scores, old_BTV)
     lab.update_policy(batch, advantage_BT, lab.kl_targets(batch, gate, scores), old_BTV)
     found = {"gate": gate, "advantages": advantage_BT, "policy": dict(lab.policy.model.named_parameters())}

@@ -22,16 +22,19 @@ def mini_batches(rollouts):
     return [valid[: len(valid) // 2], valid[len(valid) // 2 :]]
 
 
-def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None):
+def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None, trainable_layers=None):
     """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates.
 
     With a starting value ``bias`` it is trained beside the model, by AdamW with a learning rate of 0.05. ``batches``
-    are other mini-batches than those halves.
+    are other mini-batches than those halves. With ``trainable_layers`` only the last layers are trained.
     """
     trained = torch.tensor(bias or 0.0, dtype=torch.float64, requires_grad=True)
     bias_optimizer = torch.optim.AdamW([trained], lr=0.05, betas=(0.9, 0.99), eps=1e-4, weight_decay=0.0)
     reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)
     model = LlamaForCausalLM.from_pretrained(model_path)
+    if trainable_layers is not None:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(any(f"layers.{2 - 1 - i}." in name for i in range(trainable_layers)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
     updates = []
     for update in range(2):

@@ -105,7 +105,9 @@ class Prm:
         settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
         self.prm = ImplicitPRM(config, settings)
         bias = settings.bias if settings.bias.enable else None
-        self.worker = ImplicitPRMWorker(self.prm._worker_config(forward_only), bias=bias)
+        self.worker = ImplicitPRMWorker(
+            self.prm._worker_config(forward_only), bias=bias, trainable_layers=settings.trainable_layers
+        )
         self.worker.reset()
         self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta, self.prm._loss_options[1]))
 
@@ -168,6 +170,13 @@ class Prm:
         output = self.worker.update_and_score(data)
         scores = gathered(dict(zip(rows, output[PRM_LOG_PROBS].unbind(), strict=True)))
         return metrics_of(self.worker.update_metrics()), scores
+
+    def two_updates(self, rollouts, reference):
+        """What plain_prm.two_updates returns, and the tokens that went through the model."""
+        self.worker.take_pass_counts()
+        updates = [self.update(rollouts, reference) for _ in range(2)]
+        counts = self.worker.take_pass_counts()
+        return {"updates": updates, "scores": self.score(rollouts), "weights": self.weights(), "counts": counts}
 
     def weights(self):
         weights, _ = self.worker.engine.get_per_tensor_param()

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM as a LoRA adapter, references that change, several epochs: on one and on two gloo ranks."""
+"""The PRM as an adapter or in its last layers, references that change, several epochs: on one and two gloo ranks."""
 
 from pathlib import Path
 
 import pytest
 import torch
 from gloo_ranks import run_ranks
-from transformers import AutoTokenizer
+from plain_prm import assert_rows_close, assert_updates_close, assert_weights_close, two_updates
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from prime_ext.prm.export import build_model, export
+from prime_ext.prm.frozen_layers import train_last_layers
 
 PROGRAM = Path(__file__).with_name("adapter_rank.py")
 
@@ -104,6 +106,36 @@ def test_a_refreshed_reference_is_its_source(results):
 def test_weights_of_another_architecture_are_refused(results):
     assert "not of the same architecture" in results["other architecture"]
     assert largest_difference(results["after a refused copy"], results["refreshed"]) == 0.0
+
+
+@pytest.fixture(scope="module")
+def plain_last_layer(model_path, runs):
+    return two_updates(model_path, runs[1][0]["rollouts"], trainable_layers=1)
+
+
+def test_the_last_layers_are_trained_as_in_a_plain_loop(results, plain_last_layer, model_path):
+    found, expected = results["last layer"], plain_last_layer
+    assert_updates_close(found["updates"], expected["updates"])
+    assert_weights_close(found["weights"], expected["weights"])
+    assert_rows_close(found["scores"], expected["scores"], 5e-5)
+
+
+def test_frozen_layers_keep_their_bits_and_have_no_optimiser_state(results, model_path):
+    start = LlamaForCausalLM.from_pretrained(model_path).state_dict()
+    for name, weight in results["last layer"]["weights"].items():
+        assert torch.equal(weight, start[name]) == ("layers.1." not in name), name
+    assert results["last layer's optimiser size"] < results["plain optimiser size"] / 2
+
+
+def test_resumed_last_layers_go_on_as_if_never_interrupted(results):
+    (update, weights), (resumed_update, resumed_weights) = results["resumed last layer"]
+    assert update == resumed_update
+    assert all(torch.equal(weight, resumed_weights[name]) for name, weight in weights.items())
+
+
+def test_more_layers_than_there_are_are_refused(model_path):
+    with pytest.raises(ValueError, match="trainable_layers=3 must be at most 2"):
+        train_last_layers(LlamaForCausalLM.from_pretrained(model_path), 3)
 
 
 def test_scores_of_several_epochs_are_those_of_the_first(results):

@@ -52,6 +52,13 @@ def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, plain, 
     assert_rows_close(found["scores"], plain["scores"], 5e-5)
 
 
+def test_the_last_layers_are_trained_as_in_a_plain_loop(results, model_path):
+    found, plain = results["last layer"], two_updates(model_path, results["rollouts"], trainable_layers=1)
+    assert_updates_close(found["updates"], plain["updates"])
+    assert_weights_close(found["weights"], plain["weights"])
+    assert_rows_close(found["scores"], plain["scores"], 5e-5)
+
+
 @pytest.mark.parametrize("variant", BFLOAT16)
 def test_in_bf16_they_are_off_by_rounding(results, plain, variant):
     found = results["variant", variant]

@@ -440,6 +440,15 @@ def test_a_folder_that_is_no_model(problems_of, tmp_path):
     assert problem == f"prm.model.path: {tmp_path} has no config.json, so it is not a Hugging Face model"
 
 
+def test_a_prm_with_fewer_layers_than_are_to_be_trained(problems_of, tmp_path):
+    other = write_model(tmp_path / "prm")
+    config = json.loads((tmp_path / "prm" / "config.json").read_text())
+    (tmp_path / "prm" / "config.json").write_text(json.dumps(config | {"model_type": "llama", "num_hidden_layers": 4}))
+    assert not problems_of(changes={"prm.model.path": other, "prm.trainable_layers": 4})
+    [problem] = problems_of(changes={"prm.model.path": other, "prm.trainable_layers": 5})
+    assert problem.startswith("prm.trainable_layers=5 must be at most 4")
+
+
 def test_a_prm_with_another_vocabulary_than_the_policy(problems_of, tmp_path):
     other = write_model(tmp_path / "prm", tokens=("a", "c", "b"))
     problems = problems_of(changes={"prm.model.path": other})
@@ -715,6 +724,15 @@ REFERENCES = [
         "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter",
     ),
     ({"prm.update_mode": "none", "prm.epochs": 2}, "prm.epochs=2 has no effect with prm.update_mode=none"),
+    ({"prm.trainable_layers": 1}, None),
+    (
+        {"prm.trainable_layers": 1, "prm.model.lora_rank": 8},
+        "prm.trainable_layers=1 freezes layers of a model that is trained as a whole, and prm.model has a LoRA adapter",
+    ),
+    (
+        {"prm.trainable_layers": 1, "prm.update_mode": "none"},
+        "prm.trainable_layers=1 has no effect with prm.update_mode=none",
+    ),
     ({"prm.bias.enable": True}, None),
     ({"prm.train_on": "judged", "prm.judged_limit": 64}, None),
     ({"prm.update_mode": "none", "prm.train_on": "judged"}, "prm.train_on=judged has no effect with prm.update_mode=n"),
