@@ -57,7 +57,8 @@ def padded_responses(value: Any, responses: Any) -> torch.Tensor:
     """
     length_B1, end_B1 = responses.offsets().diff()[:, None], value.offsets()[1:, None]
     place_T = torch.arange(responses.to_padded_tensor(0).shape[1], device=value.device)
-    index_BT = (end_B1 - length_B1 - 1 + place_T).clamp_max(len(value.values()) - 1)
+    # Behind a response stand other tokens, not one many times: gradients, though 0, would queue up there.
+    index_BT = (end_B1 - length_B1 - 1 + place_T) % len(value.values())
     return value.values()[index_BT].masked_fill(place_T >= length_B1, 0.0)
 
 
