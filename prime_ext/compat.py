@@ -133,7 +133,6 @@ VERL_NAMES = (
     VerlName(_WORKERS, "TrainingWorker.set_loss_fn", "training the PRM"),
     VerlName(_WORKERS, "TrainingWorker.reset", "building the PRM"),
     VerlName("verl.workers.config", "TrainingWorkerConfig", "building the PRM"),
-    VerlName("verl.workers.utils.padding", "no_padding_2_padding", "reading log-probabilities"),
     VerlName("verl.workers.utils.padding", "response_from_nested", "reading log-probabilities"),
     VerlName("verl.workers.utils.padding", "response_to_nested", "writing advantages"),
     VerlName("verl.utils.seqlen_balancing", "get_seqlen_balanced_partitions", "balancing the PRM's mini-batches"),

@@ -22,7 +22,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class OutcomeBias:
-    """b in sigmoid(beta * Q + b), a float64 on the host, the same on all ranks.
+    """b in sigmoid(beta * Q + b), a float64 on the device, the same on all ranks.
 
     Gradients add up over the micro-batches of a mini-batch. AdamW without weight decay steps once, whenever the
     engine's optimiser does; where the engine skips a step (gradients that are not finite), b skips it too.
@@ -33,25 +33,22 @@ class OutcomeBias:
 
     def __init__(self, settings: BiasSettings):
         self._started = settings.init is not None
-        self._parameter = torch.nn.Parameter(torch.tensor(float(settings.init or 0.0), dtype=torch.float64))
+        start = torch.tensor(settings.init or 0.0, dtype=torch.float64, device=get_device_name())
+        self.parameter = torch.nn.Parameter(start)
         self._optimizer = torch.optim.AdamW(
-            [self._parameter], lr=settings.lr, betas=BETAS, eps=EPSILON, weight_decay=0.0
+            [self.parameter], lr=settings.lr, betas=BETAS, eps=EPSILON, weight_decay=0.0
         )
 
     @property
     def value(self) -> float:
         """b; 0 before it has a starting value."""
-        return float(self._parameter.detach())
+        return float(self.parameter.detach())
 
     def start(self, mean_outcome: float) -> None:
         """Begin at the logit of a mean outcome, unless the settings or a checkpoint have given a value."""
         if not self._started:
             self._started = True
-            self._parameter.data.fill_(logit_of_mean(mean_outcome))
-
-    def on(self, device: torch.device) -> torch.Tensor:
-        """b for the loss of a micro-batch on that device."""
-        return self._parameter.to(device)
+            self.parameter.data.fill_(logit_of_mean(mean_outcome))
 
     def zero_grad(self) -> None:
         """Forget gradients of a step that was skipped."""
@@ -64,17 +61,17 @@ class OutcomeBias:
     def _step(self, engine: Any) -> None:
         scaler = getattr(engine, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
-        assert self._parameter.grad is not None, "the engine stepped without a backward pass of the loss"
+        gradient = self.parameter.grad
+        assert gradient is not None, "the engine stepped without a backward pass of the loss"
         # The loss of a rank contains the number of ranks, because engines average gradients.
-        gradient = self._parameter.grad.to(get_device_name())
         dist.all_reduce(gradient, group=engine.get_data_parallel_group())
-        self._parameter.grad.copy_(gradient / (engine.get_data_parallel_size() * scale))
+        gradient.div_(engine.get_data_parallel_size() * scale)
         self._optimizer.step()
         self._optimizer.zero_grad()
 
     def save(self, folder: Path, beta: float) -> None:
         """Write b, its moments, and the beta it belongs to."""
-        moments = self._optimizer.state.get(self._parameter, {})
+        moments = self._optimizer.state.get(self.parameter, {})
         state = {name: float(moments[name]) if moments else 0.0 for name in _MOMENTS}
         write_json(folder / FILE, {"bias": self.value if self._started else None, "beta": beta, **state})
 
@@ -92,7 +89,7 @@ class OutcomeBias:
         if state["bias"] is None:
             return
         self._started = True
-        self._parameter.data.fill_(state["bias"])
-        moments = {name: torch.tensor(state[name], dtype=torch.float64) for name in _MOMENTS}
-        # AdamW counts its steps in the default dtype.
-        self._optimizer.state[self._parameter] = {**moments, "step": moments["step"].float()}
+        self.parameter.data.fill_(state["bias"])
+        moments = {name: torch.full_like(self.parameter, state[name]) for name in _MOMENTS}
+        # AdamW counts its steps on the host, in the default dtype.
+        self._optimizer.state[self.parameter] = {**moments, "step": torch.tensor(state["step"])}

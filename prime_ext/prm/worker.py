@@ -11,7 +11,7 @@ from verl.single_controller.base.decorator import Dispatch, make_nd_compute_data
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
-from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
+from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
@@ -47,6 +47,22 @@ OUTPUT_FIELD = "prm_output_field"
 MINI_BATCH_ROWS = "prm_mini_batch_rows"
 
 
+def padded_responses(value: Any, responses: Any) -> torch.Tensor:
+    """What a model says of each response token, ``(B, T)``, 0 behind the response.
+
+    verl's ``no_padding_2_padding`` without a wait for the device, of which that has several for every row.
+
+    Args:
+        value: jagged, of whole sequences; a token's value stands at the place before it.
+        responses: jagged, of the responses. No prompt is empty.
+    """
+    length_B1, end_B1 = responses.offsets().diff()[:, None], value.offsets()[1:, None]
+    place_T = torch.arange(responses.to_padded_tensor(0).shape[1], device=value.device)
+    # Behind a response stand other tokens, not one many times: gradients, though 0, would queue up there.
+    index_BT = (end_B1 - length_B1 - 1 + place_T) % len(value.values())
+    return value.values()[index_BT].masked_fill(place_T >= length_B1, 0.0)
+
+
 class PRMLoss:
     """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
 
@@ -68,36 +84,45 @@ class PRMLoss:
         self.beta = beta
         self.options = dict(options or {})
         self.bias: OutcomeBias | None = None
-        self._log_probs_of_row: dict[int, torch.Tensor] | None = None
+        self._recorded: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
 
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Loss of one micro-batch; the second value is empty because verl already reports the summed loss."""
-        log_prob_BT = no_padding_2_padding(model_output["log_probs"], data)
+        log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
         fields = data.select(REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW, "response_mask").to_padded_tensor(0)
         mask_BT = fields["response_mask"]
-        if self._log_probs_of_row is not None:
+        if self._recorded is not None:
             length_B = data["responses"].offsets().diff()
-            for row, log_prob_T, length in zip(fields[ROW], log_prob_BT.detach().float().cpu(), length_B, strict=True):
-                # Of several epochs the first: later ones have trained on these rollouts.
-                self._log_probs_of_row.setdefault(int(row), log_prob_T[:length])
+            self._recorded.append((fields[ROW], length_B, log_prob_BT.detach().float()))
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
         rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
-        bias = {} if self.bias is None else {"bias": self.bias.on(ratio_BT.device)}
+        bias = {} if self.bias is None else {"bias": self.bias.parameter}
         loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **self.options, **bias)
         return loss * data["dp_size"], {}
 
     def start_recording(self) -> None:
         """From now on keep the log-probabilities of every forward pass."""
-        self._log_probs_of_row = {}
+        self._recorded = []
 
     def stop_recording(self) -> dict[int, torch.Tensor]:
         """Stop, and return the response log-probabilities by row number."""
-        recorded, self._log_probs_of_row = self._log_probs_of_row, None
+        recorded, self._recorded = self._recorded, None
         if recorded is None:
             raise RuntimeError("stop_recording was called without start_recording")
-        return recorded
+        if not recorded:
+            return {}
+        rows, lengths, padded = zip(*recorded, strict=True)
+        widths = [log_prob_BT.shape[1] for log_prob_BT in padded for _ in log_prob_BT]
+        # One copy to the host for all micro-batches.
+        log_probs = torch.cat([log_prob_BT.flatten() for log_prob_BT in padded]).cpu().split(widths)
+        found: dict[int, torch.Tensor] = {}
+        columns = (torch.cat(rows).tolist(), torch.cat(lengths).tolist(), log_probs)
+        for row, length, log_prob_T in zip(*columns, strict=True):
+            # Of several epochs the first: later ones have trained on these rollouts.
+            found.setdefault(row, log_prob_T[:length])
+        return found
 
 
 class ImplicitPRMWorker(FusedGuard, TrainingWorker):

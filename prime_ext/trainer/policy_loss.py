@@ -20,10 +20,10 @@ from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
-from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl, log_probs_at, topk_reverse_kl
 from prime_ext.prm.engines import engine_of, register_engine
+from prime_ext.prm.worker import padded_responses
 
 # Option of an update of the policy: the coefficient of each target, by the role of its engine.
 COEFFICIENTS = "prime_target_coefficients"
@@ -57,7 +57,7 @@ class TargetedPolicyLoss:
         config = self.policy_loss.keywords["config"]
         mask_BT = data["response_mask"].to_padded_tensor(0)
         for role, coefficient in targets_of(data).items():
-            kl_BT = no_padding_2_padding(model_output[f"kl_{role}"], data)
+            kl_BT = padded_responses(model_output[f"kl_{role}"], data["responses"])
             kl = agg_loss(kl_BT, mask_BT.bool(), config.loss_agg_mode, **config.global_batch_info)
             loss = loss + coefficient * kl
             metrics[f"kl_to_{role}"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)

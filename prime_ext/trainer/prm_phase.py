@@ -161,18 +161,16 @@ class PRMPhase:
             # The scores come from the passes of the update.
             as_update = self.mode in ("interleaved", "reverse")
             rows, log_prob_BT = self.prm.reference(self.rows.batch, as_update)
+            self.rows.batch = transfer.with_fields(rows, (*self.rows.inputs, REFERENCE_LOG_PROBS))
+            batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
             if self.rows.added:
-                self.rows.batch = transfer.with_fields(rows, (*self.rows.inputs, REFERENCE_LOG_PROBS))
-                batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
                 log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
-            else:
-                batch = self.rows.batch = rows
             self.step.reference_log_prob_BT = log_prob_BT
         return batch
 
     def _score(self, batch: KVBatchMeta) -> torch.Tensor:
         with marked_timer("prm_score", self.timing):
-            self.prm.score(batch)
+            self.prm.score(transfer.with_fields(batch, self.rows.inputs))
         return self._fetch_scores(batch)
 
     def _score_for_update(self, batch: KVBatchMeta) -> torch.Tensor:
@@ -197,7 +195,7 @@ class PRMPhase:
         score_B = rows.score_sum() if self.prm.needs_scores else None
         of_rows = (rows.label_B, rows.group_B, rows.valid_B, score_B, rows.replayed_B)
         planned = self.prm.put_rows(rows.batch, *of_rows, rows.mini_batch_rows)
-        return transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS)) if rows.added else planned
+        return transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS))
 
     def _update(self, planned: KVBatchMeta) -> None:
         with marked_timer("prm_update", self.timing):

@@ -41,8 +41,8 @@ class PRMRows:
 
     @classmethod
     def of_step(cls, step: PrimeStep, batch: KVBatchMeta) -> "PRMRows":
-        """The step's batch and nothing else."""
-        return cls(batch, step.label_B, step.group_B, step.valid_B)
+        """The step's batch and nothing else; of its fields workers need only those of a rollout."""
+        return cls(transfer.with_fields(batch, INPUT_FIELDS), step.label_B, step.group_B, step.valid_B)
 
     def plus(self, more: KVBatchMeta, labels: Sequence[float], multiple: int, end_token: int) -> "PRMRows":
         """These rows and some more of other prompts, padded to a multiple of so many.

@@ -10,7 +10,7 @@ from transfer_queue import KVBatchMeta
 
 from prime_ext import transfer
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.prm.worker import LABEL, PRM_LOG_PROBS, REFERENCE_LOG_PROBS
+from prime_ext.prm.worker import INPUT_FIELDS, LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.settings import ReplaySettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
@@ -44,6 +44,7 @@ class UpdatedPRM:
         return False
 
     def reference(self, batch, as_update):
+        self.fields_of_reference = batch.fields
         batch = self.write(batch, REFERENCE_LOG_PROBS, 0.0)
         return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
 
@@ -60,6 +61,7 @@ class UpdatedPRM:
 
     def score(self, batch):
         self.passes += 1
+        self.fields_of_score = batch.fields
         self.write(batch, PRM_LOG_PROBS, self.sign)
 
     def update(self, batch, mini_batch_rows=None):
@@ -113,6 +115,17 @@ def test_without_process_rewards_the_training_passes_are_enough(monkeypatch, gat
     prm = UpdatedPRM(queue, "before")
     PRMPhase(prm, step, {}, {}, global_step=1, gated=gated, rewarded=False).run(batch)
     assert prm.passes == 1 and step.pairs_before.accuracy == 0.0
+
+
+def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monkeypatch):
+    queue = filled_queue(monkeypatch)
+    batch = transfer.with_fields(batch_of(queue), [*INPUT_FIELDS, "old_log_probs", "rm_scores"])
+    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+    prm = UpdatedPRM(queue, "after")
+    after = PRMPhase(prm, step, {}, {}, global_step=1, gated=True).run(batch)
+    assert prm.fields_of_reference == prm.fields_of_score == list(INPUT_FIELDS)
+    assert prm.fields_of_update == [*INPUT_FIELDS, REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW]
+    assert after.fields == [*batch.fields, REFERENCE_LOG_PROBS]
 
 
 def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch):

@@ -60,7 +60,7 @@ def _time_weights(mask_BT: torch.Tensor, time_weight: str, dtype: torch.dtype) -
         # A single prefix would have the weight 1 - 1 / 1: it stays uniform.
         valid_BT = torch.where(length_B1 > 1, valid_BT * (1.0 - share_BT), valid_BT)
     total_B1 = valid_BT.sum(-1, keepdim=True)
-    return valid_BT / torch.where(total_B1 > 0, total_B1, 1.0)
+    return valid_BT / total_B1.masked_fill(total_B1 == 0, 1.0)
 
 
 def ipvrm_loss(

@@ -6,14 +6,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from tensordict import TensorDict
-from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 from prime_ext.algorithms.process_reward import prefix_values, step_rewards
 from prime_ext.algorithms.steps import step_spans
-from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT
+from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, padded_responses
 
 # One value per response token.
 STEP_END = "prm_step_end"
@@ -69,19 +68,19 @@ class OfflineLoss:
         self.name = name
         self.beta = beta
         self.options = options
-        self._sums: dict[int, float] = {}
+        self._sums: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        log_prob_BT = no_padding_2_padding(model_output["log_probs"], data)
+        log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
         names = [REFERENCE_LOG_PROBS, ROW, "response_mask"]
         names += [STEP_END, STEP_LABEL, STEP_WEIGHT] if self.name.startswith("step_") else [LABEL, WEIGHT, OFFSET]
         fields = data.select(*names).to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
         sum_B = log_ratio_sum(ratio_BT.detach(), mask_BT)
-        self._sums.update(zip(fields[ROW].tolist(), sum_B.tolist(), strict=True))
+        self._sums.append((fields[ROW], sum_B))
         if self.name.startswith("step_"):
             score_BT = step_scores(ratio_BT, mask_BT, fields[STEP_END], self.beta, **self.options)
             label_BT, weight_BT = fields[STEP_LABEL].float(), fields[STEP_WEIGHT].float()
@@ -93,5 +92,6 @@ class OfflineLoss:
 
     def take_sums(self) -> dict[int, float]:
         """Summed log-ratio by row since the last call, from before the update of the row's mini-batch."""
-        sums, self._sums = self._sums, {}
-        return sums
+        sums, self._sums = self._sums, []
+        columns = [torch.cat(column).tolist() for column in zip(*sums, strict=True)]
+        return dict(zip(*columns, strict=True))

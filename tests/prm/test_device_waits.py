@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing of ours makes the host wait for the device inside a micro-batch.
+
+Here the device is torch's ``meta``: its tensors have no values, so that reading one of them (``item``, ``tolist``, a
+copy to the host, a shape that depends on values, a slice with a tensor as its end) is an error. Of what waits, only
+copies of single numbers to the device, inside of torch's operators, are not seen.
+"""
+
+import pytest
+import torch
+from verl.utils import tensordict_utils as tu
+from verl.workers.utils.padding import no_padding_2_padding
+
+from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.prm import bias
+from prime_ext.prm.offline.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, OfflineLoss
+from prime_ext.prm.pass_counter import PassCounter
+from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss, padded_responses
+from prime_ext.settings import BiasSettings
+
+PROMPTS, RESPONSES = [3, 1, 4], [2, 6, 1]
+
+
+def jagged(lengths, dtype=torch.float32):
+    return torch.nested.as_nested_tensor([torch.ones(n, dtype=dtype) for n in lengths], layout=torch.jagged)
+
+
+def micro_batch(device, seed=0):
+    """A micro-batch as verl moves it to the device, and what the engine computed for it there."""
+    whole = [sum(pair) for pair in zip(PROMPTS, RESPONSES, strict=True)]
+    data = tu.get_tensordict(
+        {
+            "prompts": jagged(PROMPTS, torch.long),
+            "responses": jagged(RESPONSES, torch.long),
+            "response_mask": jagged(RESPONSES, torch.long),
+            **{name: jagged(RESPONSES) for name in (REFERENCE_LOG_PROBS, STEP_END, STEP_LABEL, STEP_WEIGHT)},
+            **{name: torch.ones(3) for name in (LABEL, WEIGHT, OFFSET)},
+            ROW: torch.arange(3),
+        },
+        {"dp_size": 1},
+    ).to(device)
+    values = torch.randn(sum(whole), generator=torch.Generator().manual_seed(seed)).to(device).requires_grad_()
+    offsets = torch.tensor([0, *whole]).cumsum(0).to(device)
+    return data, {"log_probs": torch.nested.nested_tensor_from_jagged(values, offsets)}, values
+
+
+@pytest.mark.parametrize("name", [*PRM_LOSSES, "ce with a bias"])
+def test_the_loss_of_the_prm(name, monkeypatch):
+    data, output, values = micro_batch("meta")
+    loss_fn = PRMLoss(name.split()[0], 0.05)
+    if name == "ce with a bias":
+        monkeypatch.setattr(bias, "get_device_name", lambda: "meta")
+        loss_fn.bias = bias.OutcomeBias(BiasSettings(enable=True, lr=0.05, init=0.5))
+    loss_fn.start_recording()
+    for _ in range(2):
+        loss, _ = loss_fn(output, data)
+        loss.backward(retain_graph=True)
+    assert values.grad.shape == values.shape
+
+
+@pytest.mark.parametrize("name", [*PRM_LOSSES, "step_ce"])
+def test_the_loss_of_offline_training(name):
+    data, output, values = micro_batch("meta")
+    options = {"score": "prefix"} if name == "step_ce" else {}
+    loss, _ = OfflineLoss(name, 0.05, options)(output, data)
+    loss.backward()
+    assert values.grad.shape == values.shape
+
+
+class Model(torch.nn.Linear):
+    def forward(self, input_ids, attention_mask):
+        return {"logits": super().forward(input_ids[..., None].float())}
+
+
+def test_the_counter_of_padded_passes():
+    model = Model(1, 2, device="meta")
+    PassCounter(model)
+    for _ in range(2):
+        ids_BT = torch.zeros(2, 3, dtype=torch.long, device="meta")
+        model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT))["logits"].sum().backward()
+
+
+def test_responses_are_those_that_verl_cuts_out():
+    data, output, values = micro_batch("cpu")
+    found = padded_responses(output["log_probs"], data["responses"])
+    expected = no_padding_2_padding(output["log_probs"], data)
+    assert torch.equal(found, expected)
+    slope = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    gradients = [torch.autograd.grad(padded, values, slope)[0] for padded in (found, expected)]
+    assert torch.equal(*gradients)
