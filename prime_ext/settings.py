@@ -290,8 +290,8 @@ class PRMSettings:
     replay: ReplaySettings
     epochs: int
     """Passes over the rollouts of a step in an update."""
-    trainable_layers: int | None
-    """Decoder layers that are trained, the last ones; None for the whole model."""
+    trainable_layers: int | float | None
+    """Decoder layers that are trained, the last ones, or below 1 their share; None for the whole model."""
     reference: str
     reference_path: str | None
     reference_refresh_freq: int
@@ -341,7 +341,10 @@ class PRMSettings:
                 f"prm.reference={self.reference} takes its log-probabilities; set prm.reference to frozen, base or none"
             )
         if self.trainable_layers is not None:
-            whole_number("prm.trainable_layers", self.trainable_layers, 1)
+            if isinstance(self.trainable_layers, float) and self.trainable_layers < 1:
+                number("prm.trainable_layers", self.trainable_layers, 0.0, 1.0, open_low=True)
+            else:
+                whole_number("prm.trainable_layers", self.trainable_layers, 1)
         choice("prm.reference", self.reference, REFERENCES)
         whole_number("prm.reference_refresh_freq", self.reference_refresh_freq, 0)
         choice("prm.reference_refresh_source", self.reference_refresh_source, REFRESH_SOURCES)

@@ -10,6 +10,7 @@ from prime_ext.cost import DTYPE_BYTES
 from prime_ext.cost.errors import PlanError
 from prime_ext.cost.memory import Engine
 from prime_ext.cost.model_shape import adapter_weights, read_shape
+from prime_ext.prm.frozen_layers import number_of_layers
 from prime_ext.settings import forward_tokens
 
 
@@ -49,7 +50,7 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
         engine = read_engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
         engines["PRM reference"] = frozen(config, replace(engine, forward_tokens=engines["PRM"].forward_tokens))
     if prm.trainable_layers is not None:
-        layers = min(prm.trainable_layers, engine.shape.layers)
+        layers = min(number_of_layers(prm.trainable_layers, engine.shape.layers), engine.shape.layers)
         trained = layers * engine.shape.block_weights
         engines["PRM"] = replace(engines["PRM"], trained=trained, trained_layers=layers)
     if prm.update_mode == "none":

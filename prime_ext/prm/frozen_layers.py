@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training a language model in its last layers only."""
+"""Training a language model in its last layers only. Nothing here imports torch or verl."""
 
+import math
 from typing import Any
 
 
-def train_last_layers(model: Any, count: int) -> Any:
-    """Freeze a causal language model of transformers but for its last ``count`` decoder layers; returns it.
+def number_of_layers(wanted: int | float, layers: int) -> int:
+    """How many of so many layers are trained: ``wanted`` itself, or below 1 that share of them, rounded up."""
+    return math.ceil(wanted * layers) if wanted < 1 else int(wanted)
+
+
+def train_last_layers(model: Any, wanted: int | float) -> Any:
+    """Freeze a causal language model of transformers but for its last decoder layers; returns it.
+
+    Args:
+        model: the model.
+        wanted: number of layers, or below 1 a share of them.
 
     Raises:
         ValueError: it has fewer.
     """
     layers = model.get_decoder().layers
+    count = number_of_layers(wanted, len(layers))
     if count > len(layers):
         raise ValueError(f"prm.trainable_layers={count} must be at most {len(layers)}, the decoder layers of the model")
     model.requires_grad_(False)

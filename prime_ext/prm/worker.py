@@ -132,7 +132,7 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         config: of the model, its engine, optimiser and checkpoints.
         role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
         bias: settings of the trained bias; None for a loss without one.
-        trainable_layers: decoder layers that are trained, the last ones; None for the whole model.
+        trainable_layers: decoder layers that are trained, the last ones, or below 1 their share; None for the whole model.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         config: TrainingWorkerConfig,
         role: str = "prm",
         bias: BiasSettings | None = None,
-        trainable_layers: int | None = None,
+        trainable_layers: int | float | None = None,
     ):
         super().__init__(config)
         self._role = role
@@ -158,8 +158,8 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         """
         if self._trainable_layers is not None:
             # Before FSDP flattens the weights: FSDP1 wants those of a unit alike.
-            build, count = self.engine._build_module, self._trainable_layers
-            self.engine._build_module = lambda: train_last_layers(build(), count)
+            build, wanted = self.engine._build_module, self._trainable_layers
+            self.engine._build_module = lambda: train_last_layers(build(), wanted)
         # A new adapter begins with random numbers: the same ones whatever was built before and on any number of ranks.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.engine_config.seed)

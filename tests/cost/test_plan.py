@@ -167,6 +167,7 @@ def test_an_adapter_has_gradients_and_states_of_its_own_size(planned, models):
 
 def test_frozen_layers_have_no_gradients_states_and_kept_activations(planned):
     plan, whole = planned({"prm.trainable_layers": 1}), planned()
+    assert part(plan, "PRM") == part(planned({"prm.trainable_layers": 0.3}), "PRM")
     assert (part(plan, "PRM").gradients, part(plan, "PRM").optimizer) == (4 * BLOCK, 8 * BLOCK)
     assert part(plan, "PRM").activations < part(whole, "PRM").activations
     # Forward once; a third of it again, and of the backward pass.

@@ -134,6 +134,8 @@ def test_resumed_last_layers_go_on_as_if_never_interrupted(results):
 
 
 def test_more_layers_than_there_are_are_refused(model_path):
+    model = train_last_layers(LlamaForCausalLM.from_pretrained(model_path), 0.3)
+    assert {name.split(".")[2] for name, weight in model.named_parameters() if weight.requires_grad} == {"1"}
     with pytest.raises(ValueError, match="trainable_layers=3 must be at most 2"):
         train_last_layers(LlamaForCausalLM.from_pretrained(model_path), 3)
 

@@ -725,6 +725,9 @@ REFERENCES = [
     ),
     ({"prm.update_mode": "none", "prm.epochs": 2}, "prm.epochs=2 has no effect with prm.update_mode=none"),
     ({"prm.trainable_layers": 1}, None),
+    ({"prm.trainable_layers": 0.3}, None),
+    ({"prm.trainable_layers": 1.5}, "prm.trainable_layers=1.5 must be a whole number"),
+    ({"prm.trainable_layers": 0.0}, "prm.trainable_layers=0.0 must be"),
     (
         {"prm.trainable_layers": 1, "prm.model.lora_rank": 8},
         "prm.trainable_layers=1 freezes layers of a model that is trained as a whole, and prm.model has a LoRA adapter",
