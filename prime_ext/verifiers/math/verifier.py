@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -30,39 +30,30 @@ _SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
 
 @dataclass
 class _Case:
-    """One answer on its way to a verdict, which is known or comes from a worker."""
+    """One answer on its way to a verdict."""
 
     started: float
     golds: tuple[str, ...]
     answer: str | None
     prompt: str | None
-    verdict: Verdict | None = None
-    future: "Future[object] | None" = None
+    # What a worker will say, unless the rules have decided.
+    said: "Verdict | Future[tuple[str, str] | Failure]" = field(init=False)
 
-    def settle(self, outcome: str, reason: str) -> None:
+    def verdict(self, said: tuple[str, str] | Failure) -> Verdict:
+        outcome, reason = (said.outcome, said.detail) if isinstance(said, Failure) else said
         seconds = time.perf_counter() - self.started
         if outcome == "correct" and self.prompt is not None and not reason.startswith("same text"):
             restated = restatement(self.answer or "", self.golds, self.prompt)
             if restated is not None:
                 outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
-        kind = Outcome(outcome)
-        score = _SCORES.get(kind)
-        self.verdict = Verdict(kind, score, self.answer, seconds, reason, grader_failure=score is None)
-
-    def finish(self, result: object = None) -> Verdict:
-        """Take what a worker said, if one was asked."""
-        if isinstance(result, Failure):
-            self.settle(result.outcome, result.detail)
-        elif isinstance(result, tuple):
-            self.settle(*result)
-        assert self.verdict is not None
-        return self.verdict
+        score = _SCORES.get(Outcome(outcome))
+        return Verdict(Outcome(outcome), score, self.answer, seconds, reason, grader_failure=score is None)
 
     def wait(self) -> Verdict:
-        return self.finish(self.future.result() if self.future is not None else None)
+        return self.said if isinstance(self.said, Verdict) else self.verdict(self.said.result())
 
     async def wait_async(self) -> Verdict:
-        return self.finish(await asyncio.wrap_future(self.future) if self.future is not None else None)
+        return self.said if isinstance(self.said, Verdict) else self.verdict(await asyncio.wrap_future(self.said))
 
 
 def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
@@ -198,15 +189,15 @@ class MathVerifier:
         found = extract(text, extraction) if extraction is not None else Extraction(text, "")
         case = _Case(started, golds, found.answer, prompt)
         if found.answer is None:
-            case.settle("no_answer", found.rule)
+            case.said = case.verdict(("no_answer", found.rule))
             return case
         said = [(one, *decide(one, found.answer, limit)) for one in golds]
         case.golds = tuple(one for one, outcome, _ in said if outcome != "error")
-        undecided_golds = tuple(one for one, outcome, _ in said if outcome == "open")
+        unsure = tuple(one for one, outcome, _ in said if outcome == "open")
         _, outcome, rule = min(said, key=lambda one: ("correct", "open", "error", "wrong").index(one[1]))
         if outcome == "open":
             pool = self._pool or default_pool()
-            case.future = pool.submit(_judge, undecided_golds, found.answer, time_limit=self._time_limit)
+            case.said = pool.submit(_judge, unsure, found.answer, time_limit=self._time_limit)
         else:
-            case.settle(outcome, rule)
+            case.said = case.verdict((outcome, rule))
         return case
