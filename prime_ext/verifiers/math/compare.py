@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
 
-Numbers. Exact, as fractions. No factor of 100, and no tolerance unless a benchmark prescribes one (:func:`within`).
+Numbers are compared exactly, as fractions. Nothing is off by a factor of 100, and no tolerance unless one is given.
 
 - Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at
-  least two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong
-  for ``1/3``, and a decimal is right against a decimal only if equal.
-- Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``. With no sign on either side
-  nothing is scaled: ``20`` and ``2000``, ``0.5`` and ``50`` differ.
+  least two significant digits if it rounds to it. Never the other way round: ``0.33`` is wrong for ``1/3``.
+- Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``.
 - An unevaluated expression, ``2^{10}`` or ``\\sin 90^\\circ``, is as good as its value (but see
   :mod:`prime_ext.verifiers.math.restatement`).
 - ``52_{8}``: the digits must agree, and the bases if both are written.
@@ -86,18 +84,10 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
         return _compare_leaves(gold, answer, leaf)
     # An inequality or a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}, against another one.
     group = next((node for node in (gold, answer) if isinstance(node, Group)), None)
+    if group is answer and group.kind == "ratio" and len(group.items) == 2 and _number(gold):
+        return leaf(gold, answer)
     several = group is not None and group.kind in ("list", "ratio", "matrix")
     return False if several or _number(gold) or _number(answer) else leaf(gold, answer)
-
-
-def within(gold: Node, answer: Node, tolerance: Fraction) -> bool:
-    """Whether two plain numbers, of units that agree, are no further apart than ``tolerance``, in the gold's unit."""
-    if isinstance(answer, Equation):
-        return not _contradictory(answer) and within(gold, answer.value, tolerance)
-    if not isinstance(gold, Leaf) or not isinstance(answer, Leaf) or not (gold.number and answer.number):
-        return False
-    near = [abs(answer.number.value * scale - gold.number.value) <= tolerance for scale in _scales(gold, answer)]
-    return any(near) and not _units_conflict(gold.unit, answer.unit)
 
 
 def undecided(gold: Node, answer: Node) -> None:
@@ -155,21 +145,16 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
     if gold.text == answer.text:
         return True
     if gold.number and answer.number:
-        values = [PlainNumber(answer.number.value * scale) for scale in _scales(gold, answer)]
+        # Percent signs are often left out.
+        scale = Fraction(100) ** (gold.percent - answer.percent)
+        values = [answer.number, PlainNumber(answer.number.value * scale)]
         rounded = [value.rounds_to(gold.number) and not value.terminates for value in values]
-        return any(rounded) or any(value.value == gold.number.value for value in values)
+        return any(rounded) or any(abs(value.value - gold.number.value) <= gold.number.tolerance for value in values)
     based, other = _BASE.fullmatch(gold.text), _BASE.fullmatch(answer.text)
     if based or other:
         digits = [match.group(1).upper() if match else node.text for match, node in ((based, gold), (other, answer))]
         return digits[0] == digits[1] and not (based and other and based.group(2) != other.group(2))
     return leaf(gold, answer)
-
-
-def _scales(gold: Leaf, answer: Leaf) -> list[Fraction]:
-    """What the answer may be multiplied with: percent signs are often left out."""
-    if gold.percent == answer.percent:
-        return [Fraction(1)]
-    return [Fraction(1), Fraction(1, 100) if answer.percent else Fraction(100)]
 
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
@@ -194,12 +179,12 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
     if kinds <= {"list", "set"}:
         members = [_distinct(group.items) if "set" in kinds else group.items for group in (gold, answer)]
         return _in_order(members[0], members[1], leaf, any_order=True)
-    if kinds == {"union"}:
-        # Overlapping or touching parts: another way to write the same set.
-        return _in_order(gold.items, answer.items, leaf, any_order=True) or leaf(gold, answer)
     if "union" in kinds and kinds <= {"union", "tuple", "interval", "set"}:
-        long = any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer))
-        return False if long else leaf(gold, answer)
+        if any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer)):
+            return False
+        same = kinds == {"union"} and _in_order(gold.items, answer.items, leaf, any_order=True)
+        # Overlapping or touching parts: another way to write the same set.
+        return same or leaf(gold, answer)
     if kinds <= {"tuple", "interval"}:
         long = len(gold.items) > 2 and len(answer.items) > 2
         if not long and (gold.left, gold.right) != (answer.left, answer.right):
@@ -207,9 +192,8 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         if gold.name != answer.name and VARIABLE.fullmatch(gold.name) and VARIABLE.fullmatch(answer.name):
             return False
         return _in_order(gold.items, answer.items, leaf)
-    if kinds in ({"list", "tuple"}, {"tuple", "matrix"}):
-        return _in_order(gold.items, answer.items, leaf) if _vector(gold) and _vector(answer) else False
-    return False
+    vectors = kinds in ({"list", "tuple"}, {"tuple", "matrix"}) and _vector(gold) and _vector(answer)
+    return _in_order(gold.items, answer.items, leaf) if vectors else False
 
 
 def _vector(group: Group) -> bool:

@@ -117,8 +117,6 @@ def _text(match: re.Match[str]) -> str:
     lower = content.lower().strip(" ,")
     if lower in _MEANINGS:
         return _MEANINGS[lower]
-    if not content:
-        return " "
     if len(content) == 3 and content[0] == "(" and content[2] == ")":
         content = content[1]
     if not any(character.isalpha() for character in content) or lower in _NAMES:

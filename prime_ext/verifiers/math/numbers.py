@@ -25,10 +25,12 @@ class PlainNumber:
     Attributes:
         value: the number.
         places: digits after the decimal point of a plain decimal with at least two significant digits, else 0.
+        tolerance: how far another number may be from it.
     """
 
     value: Fraction
     places: int = 0
+    tolerance: Fraction = Fraction(0)
 
     @property
     def terminates(self) -> bool:

@@ -99,6 +99,8 @@ Node = Leaf | Words | Group | Equation | Relation
 
 def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
     """Split at separators outside of all brackets. Return the parts and the separators between them."""
+    if not any(separator in text for separator in separators):
+        return [text.strip()], []
     parts, found, depth = [""], [], 0
     for token in _TOKEN.findall(text):
         depth += _OPEN.get(token, 0)
@@ -112,7 +114,8 @@ def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
 
 def _unwrap(text: str) -> tuple[str, str, str]:
     """Return the left bracket, what is inside, and the right one; no brackets if they do not go round all of it."""
-    tokens = _TOKEN.findall(text) if text.endswith((")", "]", "}")) else []
+    whole = text.startswith(("(", "[", "{", "\\{")) and text.endswith((")", "]", "}"))
+    tokens = _TOKEN.findall(text) if whole else []
     depths = list(accumulate(_OPEN.get(token, 0) for token in tokens))
     if len(tokens) > 1 and depths[-1] == 0 and min(depths[:-1]) > 0:
         return tokens[0], "".join(tokens[1:-1]), tokens[-1]
@@ -183,9 +186,9 @@ def _read_ratio(terms: list[Leaf]) -> Node:
     values = [term.number.value for term in terms if term.number]
     if len(values) < len(terms) or values[-1] == 0:
         return Group("ratio", tuple(terms))
-    quotients = [value / values[-1] for value in values[:-1]]
+    quotients = [value / values[-1] for value in values]
     leaves = tuple(Leaf(str(quotient), PlainNumber(quotient)) for quotient in quotients)
-    return leaves[0] if len(leaves) == 1 else Group("ratio", leaves)
+    return leaves[0] if len(leaves) == 2 else Group("ratio", leaves)
 
 
 def _read_brackets(text: str) -> Node | None:
@@ -205,7 +208,9 @@ def _read_brackets(text: str) -> Node | None:
     if left + right in ("(]", "[)") or not inside:
         return None
     inner = read_answer(inside)
-    return Group("set", inner.items) if kind == "set" and isinstance(inner, Group) and inner.kind == "list" else inner
+    if kind == "set" and isinstance(inner, Group) and inner.kind == "list":
+        return Group(kind, inner.items, left, right)
+    return inner
 
 
 def _read_matrix(text: str, content: str) -> Node:

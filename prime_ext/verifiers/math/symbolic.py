@@ -67,6 +67,7 @@ _MEANINGS = frozenset(
     "exp sqrt frac binom lfloor rfloor lceil rceil min max gcd lcm det sum prod int lim infty pi cdot pm mp cup cap "
     "setminus le ge ne in approx mathbb emptyset begin end circ mod rightarrow".split()
 )
+_SET = re.compile(r"\A[(\[].*,|mathbb|emptyset|setminus|cap|\\\{")
 _calls = count(1)
 _Link = tuple[str, Any, Any]
 
@@ -226,19 +227,17 @@ def to_latex(node: Node) -> str:
     """Write a tree as LaTeX that the parser reads as the same set or expression."""
     if isinstance(node, Leaf):
         return node.text
-    if isinstance(node, Group) and node.kind == "union":
-        return r"\cup".join(_set(item) for item in node.items)
-    if isinstance(node, Group) and node.kind in ("tuple", "interval") and len(node.items) == 2:
-        return node.left + ",".join(to_latex(item) for item in node.items) + node.right
-    if isinstance(node, Group) and node.kind == "set":
-        return r"\{" + ",".join(to_latex(item) for item in node.items) + r"\}"
-    raise Unparsable(f"no expression: {type(node).__name__}")
-
-
-def _set(node: Node) -> str:
-    """Write a part of a union; the braces that single members lost come back."""
-    lone = isinstance(node, Leaf) and not re.search(r"mathbb|emptyset|setminus|cap|\\{", node.text)
-    return rf"\{{{to_latex(node)}\}}" if lone else to_latex(node)
+    if not isinstance(node, Group) or node.kind not in ("union", "tuple", "interval", "set", "ratio"):
+        raise Unparsable(f"no expression: {type(node).__name__}")
+    items = [to_latex(item) for item in node.items]
+    if node.kind == "union":
+        # The braces that single members lost come back.
+        return r"\cup".join(item if _SET.search(item) else rf"\{{{item}\}}" for item in items)
+    if len(items) != 2 and node.kind != "set":
+        raise Unparsable("more than two members")
+    if node.kind == "ratio":
+        return rf"\frac{{{items[0]}}}{{{items[1]}}}"
+    return node.left + ",".join(items) + node.right
 
 
 def _points(*sides: Any) -> list[dict[sympy.Symbol, sympy.Expr]]:

@@ -10,11 +10,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from prime_ext.verifiers.math.compare import compare, undecided, within
+from prime_ext.verifiers.math.compare import compare, undecided
 from prime_ext.verifiers.math.extraction import Extraction, extract
 from prime_ext.verifiers.math.gate import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.normalize import normalize, readings
@@ -46,8 +46,9 @@ class _Case:
             restated = restatement(self.answer or "", self.golds, self.prompt)
             if restated is not None:
                 outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
-        score = _SCORES.get(Outcome(outcome))
-        return Verdict(Outcome(outcome), score, self.answer, seconds, reason, grader_failure=score is None)
+        kind = Outcome(outcome)
+        score = _SCORES.get(kind)
+        return Verdict(kind, score, self.answer, seconds, reason, grader_failure=score is None)
 
     def wait(self) -> Verdict:
         return self.said if isinstance(self.said, Verdict) else self.verdict(self.said.result())
@@ -110,9 +111,9 @@ def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[s
             if number == 0 and (refused := refusal(wanted)) is not None:
                 return "error", f"the gold answer is beyond the gate: {refused}"
             nodes = read_answer(wanted), read_answer(given)
+        if tolerance and isinstance(nodes[0], Leaf) and nodes[0].number and ":" not in wanted + given:
+            nodes = replace(nodes[0], number=replace(nodes[0].number, tolerance=tolerance)), nodes[1]
         equal = compare(*nodes, undecided)
-        if not equal and tolerance is not None and within(*nodes, tolerance):
-            return "correct", "within the tolerance"
         if equal:
             return "correct", "equal numbers" if left is not None and right is not None else "equal by rules"
         found = None if equal is None else found
