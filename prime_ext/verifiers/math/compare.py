@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
 
-Numbers. Exact, as fractions. No factor of 100, and no tolerance unless a benchmark prescribes one (:func:`within`).
+Numbers are compared exactly, as fractions. Nothing is off by a factor of 100, and no tolerance unless one is given.
 
 - Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at
-  least two significant digits if it rounds to it (half away from zero). Never the other way round: ``0.33`` is wrong
-  for ``1/3``, and a decimal is right against a decimal only if equal.
-- Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``. With no sign on either side
-  nothing is scaled: ``20`` and ``2000``, ``0.5`` and ``50`` differ.
+  least two significant digits if it rounds to it. Never the other way round: ``0.33`` is wrong for ``1/3``.
+- Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``.
 - An unevaluated expression, ``2^{10}`` or ``\\sin 90^\\circ``, is as good as its value (but see
   :mod:`prime_ext.verifiers.math.restatement`).
 - ``52_{8}``: the digits must agree, and the bases if both are written.
@@ -71,40 +69,25 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     if given and isinstance(gold, Group) and gold.kind == "tuple" and _vector(gold):
         found = [_in_order(gold.items, [given[name] for name in names], leaf) for names in (given, sorted(given))]
         return True if True in found else None if None in found else False
-    if isinstance(answer, Equation) and not isinstance(gold, Equation):
-        return False if _contradictory(answer) else compare(gold, answer.value, leaf)
-    if isinstance(gold, Equation) and not isinstance(answer, Equation):
-        return compare(gold.value, answer, leaf) if _names(gold.sides[0]) else False
     if isinstance(gold, Equation) and isinstance(answer, Equation):
         return _compare_equations(gold, answer, leaf)
+    if isinstance(answer, Equation):
+        return False if _contradictory(answer) else compare(gold, answer.value, leaf)
+    if isinstance(gold, Equation):
+        return compare(gold.value, answer, leaf) if _names(gold.sides[0]) else False
     if isinstance(gold, Words) or isinstance(answer, Words):
         words = [node.text.lower() if isinstance(node, Words | Leaf) else None for node in (gold, answer)]
         return words[0] == words[1]
     if isinstance(gold, Group) and isinstance(answer, Group):
         return _compare_groups(gold, answer, leaf)
-    if isinstance(gold, Group) or isinstance(answer, Group):
-        return _compare_group_with_one(gold, answer, leaf)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return _compare_leaves(gold, answer, leaf)
-    if gold == answer:
-        return True
-    # An inequality against a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}, or another inequality.
-    return (
-        False
-        if any(isinstance(node, Leaf) and node.number is not None for node in (gold, answer))
-        else leaf(gold, answer)
-    )
-
-
-def within(gold: Node, answer: Node, tolerance: Fraction) -> bool:
-    """Whether two plain numbers, of units that agree, are no further apart than ``tolerance``, in the gold's unit."""
-    if isinstance(answer, Equation):
-        return not _contradictory(answer) and within(gold, answer.value, tolerance)
-    if not isinstance(gold, Leaf) or not isinstance(answer, Leaf) or gold.number is None or answer.number is None:
-        return False
-    if _units_conflict(gold.unit, answer.unit):
-        return False
-    return any(abs(answer.number.value * scale - gold.number.value) <= tolerance for scale in _scales(gold, answer))
+    # An inequality or a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}, against another one.
+    group = next((node for node in (gold, answer) if isinstance(node, Group)), None)
+    if group is answer and group.kind == "ratio" and len(group.items) == 2 and _number(gold):
+        return leaf(gold, answer)
+    several = group is not None and group.kind in ("list", "ratio", "matrix")
+    return False if several or _number(gold) or _number(answer) else leaf(gold, answer)
 
 
 def undecided(gold: Node, answer: Node) -> None:
@@ -132,13 +115,13 @@ def _assignments(node: Node) -> dict[str, Node] | None:
     return dict(pairs) if 1 < len(different) == len(pairs) == len(whole) else None
 
 
+def _number(node: Node) -> PlainNumber | None:
+    return node.number if isinstance(node, Leaf) else None
+
+
 def _contradictory(equation: Equation) -> bool:
     value = equation.value
-    if not isinstance(value, Leaf) or value.number is None:
-        return False
-    sides = [
-        side for side in map(read_answer, equation.sides[:-1]) if isinstance(side, Leaf) and side.number is not None
-    ]
+    sides = [side for side in map(read_answer, equation.sides[:-1]) if _number(side) and _number(value)]
     return any(compare(value, side, undecided) is False for side in sides)
 
 
@@ -151,42 +134,27 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
     if _names(first) and _names(other):
         if _NO_LETTERS.sub("", first) == _NO_LETTERS.sub("", other):
             return compare(gold.value, answer.value, leaf)
-        if all(isinstance(node.value, Group) or getattr(node.value, "number", None) for node in (gold, answer)):
+        if all(isinstance(value, Group) or _number(value) for value in (gold.value, answer.value)):
             return False
     return leaf(gold, answer)
 
 
 def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
-    if not answer.text or not gold.text:
-        return False
-    if _units_conflict(gold.unit, answer.unit):
+    if not answer.text or not gold.text or _units_conflict(gold.unit, answer.unit):
         return False
     if gold.text == answer.text:
         return True
-    if gold.number is not None and answer.number is not None:
-        return _compare_numbers(gold, gold.number, answer, answer.number)
+    if gold.number and answer.number:
+        # Percent signs are often left out.
+        scale = Fraction(100) ** (gold.percent - answer.percent)
+        values = [answer.number, PlainNumber(answer.number.value * scale)]
+        rounded = [value.rounds_to(gold.number) and not value.terminates for value in values]
+        return any(rounded) or any(abs(value.value - gold.number.value) <= gold.number.tolerance for value in values)
     based, other = _BASE.fullmatch(gold.text), _BASE.fullmatch(answer.text)
-    if based is not None or other is not None:
+    if based or other:
         digits = [match.group(1).upper() if match else node.text for match, node in ((based, gold), (other, answer))]
-        return digits[0] == digits[1] and (based is None or other is None or based.group(2) == other.group(2))
+        return digits[0] == digits[1] and not (based and other and based.group(2) != other.group(2))
     return leaf(gold, answer)
-
-
-def _compare_numbers(gold: Leaf, wanted: PlainNumber, answer: Leaf, given: PlainNumber) -> bool:
-    for scale in _scales(gold, answer):
-        value = PlainNumber(given.value * scale, given.places, given.significant)
-        if value.value == wanted.value:
-            return True
-        if wanted.places and wanted.significant >= 2 and not value.terminates and value.rounds_to(wanted):
-            return True
-    return False
-
-
-def _scales(gold: Leaf, answer: Leaf) -> list[Fraction]:
-    """What the answer may be multiplied with: percent signs are often left out."""
-    if gold.percent == answer.percent:
-        return [Fraction(1)]
-    return [Fraction(1), Fraction(1, 100) if answer.percent else Fraction(100)]
 
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
@@ -206,20 +174,17 @@ def _units_conflict(gold: str | None, answer: str | None) -> bool:
 
 def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     kinds = {gold.kind, answer.kind}
-    if kinds == {"ratio"}:
-        return _compare_ratios(gold, answer, leaf)
-    if kinds == {"matrix"}:
+    if kinds in ({"ratio"}, {"matrix"}):
         return _in_order(gold.items, answer.items, leaf) if gold.columns == answer.columns else False
     if kinds <= {"list", "set"}:
-        members = [_distinct(group) if "set" in kinds else group.items for group in (gold, answer)]
-        return _in_any_order(members[0], members[1], leaf)
-    if kinds == {"union"}:
-        found = _in_any_order(gold.items, answer.items, leaf)
-        # Overlapping or touching parts: another way to write the same set.
-        return found or leaf(gold, answer)
+        members = [_distinct(group.items) if "set" in kinds else group.items for group in (gold, answer)]
+        return _in_order(members[0], members[1], leaf, any_order=True)
     if "union" in kinds and kinds <= {"union", "tuple", "interval", "set"}:
-        long = any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer))
-        return False if long else leaf(gold, answer)
+        if any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer)):
+            return False
+        same = kinds == {"union"} and _in_order(gold.items, answer.items, leaf, any_order=True)
+        # Overlapping or touching parts: another way to write the same set.
+        return same or leaf(gold, answer)
     if kinds <= {"tuple", "interval"}:
         long = len(gold.items) > 2 and len(answer.items) > 2
         if not long and (gold.left, gold.right) != (answer.left, answer.right):
@@ -227,9 +192,8 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         if gold.name != answer.name and VARIABLE.fullmatch(gold.name) and VARIABLE.fullmatch(answer.name):
             return False
         return _in_order(gold.items, answer.items, leaf)
-    if kinds in ({"list", "tuple"}, {"tuple", "matrix"}):
-        return _in_order(gold.items, answer.items, leaf) if _vector(gold) and _vector(answer) else False
-    return False
+    vectors = kinds in ({"list", "tuple"}, {"tuple", "matrix"}) and _vector(gold) and _vector(answer)
+    return _in_order(gold.items, answer.items, leaf) if vectors else False
 
 
 def _vector(group: Group) -> bool:
@@ -239,68 +203,25 @@ def _vector(group: Group) -> bool:
     return group.kind == "list" or len(group.items) > 2 or (group.left, group.right) == ("(", ")")
 
 
-def _compare_group_with_one(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
-    group, other = (gold, answer) if isinstance(gold, Group) else (answer, gold)
-    assert isinstance(group, Group)
-    if len(group.items) == 1:
-        single = group.items[0]
-        return compare(single, answer, leaf) if group is gold else compare(gold, single, leaf)
-    if not isinstance(other, Leaf):
-        return leaf(gold, answer) if group.left or group.kind == "union" else False
-    if group.kind == "ratio" and len(group.items) == 2:
-        above, below = (item.number for item in group.items if isinstance(item, Leaf))
-        if above is None or below is None or other.number is None or below.value == 0:
-            return False
-        return above.value / below.value == other.number.value
-    if other.number is not None or group.kind in ("list", "ratio", "matrix"):
-        return False
-    return leaf(gold, answer)
+def _distinct(items: Sequence[Node]) -> Sequence[Node]:
+    return [item for n, item in enumerate(items) if not any(compare(item, other, undecided) for other in items[:n])]
 
 
-def _compare_ratios(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
-    if len(gold.items) != len(answer.items):
-        return False
-    numbers = [[item.number for item in group.items if isinstance(item, Leaf)] for group in (gold, answer)]
-    if any(number is None for side in numbers for number in side):
-        return _in_order(gold.items, answer.items, leaf)
-    left, right = ([number.value for number in side if number is not None] for side in numbers)
-    # Proportional: all cross products with the first term agree.
-    return any(left) == any(right) and all(a * right[0] == b * left[0] for a, b in zip(left, right, strict=True))
-
-
-def _distinct(group: Group) -> Sequence[Node]:
-    distinct: list[Node] = []
-    for item in group.items:
-        if not any(compare(item, other, undecided) for other in distinct):
-            distinct.append(item)
-    return distinct
-
-
-def _in_order(gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison) -> bool | None:
-    if len(gold) != len(answer):
-        return False
-    sure: bool | None = True
-    for wanted, given in zip(gold, answer, strict=True):
-        equal = compare(wanted, given, leaf)
-        if equal is False:
-            return False
-        sure = sure and equal
-    return sure
-
-
-def _in_any_order(gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison) -> bool | None:
-    """Match members one to one. Equality is transitive, so the first match is as good as any."""
+def _in_order(
+    gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison, any_order: bool = False
+) -> bool | None:
+    """Match members one to one. Equality is transitive, so in any order the first match is as good as any other."""
     if len(gold) != len(answer):
         return False
     rest = list(answer)
     sure: bool | None = True
     for wanted in gold:
         equal: bool | None = False
-        for index, given in enumerate(rest):
+        for index, given in enumerate(rest if any_order else rest[:1]):
             found = compare(wanted, given, leaf)
-            if found:
+            if found or not any_order:
                 rest.pop(index)
-                equal = True
+                equal = found
                 break
             equal = None if found is None else equal
         if equal is False:

@@ -41,7 +41,7 @@ _CONCLUSION = re.compile(
     r"\b(?:so|thus|hence|therefore|final|finally|gives|giving|implies|means)\b|\\(?:implies|Rightarrow|therefore)",
     re.IGNORECASE,
 )
-_HASHES = re.compile(r"####[ \t]*([^\n]{1,400})")
+_HASHES = re.compile(r"(?<=####)[^\n]{1,400}")
 _ANSWER_IS = re.compile(r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE)
 _STATEMENT_END = re.compile(r"[.!?](?:[\s*]|$)")
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?%?|-?\.\d+")
@@ -53,6 +53,9 @@ class Extraction:
 
     answer: str | None
     rule: str
+
+
+_Finder = Callable[[str], Extraction | None]
 
 
 def extract(response: str, style: str = "boxed") -> Extraction:
@@ -104,8 +107,7 @@ def _boxed(text: str) -> Extraction | None:
     boxes = _boxes(text, opening.start()) if opening is not None else []
     if not boxes:
         return None
-    end = len(boxes) - 1
-    first = end
+    first = len(boxes) - 1
     while first > 0 and _same_statement(text[boxes[first - 1][2] + 1 : boxes[first][0]]):
         first -= 1
     found = [text[content:close].strip() for _, content, close in boxes[first:]]
@@ -114,21 +116,19 @@ def _boxed(text: str) -> Extraction | None:
         answers.setdefault(normalize(answer) if 1 < len(found) and len(answer) < 1000 else answer, answer)
     if not answers:
         return Extraction(None, "the box is empty")
-    if len(answers) == 1:
-        return Extraction(next(iter(answers.values())), "last box")
     if len(answers) > MAX_BOXES:
         return Extraction(None, f"more than {MAX_BOXES} different boxes in one statement")
-    return Extraction(", ".join(answers.values()), f"{len(answers)} boxes in one statement, taken as a list")
+    rule = "last box" if len(answers) == 1 else f"{len(answers)} boxes in one statement, taken as a list"
+    return Extraction(", ".join(answers.values()), rule)
 
 
-def _last(pattern: re.Pattern[str], text: str, group: int = 1) -> str | None:
-    matches = deque(pattern.finditer(text), maxlen=1)
-    return matches[0].group(group) if matches else None
+def _last(pattern: re.Pattern[str], rule: str) -> _Finder:
+    def find(text: str) -> Extraction | None:
+        matches = deque(pattern.finditer(text), maxlen=1)
+        answer = matches[0].group().strip() if matches else ""
+        return Extraction(answer, rule) if answer else None
 
-
-def _hashes(text: str) -> Extraction | None:
-    answer = _last(_HASHES, text)
-    return Extraction(answer.strip(), "last #### line") if answer and answer.strip() else None
+    return find
 
 
 def _answer_is(text: str) -> Extraction | None:
@@ -140,15 +140,10 @@ def _answer_is(text: str) -> Extraction | None:
     return Extraction(answer, "last 'the answer is'") if answer else None
 
 
-def _last_number(text: str) -> Extraction | None:
-    number = _last(_NUMBER, text, 0)
-    return None if number is None else Extraction(number, "last number")
-
-
-_Finder = Callable[[str], Extraction | None]
+_hashes = _last(_HASHES, "last #### line")
 STYLES: dict[str, tuple[_Finder, ...]] = {
     "boxed": (_boxed,),
     "gsm8k": (_hashes, _boxed, _answer_is),
     "answer_is": (_answer_is,),
-    "lenient": (_hashes, _boxed, _answer_is, _last_number),
+    "lenient": (_hashes, _boxed, _answer_is, _last(_NUMBER, "last number")),
 }

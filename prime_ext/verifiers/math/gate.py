@@ -23,6 +23,7 @@ _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _INNERMOST = re.compile(r"\{[^(){}\[\]]*\}|[(\[][^(){}\[\]]*[)\]]")
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS_IN_A_ROW + 1}}}")
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
+_WORD = re.compile(r"(?s)[\w.]+|.")
 
 
 def refusal(text: str) -> str | None:
@@ -66,63 +67,54 @@ def _nesting(text: str) -> int | None:
     return depth
 
 
-def _group_after(text: str, start: int) -> str:
-    """Return the braced group that starts at ``start``."""
+def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
+    """Return the bracketed group, else the number or letters or the character, at the start of a text."""
     depth = 0
-    for index in range(start, len(text)):
-        depth += (text[index] == "{") - (text[index] == "}")
-        if depth == 0:
-            return text[start : index + 1]
-    return text[start:]
+    for length, character in enumerate(text, 1):
+        depth += (character in opening) - (character in closing)
+        if depth <= 0:
+            return text[:length] if length > 1 else _WORD.findall(text)[0]
+    return text
 
 
-def _group_before(text: str, stop: int) -> str:
-    """Return the bracketed group or number that ends at ``stop``."""
-    if text[stop - 1 : stop] not in (")", "}", "]"):
-        start = stop
-        while start > 0 and (text[start - 1].isalnum() or text[start - 1] == "."):
-            start -= 1
-        return text[start:stop]
-    depth = 0
-    for index in range(stop - 1, -1, -1):
-        depth += (text[index] in ")}]") - (text[index] in "({[")
-        if depth == 0:
-            return text[index:stop]
-    return text[:stop]
+def _before(text: str) -> str:
+    return _group(text[::-1], ")]}", "([{")[::-1]
 
 
 def _too_large(text: str) -> str | None:
     """Powers, factorials, binomials and sums whose value or length explodes. Nested powers multiply their exponents."""
     exponents: dict[int, float] = {}
-    for index, character in enumerate(text):
-        if character == "^":
-            exponent = _group_after(text, index + 1)
-            numbers = [float(number) for number in _NUMBER.findall(exponent)]
-            own = max(numbers, default=1.0)
-            if numbers and ("^" in exponent or "!" in exponent or "\\binom" in exponent):
-                # A power in the exponent: a tower, unless all of it is small, as in e^{x^2} or 2^{2^3}.
-                if len(numbers) > 2 or own > 10:
-                    return "a tower of powers"
-                own = own**own
-            start = index - len(_group_before(text, index))
-            inner = max((value for place, value in exponents.items() if start <= place < index), default=1.0)
-            exponents[index] = max(own, 1.0) * inner
-            if exponents[index] > MAX_EXPONENT:
-                return f"an exponent beyond {MAX_EXPONENT}"
-        elif character == "!":
-            operand = _group_before(text, index)
-            numbers = [float(number) for number in _NUMBER.findall(operand)]
+    for match in re.finditer(r"[\^!]", text):
+        index = match.start()
+        operand = _before(text[:index])
+        if match.group() == "!":
             if "!" in operand or text[index + 1 : index + 2] == "!":
                 return "nested factorials"
-            if "^" in operand or max(numbers, default=0.0) > MAX_FACTORIAL:
+            if "^" in operand or _largest(operand) > MAX_FACTORIAL:
                 return f"a factorial beyond {MAX_FACTORIAL}!"
+            continue
+        exponent = _group(text[index + 1 :])
+        own = _largest(exponent)
+        if own and re.search(r"\^|!|\\binom", exponent):
+            # A power in the exponent: a tower, unless all of it is small, as in e^{x^2} or 2^{2^3}.
+            if len(_NUMBER.findall(exponent)) > 2 or own > 10:
+                return "a tower of powers"
+            own = own**own
+        inner = [value for place, value in exponents.items() if place >= index - len(operand)]
+        exponents[index] = max(own, 1.0) * max(inner, default=1.0)
+        if exponents[index] > MAX_EXPONENT:
+            return f"an exponent beyond {MAX_EXPONENT}"
     for command in re.finditer(r"\\binom", text):
-        first = _group_after(text, command.end())
-        both = first + _group_after(text, command.end() + len(first))
-        if "\\binom" in both or "!" in both or "^" in both:
+        first = _group(text[command.end() :])
+        both = first + _group(text[command.end() + len(first) :])
+        if re.search(r"\\binom|!|\^", both):
             return "a binomial coefficient of powers, factorials or binomial coefficients"
-        if max((float(number) for number in _NUMBER.findall(both)), default=0.0) > MAX_BINOMIAL:
+        if _largest(both) > MAX_BINOMIAL:
             return f"a binomial coefficient beyond {MAX_BINOMIAL}"
-    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and max(map(float, _NUMBER.findall(text)), default=0) > 100:
+    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and _largest(text) > 100:
         return "a sum, product or integral with numbers beyond 100"
     return None
+
+
+def _largest(text: str) -> float:
+    return max(map(float, _NUMBER.findall(text)), default=0.0)

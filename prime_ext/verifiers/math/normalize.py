@@ -15,15 +15,6 @@ have a meaning and are left to :mod:`prime_ext.verifiers.math.structure`.
 import re
 from collections.abc import Callable
 
-UNIT_WORDS = frozenset(
-    """
-    mm cm km dm ft in inch inches foot feet yd yard yards mile miles meter meters metre metres centimeter centimeters
-    centimetre centimetres kilometer kilometers kilometre kilometres mg kg lb lbs oz gram grams kilogram kilograms pound
-    pounds ounce ounces ton tons ml liter liters litre litres gallon gallons sec second seconds min minute minutes hr
-    hrs hour hours day days week weeks month months year years cent cents dollar dollars usd euro euros rupees degree
-    degrees deg rad radian radians percent percentage mph kmh unit units square cubic sq people students
-    """.split()
-)
 _NAMES = frozenset(
     """
     arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan cot
@@ -34,7 +25,13 @@ _MEANINGS = {
     **dict.fromkeys(["infinity", "inf", "infty"], r"\infty "),
     **{"pi": r"\pi ", "percent": "%", "percentage": "%", "or": r"\lor ", "and": ",", "&": ","},
 }
-_SHORT_WORDS = frozenset("yes no all odd none any not is it".split())
+# Longer ones are always words.
+_SHORT_WORDS = frozenset(
+    """
+    mm cm km dm ft in yd mg kg lb lbs oz ton ml sec min hr hrs day usd deg rad mph kmh sq
+    yes no all odd any not is it
+    """.split()
+)
 _CHARACTERS = str.maketrans(
     {
         **dict.fromkeys("−–—﹣－‐‑", "-"),
@@ -58,6 +55,7 @@ _SIZE = re.compile(
 )
 _THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,:;! ]|\{,\}|,\\!|~| )+(?=\d{3}(?!\d))")
 _SPACING = re.compile(r"\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])")
+_WRAPPER = re.compile(r"""\\[()\[\]]|[$`"]""")
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _SYNONYMS = {
     **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
@@ -119,8 +117,6 @@ def _text(match: re.Match[str]) -> str:
     lower = content.lower().strip(" ,")
     if lower in _MEANINGS:
         return _MEANINGS[lower]
-    if not content:
-        return " "
     if len(content) == 3 and content[0] == "(" and content[2] == ")":
         content = content[1]
     if not any(character.isalpha() for character in content) or lower in _NAMES:
@@ -136,26 +132,15 @@ def _word(match: re.Match[str]) -> str:
     if lower in _NAMES:
         return "\\" + lower
     words = re.split(r"[ '-]+", lower)
-    if any(len(part) > 3 for part in words) or all(part in UNIT_WORDS or part in _SHORT_WORDS for part in words):
+    if any(len(part) > 3 for part in words) or _SHORT_WORDS.issuperset(words):
         return rf"\text{{{word}}}"
     return word
 
 
-def _braced_arguments(text: str) -> str:
-    """Put braces around the arguments of ``\\frac``, ``\\binom`` and ``\\sqrt`` that have none."""
-    if "\\frac" not in text and "\\binom" not in text and "\\sqrt" not in text:
-        return text
-    text = _ROOT.sub(lambda match: rf"\sqrt{match.group(1) or ''}{{{match.group(2)}}}", text)
-    text = _SECOND.sub(r"\1{\2}", _FIRST.sub(r"\\\1{\2}", text))
-    return _POWER.sub(r"^{\1}", text)
-
-
 def _synonym(match: re.Match[str]) -> str:
-    synonym = _SYNONYMS.get(match.group(1))
-    if synonym is None:
-        return match.group()
+    synonym = _SYNONYMS.get(match.group(1), match.group())
     # "\\leqx" is one command; "\\leq x" must not become one.
-    return synonym + " " if synonym[0] == "\\" and synonym[-1].isalpha() else synonym
+    return synonym + " " if synonym != match.group() and synonym[0] == "\\" and synonym[-1].isalpha() else synonym
 
 
 def _outside_text(change: Callable[[str], str], text: str) -> str:
@@ -181,14 +166,6 @@ def _decimal_point(match: re.Match[str]) -> str:
     return f"{whole.replace('.', '')}.{places}"
 
 
-def _words_and_numbers(part: str, thousands: bool) -> str:
-    part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)
-    part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
-    if thousands:
-        part = _COMMA_THOUSANDS.sub(_without_commas, part)
-    return _WORD.sub(_word, part)
-
-
 def _tight(part: str) -> str:
     """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
     part = _SCRIPT.sub(r"\1{\2}", part)
@@ -198,7 +175,16 @@ def _tight(part: str) -> str:
 def uniform(text: str) -> str:
     """Any text, also a prompt, with signs and synonyms in one form, without commands for space and size."""
     text = _SIZE.sub(" ", _SPACING.sub(" ", text.translate(_CHARACTERS))).replace("**", "^").replace("*", r"\cdot ")
-    return _braced_arguments(_COMMAND.sub(_synonym, text))
+    return _COMMAND.sub(_synonym, text)
+
+
+def braced(text: str) -> str:
+    """Put braces around the arguments of ``\\frac``, ``\\binom`` and ``\\sqrt`` that have none."""
+    if "\\frac" not in text and "\\binom" not in text and "\\sqrt" not in text:
+        return text
+    text = _ROOT.sub(lambda match: rf"\sqrt{match.group(1) or ''}{{{match.group(2)}}}", text)
+    text = _SECOND.sub(r"\1{\2}", _FIRST.sub(r"\\\1{\2}", text))
+    return _POWER.sub(r"^{\1}", text)
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:
@@ -208,6 +194,12 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         text: an answer, not a whole response.
         thousands: whether ``1,000`` is a number (else a list).
     """
+
+    def words_and_numbers(part: str) -> str:
+        part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)
+        part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
+        return _WORD.sub(_word, _COMMA_THOUSANDS.sub(_without_commas, part) if thousands else part)
+
     text = text.strip()
     if _PLAIN.fullmatch(text):
         return text
@@ -218,19 +210,12 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         if "\\begin" not in text:
             text = _DOUBLED.sub(r"\\", text)
         text = text.replace("\\\\", _ROW)
-    text = _LABEL.sub("", text.strip())
-    text = _SPACING.sub(" ", _THOUSANDS_SPACE.sub("", text))
-    for wrapper in ("\\(", "\\)", "\\[", "\\]", "$", "`", '"'):
-        text = text.replace(wrapper, " ")
-    text = text.strip()
+    text = _THOUSANDS_SPACE.sub("", _LABEL.sub("", text.strip()))
+    text = _WRAPPER.sub(" ", text).strip()
     if text.startswith("**") or text.endswith("**"):
         text = text.strip("*")
-    text = text.replace("**", "^").replace("*", r"\cdot ")
-    text = _SIZE.sub(" ", text)
-    text = _TEXT_INDEX.sub(r"_\1\2", _COMMAND.sub(_synonym, text))
+    text = _TEXT_INDEX.sub(r"_\1\2", uniform(text))
     text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)
     text = _TEXT.sub(_text, _CIRC.sub(r"\\text{degrees}", text))
-    text = _outside_text(lambda part: _words_and_numbers(part, thousands), text)
-    text = _braced_arguments(_CHOOSE.sub(r"\\binom{\1}{\2}", text))
-    text = _outside_text(_tight, text)
-    return text.replace(_ROW, "\\\\").strip().rstrip(".,;:? ").lstrip(" :")
+    text = braced(_CHOOSE.sub(r"\\binom{\1}{\2}", _outside_text(words_and_numbers, text)))
+    return _outside_text(_tight, text).replace(_ROW, "\\\\").strip().rstrip(".,;:? ").lstrip(" :")

@@ -8,10 +8,14 @@ from fractions import Fraction
 MAX_DIGITS = 1000
 
 _D = r"(?:\d+(?:\.\d*)?|\.\d+)"
-_DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:\\(?:overline|bar|dot)\{(\d+)\})?")
-_FRACTION = re.compile(rf"([+-]?)(\d*)\\frac\{{([+-]?{_D})\}}\{{([+-]?{_D})\}}")
-_SLASH = re.compile(rf"([+-]?{_D})/([+-]?{_D})")
-_SCIENTIFIC = re.compile(rf"([+-]?)(?:({_D})(?:\\cdot)?)?10\^\{{([+-]?\d{{1,3}})\}}|([+-]?{_D})[eE]([+-]?\d{{1,3}})")
+_NUMBER = re.compile(
+    rf"([+-]?)(?:({_D})"
+    r"|(\d*)\.(\d*)\\(?:overline|bar|dot)\{(\d+)\}"
+    rf"|(\d*)\\frac\{{([+-]?{_D})\}}\{{([+-]?{_D})\}}"
+    rf"|({_D})/([+-]?{_D})"
+    rf"|(?:({_D})(?:\\cdot)?)?10\^\{{([+-]?\d{{1,3}})\}}"
+    rf"|({_D})[eE]([+-]?\d{{1,3}}))"
+)
 
 
 @dataclass(frozen=True)
@@ -20,58 +24,27 @@ class PlainNumber:
 
     Attributes:
         value: the number.
-        places: digits after the decimal point, None if it is not written as a plain decimal or is a repeating one.
-        significant: significant digits of a plain decimal, else 0.
+        places: digits after the decimal point of a plain decimal with at least two significant digits, else 0.
+        tolerance: how far another number may be from it.
     """
 
     value: Fraction
-    places: int | None = None
-    significant: int = 0
+    places: int = 0
+    tolerance: Fraction = Fraction(0)
 
     @property
     def terminates(self) -> bool:
         """Whether finitely many decimals suffice."""
-        rest = self.value.denominator
-        for prime in (2, 5):
-            while rest % prime == 0:
-                rest //= prime
-        return rest == 1
+        return pow(10, self.value.denominator.bit_length(), self.value.denominator) == 0
 
     def rounds_to(self, decimal: "PlainNumber") -> bool:
-        """Whether this number, rounded half away from zero to the places of ``decimal``, is ``decimal``."""
-        return round_to(self.value, decimal.places or 0) == decimal.value
+        """Whether ``decimal`` has places to round to, and this number, which must not lie half way, does so."""
+        return decimal.places > 0 and abs(self.value - decimal.value) * 2 * 10**decimal.places < 1
 
 
-def round_to(value: Fraction, places: int) -> Fraction:
-    """Round half away from zero."""
-    scaled = abs(value) * 10**places
-    rounded = Fraction((2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator), 10**places)
-    return -rounded if value < 0 else rounded
-
-
-def _decimal(text: str) -> PlainNumber | None:
-    match = _DECIMAL.fullmatch(text)
-    if match is None:
-        return None
-    sign, whole, places, repeating = match.groups()
-    if not whole and not places and not repeating:
-        return None
-    if repeating and places is None:
-        return None
-    places = places or ""
-    value = Fraction(int((whole + places) or "0"), 10 ** len(places))
-    if repeating:
-        value += Fraction(int(repeating), 10 ** len(places) * (10 ** len(repeating) - 1))
-    value = -value if sign == "-" else value
-    if repeating or "." not in text:
-        return PlainNumber(value)
-    return PlainNumber(value, len(places), len((whole + places).lstrip("0")))
-
-
-def _exact(text: str) -> Fraction:
-    number = _decimal(text)
-    assert number is not None
-    return number.value
+def _exact(decimal: str) -> Fraction:
+    whole, _, places = decimal.partition(".")
+    return Fraction(int(whole + places or "0"), 10 ** len(places))
 
 
 def read_number(text: str) -> PlainNumber | None:
@@ -83,34 +56,28 @@ def read_number(text: str) -> PlainNumber | None:
     Returns:
         None if it is anything else, has too many digits or divides by zero.
     """
-    if not text or len(text) > MAX_DIGITS or not text.isascii():
-        return None
-    if "\\frac" in text:
-        match = _FRACTION.fullmatch(text)
-        if match is None:
-            return None
-        sign, whole, above, below = match.groups()
-        if _exact(below) == 0:
-            return None
-        value = _exact(above) / _exact(below)
-        if whole:
-            if not (above.isdigit() and below.isdigit() and int(above) < int(below)):
-                return None
-            value += int(whole)
-        return PlainNumber(-value if sign == "-" else value)
-    if "/" in text:
-        match = _SLASH.fullmatch(text)
-        if match is None or _exact(match.group(2)) == 0:
-            return None
-        return PlainNumber(_exact(match.group(1)) / _exact(match.group(2)))
-    number = _decimal(text)
-    if number is not None:
-        return number
-    match = _SCIENTIFIC.fullmatch(text)
+    match = _NUMBER.fullmatch(text) if len(text) <= MAX_DIGITS and text.isascii() else None
     if match is None:
         return None
-    sign, factor, power, mantissa, exponent = match.groups()
-    if power is not None:
-        value = _exact(factor or "1") * Fraction(10) ** int(power)
-        return PlainNumber(-value if sign == "-" else value)
-    return PlainNumber(_exact(mantissa) * Fraction(10) ** int(exponent))
+    sign, decimal, start, rest, repeating, whole, above, below, over, under, factor, power, mantissa, exponent = (
+        match.groups()
+    )
+    places = 0
+    if decimal:
+        value = _exact(decimal)
+        if "." in decimal and len(decimal.replace(".", "").lstrip("0")) >= 2:
+            places = len(decimal.partition(".")[2])
+    elif repeating:
+        value = _exact(f"{start}.{rest}") + Fraction(int(repeating), 10 ** len(rest) * (10 ** len(repeating) - 1))
+    elif above or over:
+        divisor = _exact(below or under)
+        if divisor == 0:
+            return None
+        value = _exact(above or over) / divisor
+        if whole:
+            if not (above.isdigit() and below.isdigit() and value < 1):
+                return None
+            value += int(whole)
+    else:
+        value = _exact(factor or mantissa or "1") * Fraction(10) ** int(power or exponent)
+    return PlainNumber(-value if sign == "-" else value, places)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from prime_ext.verifiers.math.normalize import normalize, uniform
+from prime_ext.verifiers.math.normalize import braced, normalize, uniform
 from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
 
 _OPERATION = re.compile(r"[+*/^!|=<>&-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil")
@@ -50,5 +50,5 @@ def _expressions(node: Node) -> Iterator[str]:
 
 
 def _bare(text: str) -> str:
-    text = uniform(" ".join(text.split())).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
+    text = braced(uniform(" ".join(text.split()))).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
     return _SPACES.sub("", _IGNORED.sub("", re.sub(r"\}\s*\{", "/", text)))

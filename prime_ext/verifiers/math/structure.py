@@ -17,6 +17,7 @@ What each form means:
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 
@@ -30,7 +31,7 @@ _MATRIX = re.compile(
     re.DOTALL,
 )
 _ONLY_TEXT = re.compile(r"(?:\\text\{[^{}]*\})+")
-_UNIT = re.compile(r"(?:(?:/|\\cdot)?\\text\{[^{}\d]*\}(?:\^\{-?\d\})?)+")
+_UNIT = re.compile(r"(?:(?:/|\\cdot)?\\text\{[^{}\d]*\}(?:\^\{-?\d\})?)+\Z")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _TEXT_LIST = re.compile(r"[,;]|\b(?:and|or)\b|&")
 _QUALIFIER = re.compile(r"\\text\{\s*(?:about|approximately|exactly|rs|usd|is)\.?\s*\}(?=.)", re.IGNORECASE)
@@ -98,32 +99,27 @@ Node = Leaf | Words | Group | Equation | Relation
 
 def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
     """Split at separators outside of all brackets. Return the parts and the separators between them."""
-    parts: list[str] = []
-    found: list[str] = []
-    current: list[str] = []
-    depth = 0
+    if not any(separator in text for separator in separators):
+        return [text.strip()], []
+    parts, found, depth = [""], [], 0
     for token in _TOKEN.findall(text):
         depth += _OPEN.get(token, 0)
         if depth <= 0 and token in separators:
-            parts.append("".join(current).strip())
+            parts.append("")
             found.append(token)
-            current = []
         else:
-            current.append(token)
-    return [*parts, "".join(current).strip()], found
+            parts[-1] += token
+    return [part.strip() for part in parts], found
 
 
-def _unwrap(text: str, left: str, right: str) -> str | None:
-    """Return what is inside if ``text`` is one bracketed whole."""
-    if not (text.startswith(left) and text.endswith(right)) or len(text) < len(left) + len(right):
-        return None
-    depth = 0
-    tokens = _TOKEN.findall(text)
-    for index, token in enumerate(tokens):
-        depth += _OPEN.get(token, 0)
-        if depth <= 0 and index < len(tokens) - 1:
-            return None
-    return text[len(left) : -len(right)] if depth == 0 and tokens[0] == left and tokens[-1] == right else None
+def _unwrap(text: str) -> tuple[str, str, str]:
+    """Return the left bracket, what is inside, and the right one; no brackets if they do not go round all of it."""
+    whole = text.startswith(("(", "[", "{", "\\{")) and text.endswith((")", "]", "}"))
+    tokens = _TOKEN.findall(text) if whole else []
+    depths = list(accumulate(_OPEN.get(token, 0) for token in tokens))
+    if len(tokens) > 1 and depths[-1] == 0 and min(depths[:-1]) > 0:
+        return tokens[0], "".join(tokens[1:-1]), tokens[-1]
+    return "", text, ""
 
 
 def read_answer(text: str) -> Node:
@@ -141,9 +137,8 @@ def read_answer(text: str) -> Node:
 
 
 def _strip(text: str) -> str:
-    while (inner := _unwrap(text, "{", "}")) is not None:
-        text = inner
-    return text
+    left, inside, right = _unwrap(text)
+    return _strip(inside) if left + right == "{}" else text
 
 
 def _flat(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -175,42 +170,47 @@ def _read_one(text: str) -> Node:
     matrix = _MATRIX.fullmatch(text)
     if matrix is not None and "\\begin" not in matrix.group(1):
         return _read_matrix(text, matrix.group(1))
-    bracketed = _read_brackets(text)
-    if bracketed is not None:
+    if (bracketed := _read_brackets(text)) is not None:
         return bracketed
     signs = text.count("\\pm")
     if 0 < signs <= 2 and "\\mp" not in text:
         return Group("list", _flat(read_answer(text.replace("\\pm", sign, 1).lstrip("+")) for sign in "+-"))
     parts, found = split(text, frozenset(":"))
     if found and all(parts) and "\\text" not in text:
-        return Group("ratio", tuple(_leaf(part) for part in parts))
+        return _read_ratio([_leaf(part) for part in parts])
     return _leaf(text)
 
 
+def _read_ratio(terms: list[Leaf]) -> Node:
+    """Divide by the last term, so that proportional ratios are the same and one of two terms is a fraction."""
+    values = [term.number.value for term in terms if term.number]
+    if len(values) < len(terms) or values[-1] == 0:
+        return Group("ratio", tuple(terms))
+    quotients = [value / values[-1] for value in values]
+    leaves = tuple(Leaf(str(quotient), PlainNumber(quotient)) for quotient in quotients)
+    return leaves[0] if len(leaves) == 2 else Group("ratio", leaves)
+
+
 def _read_brackets(text: str) -> Node | None:
-    for left, right in (("(", ")"), ("(", "]"), ("[", ")"), ("[", "]"), ("\\{", "\\}")):
-        inside = _unwrap(text, left, right)
-        if inside is None:
-            continue
-        if left == "\\{" and (conditions := split(inside, frozenset([":", "|"])))[1]:
-            # Set-builder notation: the set is what its only condition says.
-            (name, *rest), (bar, *_) = conditions
-            condition = read_answer(inside[len(name) + len(bar) :])
-            return condition if NAME.fullmatch(name) and isinstance(condition, Group | Relation) else None
-        parts, _ = split(inside, frozenset([",", ";"]))
-        if len(parts) > 1 and not all(parts):
-            return None
-        kind = "set" if left == "\\{" else "tuple"
-        if len(parts) > 1:
-            items = [read_answer(part) for part in parts]
-            return Group(kind, _flat(items) if kind == "set" else tuple(items), left, right)
-        if left + right in ("(]", "[)") or not inside:
-            return None
-        inner = read_answer(inside)
-        return (
-            Group("set", inner.items) if kind == "set" and isinstance(inner, Group) and inner.kind == "list" else inner
-        )
-    return None
+    left, inside, right = _unwrap(text)
+    if left + right not in ("()", "(]", "[)", "[]", "\\{\\}"):
+        return None
+    kind = "set" if left == "\\{" else "tuple"
+    if kind == "set" and (conditions := split(inside, frozenset([":", "|"])))[1]:
+        # Set-builder notation: the set is what its only condition says.
+        (name, *_), (bar, *_) = conditions
+        condition = read_answer(inside[len(name) + len(bar) :])
+        return condition if NAME.fullmatch(name) and isinstance(condition, Group | Relation) else None
+    parts, _ = split(inside, frozenset([",", ";"]))
+    if len(parts) > 1:
+        items = [read_answer(part) for part in parts]
+        return Group(kind, _flat(items) if kind == "set" else tuple(items), left, right) if all(parts) else None
+    if left + right in ("(]", "[)") or not inside:
+        return None
+    inner = read_answer(inside)
+    if kind == "set" and isinstance(inner, Group) and inner.kind == "list":
+        return Group(kind, inner.items, left, right)
+    return inner
 
 
 def _read_matrix(text: str, content: str) -> Node:
@@ -225,63 +225,50 @@ def _read_matrix(text: str, content: str) -> Node:
 def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
     if "\\approx" in operators:
         cut = operators.index("\\approx")
-        first, rest = sides[: cut + 1], sides[cut + 1]
-        if cut == 0 and (not first[0] or NAME.fullmatch(first[0])):
-            return read_answer(rest)
-        return _read_relation(text, first, operators[:cut]) if cut else read_answer(first[0])
-    if len(operators) == 1 and not sides[0]:
-        return read_answer(sides[1]) if operators[0] == "=" else Relation(tuple(sides), tuple(operators))
-    if operators == ["\\in"]:
+        if cut:
+            return _read_relation(text, sides[: cut + 1], operators[:cut])
+        return read_answer(sides[1] if not sides[0] or NAME.fullmatch(sides[0]) else sides[0])
+    if operators == ["\\in"] or (operators == ["="] and not sides[0]):
         return read_answer(sides[1])
     if set(operators) == {"="}:
         return Equation(tuple(sides), read_answer(sides[-1])) if all(sides) else Leaf(text)
-    if all(operator in _ORDER for operator in operators) and all(sides):
-        interval = _read_interval(sides, operators)
-        if interval is not None:
-            return interval
-    return Relation(tuple(sides), tuple(operators))
-
-
-def _read_interval(sides: list[str], operators: list[str]) -> Group | None:
-    ways = {_ORDER[operator][0] for operator in operators}
-    if len(ways) != 1 or len(sides) > 3:
-        return None
-    closed = [_ORDER[operator][1] for operator in operators]
     relation = Relation(tuple(sides), tuple(operators))
+    return _read_interval(relation) or relation
+
+
+def _read_interval(relation: Relation) -> Group | None:
+    sides, orders = list(relation.sides), [_ORDER.get(operator, ("", False)) for operator in relation.operators]
+    ways, closed = {way for way, _ in orders}, [closed for _, closed in orders]
+    if ways not in ({"<"}, {">"}) or not all(sides):
+        return None
     if ways == {">"}:
         sides, closed = sides[::-1], closed[::-1]
     places = [index for index, side in enumerate(sides) if NAME.fullmatch(side) and side not in _CONSTANTS]
-    if places == [1] and len(sides) == 3:
-        low, name, high = sides
-        low_closed, high_closed = closed
-    elif len(sides) == 2 and places == [0]:
-        (name, high), low, low_closed, high_closed = sides, "-\\infty", False, closed[0]
-    elif len(sides) == 2 and places == [1]:
-        (low, name), high, low_closed, high_closed = sides, "\\infty", closed[0], False
-    else:
+    if len(sides) == 2 and places == [0]:
+        sides, closed, places = ["-\\infty", *sides], [False, *closed], [1]
+    elif len(sides) == 2:
+        sides, closed = [*sides, "\\infty"], [*closed, False]
+    if len(sides) != 3 or places != [1]:
         return None
+    low, name, high = sides
     if name in low.replace("\\infty", "") or name in high.replace("\\infty", ""):
         return None
-    items = (read_answer(low), read_answer(high))
-    brackets = "[" if low_closed else "(", "]" if high_closed else ")"
-    return Group("interval", items, *brackets, name=name, relation=relation)
+    brackets = "[" if closed[0] else "(", "]" if closed[1] else ")"
+    return Group("interval", (read_answer(low), read_answer(high)), *brackets, name=name, relation=relation)
 
 
 def _leaf(text: str) -> Leaf:
     text = _strip(_QUALIFIER.sub("", text, count=1)).removeprefix("+")
+    angle = text.endswith("\\text{degrees}") and TRIGONOMETRIC.search(text)
+    found = None if angle or text.startswith("\\text") else _UNIT.search(text, 1)
     unit = None
-    start = text.find("\\text{")
-    if start > 0 and not (text.endswith("\\text{degrees}") and TRIGONOMETRIC.search(text)):
-        # The unit is the longest run of text at the end; look for its start from the first \text.
-        for match in re.finditer(r"(?:/|\\cdot)?\\text\{", text):
-            if match.start() > 0 and _UNIT.fullmatch(text, match.start()):
-                words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(text[match.start() :])).lower())
-                if len(words) <= 5 and not _NOT_UNITS & set(words) and not text[: match.start()].isalpha():
-                    unit, text = text[match.start() :], text[: match.start()]
-                break
+    if found and not text[: found.start()].isalpha():
+        words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(found.group())).lower())
+        if len(words) <= 5 and not _NOT_UNITS & set(words):
+            unit, text = found.group(), text[: found.start()]
     percent = text.endswith("%")
     text = _strip(text.removesuffix("%"))
-    bare = _unwrap(text, "(", ")")
-    if bare is not None and (unit or percent):
-        text = bare
+    left, inside, right = _unwrap(text)
+    if left + right == "()" and (unit or percent):
+        text = inside
     return Leaf(text, read_number(text), percent, unit)

@@ -24,7 +24,7 @@ import random
 import re
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import sympy
@@ -67,7 +67,9 @@ _MEANINGS = frozenset(
     "exp sqrt frac binom lfloor rfloor lceil rceil min max gcd lcm det sum prod int lim infty pi cdot pm mp cup cap "
     "setminus le ge ne in approx mathbb emptyset begin end circ mod rightarrow".split()
 )
+_SET = re.compile(r"\A[(\[].*,|mathbb|emptyset|setminus|cap|\\\{")
 _calls = count(1)
+_Link = tuple[str, Any, Any]
 
 
 class Unparsable(Exception):
@@ -120,8 +122,7 @@ class _Reader(_Latex2Sympy):
 
     def parse_number(self, text: str) -> sympy.Rational:
         """Read a number exactly. The base class hands it to sympify, which evaluates Python, slowly, to a float."""
-        value = Fraction(text.replace(",", ""))
-        return sympy.Rational(value.numerator, value.denominator)
+        return sympy.Rational(Fraction(text.replace(",", "")))
 
 
 @lru_cache(maxsize=256)
@@ -140,7 +141,7 @@ def parse(text: str) -> Any:
             raise
         except Exception as error:
             # Plain Exception for a syntax error, and whatever sympy raises on the way.
-            failure = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+            failure = str(error).partition("\n")[0][:100] or type(error).__name__
     else:
         raise Unparsable(failure)
     if isinstance(parsed, sympy.Expr) and parsed.has(sympy.UnevaluatedExpr):
@@ -186,9 +187,9 @@ def leaf(gold: Node, answer: Node) -> bool:
     Raises:
         Unparsable: the gold answer is not understood: nobody can be judged by it.
     """
-    wanted, links = _parse_node(gold), _links(gold)
+    wanted, links = _parse_node(gold)
     try:
-        given, other_links = _parse_node(answer), _links(answer)
+        given, other_links = _parse_node(answer)
     except Unparsable:
         return False
     if links and other_links and _chains_equal(links, other_links):
@@ -196,64 +197,59 @@ def leaf(gold: Node, answer: Node) -> bool:
     if isinstance(gold, Equation | Relation) and isinstance(answer, Equation | Relation):
         return False
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
-        if gold.number is not None and _rounds(given, gold.number):
+        if gold.number and _rounds(given, gold.number):
             return True
         if gold.percent != answer.percent:
             return False
     return _expressions_equal(wanted, given)
 
 
-def _parse_node(node: Node) -> Any:
-    if isinstance(node, Leaf) and node.number is not None:
-        return sympy.Rational(node.number.value.numerator, node.number.value.denominator)
-    if isinstance(node, Equation | Relation):
-        links = [_RELATIONS[operator](left, right, evaluate=False) for operator, left, right in _links(node)]
-        return links[0] if len(links) == 1 else And(*links)
-    return parse(to_latex(node))
-
-
-def _links(node: Node) -> list[tuple[str, Any, Any]]:
-    """The relations that a chain consists of; of an equation only the last; none if it is no chain."""
-    relation = node.relation if isinstance(node, Group) else node
-    if not isinstance(relation, Equation | Relation):
-        return []
-    sides = [parse(side) for side in (relation.sides if isinstance(relation, Relation) else relation.sides[-2:])]
-    if not all(isinstance(side, sympy.Expr) for side in sides):
+def _parse_node(node: Node) -> tuple[Any, list[_Link]]:
+    """Return what sympy compares, and the links that a chain consists of; of an equation only the last."""
+    if isinstance(node, Leaf) and node.number:
+        return sympy.Rational(node.number.value), []
+    chain = node.relation if isinstance(node, Group) else node
+    if isinstance(chain, Equation):
+        chain = Relation(chain.sides[-2:], ("=",))
+    if not isinstance(chain, Relation):
+        return parse(to_latex(node)), []
+    sides = [parse(side) for side in chain.sides]
+    if not _RELATIONS.keys() >= set(chain.operators) or not all(isinstance(side, sympy.Expr) for side in sides):
         raise Unparsable("a relation that is not between expressions")
-    operators = relation.operators if isinstance(relation, Relation) else ("=",)
-    return list(zip(operators, sides[:-1], sides[1:], strict=True))
+    links = [(operator, *pair) for operator, pair in zip(chain.operators, pairwise(sides), strict=True)]
+    if isinstance(node, Group):
+        return parse(to_latex(node)), links
+    relations = [_RELATIONS[operator](left, right, evaluate=False) for operator, left, right in links]
+    return relations[0] if len(relations) == 1 else And(*relations), links
 
 
 def to_latex(node: Node) -> str:
     """Write a tree as LaTeX that the parser reads as the same set or expression."""
     if isinstance(node, Leaf):
         return node.text
-    if isinstance(node, Group) and node.kind == "union":
-        return r"\cup".join(_set(item) for item in node.items)
-    if isinstance(node, Group) and node.kind in ("tuple", "interval") and len(node.items) == 2:
-        return node.left + ",".join(to_latex(item) for item in node.items) + node.right
-    if isinstance(node, Group) and node.kind == "set":
-        return r"\{" + ",".join(to_latex(item) for item in node.items) + r"\}"
-    raise Unparsable(f"no expression: {type(node).__name__}")
+    if not isinstance(node, Group) or node.kind not in ("union", "tuple", "interval", "set", "ratio"):
+        raise Unparsable(f"no expression: {type(node).__name__}")
+    items = [to_latex(item) for item in node.items]
+    if node.kind == "union":
+        # The braces that single members lost come back.
+        return r"\cup".join(item if _SET.search(item) else rf"\{{{item}\}}" for item in items)
+    if len(items) != 2 and node.kind != "set":
+        raise Unparsable("more than two members")
+    if node.kind == "ratio":
+        return rf"\frac{{{items[0]}}}{{{items[1]}}}"
+    return node.left + ",".join(items) + node.right
 
 
-def _set(node: Node) -> str:
-    """Write a part of a union; the braces that single members lost come back."""
-    lone = isinstance(node, Leaf) and not re.search(r"mathbb|emptyset|setminus|cap|\\{", node.text)
-    return rf"\{{{to_latex(node)}\}}" if lone else to_latex(node)
+def _points(*sides: Any) -> list[dict[sympy.Symbol, sympy.Expr]]:
+    symbols = sorted(set().union(*(side.free_symbols for side in sides)), key=lambda symbol: symbol.name)
+    scales = _WIDE_SCALES if any(side.has(*_STEPPED) for side in sides) else (2,) * POINTS
+    generator = random.Random(len(symbols))
 
+    def value(symbol: sympy.Symbol, scale: int) -> sympy.Expr:
+        return sympy.I if symbol.name == "i" else sympy.Rational(generator.randrange(-4000, 4000) * scale + 1, 2003)
 
-def _points(wanted: Any, given: Any, wide: bool) -> list[dict[sympy.Symbol, sympy.Expr]]:
-    symbols = sorted(wanted.free_symbols | given.free_symbols, key=lambda symbol: symbol.name)
-    imaginary = {symbol: sympy.I for symbol in symbols if symbol.name == "i"}
-    free = [symbol for symbol in symbols if symbol.name != "i"]
-    if not free:
-        return [imaginary]
-    generator = random.Random(len(free))
-    return [
-        {**imaginary, **{symbol: sympy.Rational(generator.randrange(-4000, 4000) * scale + 1, 2003) for symbol in free}}
-        for scale in (_WIDE_SCALES if wide else (2,) * POINTS)
-    ]
+    one = all(symbol.name == "i" for symbol in symbols)
+    return [{symbol: value(symbol, scale) for symbol in symbols} for scale in (scales[:1] if one else scales)]
 
 
 def _value(expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: int = PRECISION) -> Any:
@@ -261,12 +257,11 @@ def _value(expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: in
     value = expression.evalf(precision, subs=point, maxn=10 * precision)
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         return None
-    real, imaginary = value.as_real_imag()
-    if not real.is_Number or not imaginary.is_Number:
+    parts = value.as_real_imag()
+    if not all(part.is_Number for part in parts):
         return None
     # A float of one bit is what evalf makes of a zero that it cannot tell from a small number, as in \\cos 90^\\circ.
-    real, imaginary = (sympy.S.Zero if getattr(part, "_prec", 0) == 1 else part for part in (real, imaginary))
-    return real, imaginary
+    return tuple(sympy.S.Zero if getattr(part, "_prec", 0) == 1 else part for part in parts)
 
 
 def _close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
@@ -282,9 +277,9 @@ def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) ->
         OverflowError: they agree as far as looked at, but are too large to look further.
     """
     left, right = _value(wanted, point), _value(given, point)
-    if left is None and right is None:
-        return None
-    if left is None or right is None or not _close(left, right):
+    if left is None or right is None:
+        return None if left is right else False
+    if not _close(left, right):
         return False
     size = max(abs(part) for part in left)
     digits = int(sympy.log(size, 10).evalf(10)) if size > 10**6 else 0
@@ -292,25 +287,19 @@ def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) ->
         return True
     if digits > MAX_INTEGER_DIGITS:
         raise OverflowError(f"values of {digits} digits")
-    exact = [_value(side, point, PRECISION + digits) for side in (wanted, given)]
-    return exact[0] is not None and exact[1] is not None and _close(exact[0], exact[1], AGREEMENT + digits)
-
-
-def _evaluate_both(wanted: Any, given: Any) -> bool | None:
-    """True or False by evaluation, None if too few points are defined for both."""
-    points = _points(wanted, given, wide=wanted.has(*_STEPPED) or given.has(*_STEPPED))
-    equal = [_equal_at(wanted, given, point) for point in points]
-    if False in equal:
-        return False
-    return True if equal.count(True) >= min(3, len(points)) else None
+    left, right = (_value(side, point, PRECISION + digits) for side in (wanted, given))
+    return left is not None and right is not None and _close(left, right, AGREEMENT + digits)
 
 
 def _expressions_equal(wanted: Any, given: Any) -> bool:
     scalars = [isinstance(side, sympy.Expr) and not isinstance(side, sympy.MatrixExpr) for side in (wanted, given)]
     if all(scalars):
-        decided = _evaluate_both(wanted, given)
-        if decided is not None:
-            return decided
+        points = _points(wanted, given)
+        equal = [_equal_at(wanted, given, point) for point in points]
+        if False in equal:
+            return False
+        if equal.count(True) >= min(3, len(points)):
+            return True
     elif any(scalars) or not (_solvable(wanted) and _solvable(given)):
         return False
     return bool(verify(wanted, given, 12, 30, allow_set_relation_comp=True, timeout_seconds=None))
@@ -325,39 +314,34 @@ def _solvable(side: Any) -> bool:
 
 
 def _rounds(given: Any, decimal: PlainNumber) -> bool:
-    """Whether an exact expression without a finite decimal form rounds to a gold decimal."""
-    if not isinstance(given, sympy.Expr) or given.free_symbols or decimal.significant < 2 or not decimal.places:
+    """Whether an exact expression without a finite decimal form (of 12 places) rounds to a gold decimal."""
+    if not isinstance(given, sympy.Expr) or given.free_symbols:
         return False
     value = _value(given, {})
     if value is None or value[1] != 0:
         return False
-    rational = sympy.Rational(value[0])
-    exact = PlainNumber(Fraction(int(rational.p), int(rational.q)))
-    scaled = value[0] * sympy.Integer(10) ** 12
-    return abs(scaled - scaled.round()) > sympy.Float(10) ** -12 and exact.rounds_to(decimal)
+    exact = Fraction(str(value[0]))
+    scaled = exact * 10**12
+    return abs(scaled - round(scaled)) * 10**12 > 1 and PlainNumber(exact).rounds_to(decimal)
 
 
 _FLIPPED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 _RELATIONS = {"=": sympy.Eq, "\\ne": sympy.Ne, "<": sympy.Lt, ">": sympy.Gt, "\\le": sympy.Le, "\\ge": sympy.Ge}
 
 
-def _chains_equal(wanted: list[tuple[str, Any, Any]], given: list[tuple[str, Any, Any]]) -> bool:
+def _chains_equal(wanted: list[_Link], given: list[_Link]) -> bool:
     found = [[_links_equal(link, other) for other in given] for link in wanted]
     return len(wanted) == len(given) and all(map(any, found)) and all(map(any, zip(*found, strict=True)))
 
 
-def _links_equal(wanted: tuple[str, Any, Any], given: tuple[str, Any, Any]) -> bool:
-    operator, left = wanted[0], wanted[1] - wanted[2]
-    other, right = given[0], given[1] - given[2]
-    points = _points(left, right, wide=False)
-    ratios = []
-    for point in points:
-        above, below = _value(left, point), _value(right, point)
-        if above is None or below is None or above[1] != 0 or below[1] != 0 or below[0] == 0 or above[0] == 0:
-            continue
-        ratios.append((above[0] / below[0], sympy.S.Zero))
+def _links_equal(wanted: _Link, given: _Link) -> bool:
+    (operator, left), (other, right) = [(link[0], link[1] - link[2]) for link in (wanted, given)]
+    points = _points(left, right)
+    values = [(_value(left, point), _value(right, point)) for point in points]
+    real = [(above[0], below[0]) for above, below in values if above and below and above[1] == below[1] == 0]
+    ratios = [(above / below, 0) for above, below in real if above != 0 and below != 0]
     if len(ratios) < min(3, len(points)) or not all(_close(ratio, ratios[0]) for ratio in ratios):
         return False
     if len(points) == 1 and not _close((abs(ratios[0][0]), 0), (1, 0)):
         return False
-    return operator == other if ratios[0][0] > 0 or operator not in _FLIPPED else _FLIPPED[operator] == other
+    return (other if ratios[0][0] > 0 else _FLIPPED.get(other, other)) == operator

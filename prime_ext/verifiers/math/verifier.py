@@ -10,11 +10,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from prime_ext.verifiers.math.compare import compare, undecided, within
+from prime_ext.verifiers.math.compare import compare, undecided
 from prime_ext.verifiers.math.extraction import Extraction, extract
 from prime_ext.verifiers.math.gate import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.normalize import normalize, readings
@@ -30,16 +30,17 @@ _SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
 
 @dataclass
 class _Case:
-    """One answer on its way to a verdict, which is known or comes from a worker."""
+    """One answer on its way to a verdict."""
 
     started: float
     golds: tuple[str, ...]
     answer: str | None
     prompt: str | None
-    verdict: Verdict | None = None
-    future: "Future[object] | None" = None
+    # What a worker will say, unless the rules have decided.
+    said: "Verdict | Future[tuple[str, str] | Failure]" = field(init=False)
 
-    def settle(self, outcome: str, reason: str) -> None:
+    def verdict(self, said: tuple[str, str] | Failure) -> Verdict:
+        outcome, reason = (said.outcome, said.detail) if isinstance(said, Failure) else said
         seconds = time.perf_counter() - self.started
         if outcome == "correct" and self.prompt is not None and not reason.startswith("same text"):
             restated = restatement(self.answer or "", self.golds, self.prompt)
@@ -47,22 +48,13 @@ class _Case:
                 outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
         kind = Outcome(outcome)
         score = _SCORES.get(kind)
-        self.verdict = Verdict(kind, score, self.answer, seconds, reason, grader_failure=score is None)
-
-    def finish(self, result: object = None) -> Verdict:
-        """Take what a worker said, if one was asked."""
-        if isinstance(result, Failure):
-            self.settle(result.outcome, result.detail)
-        elif isinstance(result, tuple):
-            self.settle(*result)
-        assert self.verdict is not None
-        return self.verdict
+        return Verdict(kind, score, self.answer, seconds, reason, grader_failure=score is None)
 
     def wait(self) -> Verdict:
-        return self.finish(self.future.result() if self.future is not None else None)
+        return self.said if isinstance(self.said, Verdict) else self.verdict(self.said.result())
 
     async def wait_async(self) -> Verdict:
-        return self.finish(await asyncio.wrap_future(self.future) if self.future is not None else None)
+        return self.said if isinstance(self.said, Verdict) else self.verdict(await asyncio.wrap_future(self.said))
 
 
 def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
@@ -119,9 +111,9 @@ def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[s
             if number == 0 and (refused := refusal(wanted)) is not None:
                 return "error", f"the gold answer is beyond the gate: {refused}"
             nodes = read_answer(wanted), read_answer(given)
+        if tolerance and isinstance(nodes[0], Leaf) and nodes[0].number and ":" not in wanted + given:
+            nodes = replace(nodes[0], number=replace(nodes[0].number, tolerance=tolerance)), nodes[1]
         equal = compare(*nodes, undecided)
-        if not equal and tolerance is not None and within(*nodes, tolerance):
-            return "correct", "within the tolerance"
         if equal:
             return "correct", "equal numbers" if left is not None and right is not None else "equal by rules"
         found = None if equal is None else found
@@ -198,15 +190,15 @@ class MathVerifier:
         found = extract(text, extraction) if extraction is not None else Extraction(text, "")
         case = _Case(started, golds, found.answer, prompt)
         if found.answer is None:
-            case.settle("no_answer", found.rule)
+            case.said = case.verdict(("no_answer", found.rule))
             return case
         said = [(one, *decide(one, found.answer, limit)) for one in golds]
         case.golds = tuple(one for one, outcome, _ in said if outcome != "error")
-        undecided_golds = tuple(one for one, outcome, _ in said if outcome == "open")
+        unsure = tuple(one for one, outcome, _ in said if outcome == "open")
         _, outcome, rule = min(said, key=lambda one: ("correct", "open", "error", "wrong").index(one[1]))
         if outcome == "open":
             pool = self._pool or default_pool()
-            case.future = pool.submit(_judge, undecided_golds, found.answer, time_limit=self._time_limit)
+            case.said = pool.submit(_judge, unsure, found.answer, time_limit=self._time_limit)
         else:
-            case.settle(outcome, rule)
+            case.said = case.verdict((outcome, rule))
         return case

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from prime_ext.verifiers.math.normalize import normalize
-from prime_ext.verifiers.math.numbers import read_number, round_to
+from prime_ext.verifiers.math.numbers import read_number
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,18 @@ def test_numbers_are_exact(text, value):
 
 
 @pytest.mark.parametrize(
-    ("value", "places", "rounded"), [("0.125", 2, "0.13"), ("-0.125", 2, "-0.13"), ("2/3", 3, "0.667"), ("5/2", 0, "3")]
+    ("value", "decimal", "rounds"),
+    [
+        ("2/3", "0.667", True),
+        ("2/3", "0.67", True),
+        ("2/3", "0.66", False),
+        ("-2/3", "-0.667", True),
+        ("2/3", "-0.667", False),
+        ("2/3", "0.7", False),
+        ("200/3", "67", False),
+        ("200/3", "67.", False),
+        ("200/3", "66.7", True),
+    ],
 )
-def test_rounding_is_half_away_from_zero(value, places, rounded):
-    assert round_to(Fraction(value), places) == Fraction(rounded)
+def test_a_number_rounds_to_decimals_of_two_significant_digits_and_to_no_integer(value, decimal, rounds):
+    assert read_number(value).rounds_to(read_number(decimal)) == rounds
