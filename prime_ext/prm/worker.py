@@ -132,7 +132,7 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         config: of the model, its engine, optimiser and checkpoints.
         role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
         bias: settings of the trained bias; None for a loss without one.
-        trainable_layers: decoder layers that are trained, the last ones, or below 1 their share; None for the whole model.
+        trainable_layers: decoder layers that are trained, the last ones, or below 1 their share; None: the whole model.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class Settings:
     prm_lr: float = 1e-3
     prm_lr_warmup_steps: int = 20  # updates
     prm_reference: str = "frozen"  # policy: its log-probabilities before its update, no model and no pass
-    prm_trainable_layers: int = 0  # the last ones; 0: the whole model
+    prm_trainable_layers: float = 0.0  # the last ones, or below 1 their share; 0: the whole model
     prm_lora_rank: int = 0  # an adapter in place of the weights; 0: none
     prm_groups: str = "all"  # mixed: trained on prompts with right and wrong responses only
     prm_labels: str = "outcome"  # shuffled: permuted within the batch, a control
@@ -117,6 +117,8 @@ def settings_of(*layers: Mapping[str, Any]) -> Settings:
         if key not in known:
             raise SettingsError(f"unknown key {key}; known keys: {', '.join(known)}")
         settings = replace(settings, **{key.replace(".", "_"): _checked(key, str(value), type(known[key]))})
+    if settings.prm_lora_rank and settings.prm_trainable_layers:
+        raise SettingsError("prm.lora_rank trains an adapter of all layers; it wants prm.trainable_layers=0")
     if settings.prm_update_mode == "interleaved" and settings.prm_groups == "mixed":
         raise SettingsError("prm.update_mode=interleaved scores what it trains on; prm.groups=mixed leaves some out")
     return settings

@@ -61,6 +61,7 @@ class CompactChain:
     n_operations: int = 10
     mean_error: float = 0.2
     seed: int = 7
+    layers: int = 2
     flipped: float = 0.0
     evaluate_every: int = 160
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -145,7 +146,7 @@ class CompactChain:
                 vocab_size=self.first_operation + self.n_operations,
                 hidden_size=64,
                 intermediate_size=172,
-                num_hidden_layers=2,
+                num_hidden_layers=self.layers,
                 num_attention_heads=4,
                 max_position_embeddings=3 * self.longest + 5,
                 initializer_range=0.08,
@@ -250,6 +251,7 @@ TASKS: dict[str, Task] = {
     "variable": CompactChain(shortest=5, longest=10, seed=5),
     "compact16": CompactChain(shortest=16, longest=16, seed=11, mean_error=0.15, settings={"actor.lr": 3e-4}),
     "flipped": CompactChain(seed=5, flipped=0.1, settings={"actor.lr": 4.5e-4}),
+    "deep": CompactChain(seed=5, layers=6),
     "quickstart": LastDigitChain(settings=QUICKSTART),
     "long_chains": LastDigitChain(
         (8, 9, 10, 11, 12), 0.15, 90, settings=QUICKSTART | {"prm.lr": 3e-4, "prime.filter.max_examined": 8}

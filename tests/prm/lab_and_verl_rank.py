@@ -112,14 +112,15 @@ def on_verl(method, keys, model_path, found, batch):
     step.old_log_prob_BT = padded(old_log_probs)
     result, gate = {}, 0.0
     if settings.process.coefficient:
-        bias = {"prm.bias.enable": method not in ("paper", "guarded")}
-        prm = base.Prm(model_path, OF_PRM | bias, mini_batch_size=n_prompts)
+        of_paper = method in ("paper", "guarded")
+        more = {"prm.bias.enable": not of_paper, "prm.trainable_layers": None if of_paper else 0.33}
+        prm = base.Prm(model_path, OF_PRM | more, mini_batch_size=n_prompts)
         reference = old_log_probs  # all models start from the same weights
         step.reference_log_prob_BT = padded(reference)
-        if bias["prm.bias.enable"]:
+        if not of_paper:
             prm.worker.start_bias(float(batch.outcome_B.mean()))
         _, first = prm.update_and_score(found, reference)
-        scores_BT = padded(first if method in ("paper", "guarded") else prm.score(found))
+        scores_BT = padded(first if of_paper else prm.score(found))
         score_B = (padded(first) - step.reference_log_prob_BT).mul(mask_BT).sum(-1)
         pairs = count_pairs(score_B, step.label_B, step.group_B)
         gate = ReliabilityGate(0.8, GATE).update(pairs) if settings.gates else 1.0
