@@ -50,9 +50,9 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
         engine = read_engine(config, "PRM reference", "prm.reference_path", model, prm.engine, prm)
         engines["PRM reference"] = frozen(config, replace(engine, forward_tokens=engines["PRM"].forward_tokens))
     if prm.trainable_layers is not None:
-        layers = min(number_of_layers(prm.trainable_layers, engine.shape.layers), engine.shape.layers)
-        trained = layers * engine.shape.block_weights
-        engines["PRM"] = replace(engines["PRM"], trained=trained, trained_layers=layers)
+        shape = engines["PRM"].shape
+        layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)
+        engines["PRM"] = replace(engines["PRM"], trained=layers * shape.block_weights, trained_layers=layers)
     if prm.update_mode == "none":
         engines["PRM"] = _scoring(engines["PRM"])
     return engines

@@ -72,12 +72,8 @@ def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
     backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
     if not model.get("use_fused_kernels") or backend not in VERL_BACKENDS or strategy != "fsdp2":
         return
-    if not (Path(str(model.path)).expanduser() / "config.json").is_file():
-        return
-    from transformers import AutoConfig
-
-    found = AutoConfig.from_pretrained(Path(model.path).expanduser(), trust_remote_code=bool(model.trust_remote_code))
-    if not found.tie_word_embeddings:
+    found = _local_config(model)
+    if found is not None and not found.tie_word_embeddings:
         yield (
             f"{key}.fused_kernel_options.impl_backend={backend} reads the output layer's weights, which fsdp2 leaves "
             f"sharded where they are not those of the embeddings, as in {model.path}; set it to {CHUNKED}"
@@ -87,14 +83,19 @@ def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
 def check_trainable_layers(config: DictConfig) -> Iterable[str]:
     """Whether the PRM has as many decoder layers as are to be trained; reads its config.json."""
     wanted, model = config.prm.trainable_layers, config.prm.model
+    found = None if wanted is None else _local_config(model)
+    if found is not None and wanted > (layers := found.get_text_config().num_hidden_layers):
+        yield f"prm.trainable_layers={wanted} must be at most {layers}, the decoder layers of {model.path}"
+
+
+def _local_config(model: Any) -> Any:
+    """The config.json of a model section as transformers reads it; None if it is not in a folder here."""
     folder = Path(str(model.path)).expanduser()
-    if wanted is None or not (folder / "config.json").is_file():
-        return
+    if not (folder / "config.json").is_file():
+        return None
     from transformers import AutoConfig
 
-    found = AutoConfig.from_pretrained(folder, trust_remote_code=bool(model.trust_remote_code)).get_text_config()
-    if wanted > found.num_hidden_layers:
-        yield f"prm.trainable_layers={wanted} must be at most {found.num_hidden_layers}, the decoder layers of {folder}"
+    return AutoConfig.from_pretrained(folder, trust_remote_code=bool(model.trust_remote_code))
 
 
 def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:

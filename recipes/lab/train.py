@@ -59,10 +59,10 @@ class Batch(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What the PRM says: q_t = log phi - log ref, and its logits."""
+    """What the PRM says: q_t = log phi - log ref, and its logits where the policy is measured against them."""
 
     log_ratio_BT: torch.Tensor
-    logits_BTV: torch.Tensor
+    logits_BTV: torch.Tensor | None
 
 
 class Learner:
@@ -203,10 +203,12 @@ class Lab:
         return Scores(log_ratio(log_prob_BT, batch.reference_BT, batch.rollouts.mask_BT), logits_BTV)
 
     def update_prm(self, batch: Batch) -> Scores:
-        """Train on the outcomes. Returns q_t before a row was first learned from, and the logits of the last pass."""
+        """Train on the outcomes. Returns q_t before a row was first learned from; the last pass' logits if needed."""
         settings, function = self.settings, PRM_LOSSES["ce"]
         first_BT, seen_B = torch.zeros_like(batch.reference_BT), torch.arange(len(batch.outcome_B))
-        last_BTV = batch.reference_BT.new_zeros(*batch.reference_BT.shape, self.policy.model.config.vocab_size)
+        last_BTV = None
+        if settings.prm_update_mode == "interleaved" and settings.prime_process_target == "policy":
+            last_BTV = batch.reference_BT.new_zeros(*batch.reference_BT.shape, self.policy.model.config.vocab_size)
         if settings.prm_groups == "mixed":
             outcome_GN = batch.outcome_B.view(-1, settings.rollout_n)
             mixed_G = outcome_GN.amin(1) < outcome_GN.amax(1)
@@ -233,7 +235,8 @@ class Lab:
                 log_ratio_BT = log_ratio(chosen_log_probs(logits_BTV, part.rollouts), part.reference_BT, mask_BT)
                 if epoch == 0:
                     first_BT[seen_B[new_B]] = log_ratio_BT[: len(new_B)].detach()
-                last_BTV[seen_B[new_B]] = logits_BTV[: len(new_B)].detach()
+                if last_BTV is not None:
+                    last_BTV[seen_B[new_B]] = logits_BTV[: len(new_B)].detach()
                 rows = function.prepare(part.outcome_B, part.group_B, torch.ones_like(part.outcome_B))
                 rows = replace(rows, weight_B=rows.weight_B / len(part.outcome_B))
                 self.prm.minimize(function.loss(log_ratio_BT, mask_BT, rows, settings.prm_beta, bias=self.prm.bias))

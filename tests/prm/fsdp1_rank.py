@@ -61,16 +61,8 @@ def main(model_path, work_dir):
 
     for name, overrides in VARIANTS.items():
         prm = base.Prm(model_path, FSDP1 | overrides)
-        initial = prm.score(rollouts)
-        gathered = gathered_bytes(prm)
-        updates = [prm.update(rollouts, reference) for _ in range(2)]
-        results["variant", name] = {
-            "initial": initial,
-            "gathered": gathered,
-            "updates": updates,
-            "scores": prm.score(rollouts),
-            "weights": prm.weights(),
-        }
+        before = {"initial": prm.score(rollouts), "gathered": gathered_bytes(prm)}
+        results["variant", name] = before | prm.two_updates(rollouts, reference)
 
     upper = base.Prm(model_path, FSDP1 | OFFLOAD | {"prm.trainable_layers": 1})
     results["last layer"] = upper.two_updates(rollouts, reference)

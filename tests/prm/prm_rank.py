@@ -172,11 +172,9 @@ class Prm:
         return metrics_of(self.worker.update_metrics()), scores
 
     def two_updates(self, rollouts, reference):
-        """What plain_prm.two_updates returns, and the tokens that went through the model."""
-        self.worker.take_pass_counts()
+        """What plain_prm.two_updates returns."""
         updates = [self.update(rollouts, reference) for _ in range(2)]
-        counts = self.worker.take_pass_counts()
-        return {"updates": updates, "scores": self.score(rollouts), "weights": self.weights(), "counts": counts}
+        return {"updates": updates, "scores": self.score(rollouts), "weights": self.weights()}
 
     def weights(self):
         weights, _ = self.worker.engine.get_per_tensor_param()
@@ -212,14 +210,7 @@ def main(model_path, work_dir):
 
     for name, overrides in VARIANTS.items():
         prm = Prm(model_path, overrides)
-        initial = prm.score(rollouts)
-        updates = [prm.update(rollouts, reference) for _ in range(2)]
-        results["variant", name] = {
-            "initial": initial,
-            "updates": updates,
-            "scores": prm.score(rollouts),
-            "weights": prm.weights(),
-        }
+        results["variant", name] = {"initial": prm.score(rollouts), **prm.two_updates(rollouts, reference)}
 
     # Other padding, and rows in another order: nothing may change.
     others = [dict(r, prompt=r["prompt"].flip(0), label=1.0) if r["padding"] else r for r in rollouts][::-1]
