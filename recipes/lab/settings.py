@@ -64,6 +64,7 @@ class Settings:
     prm_bias: bool = True  # trained, with a learning rate of 0.05
     prm_lr: float = 1e-3
     prm_lr_warmup_steps: int = 20  # updates
+    prm_start: str = ""  # folder of another, say smaller, model with the same tokens; empty: the policy's start
     prm_reference: str = "frozen"  # policy: its log-probabilities before its update, no model and no pass
     prm_trainable_layers: float = 0.0  # the last ones, or below 1 their share; 0: the whole model
     prm_lora_rank: int = 0  # an adapter in place of the weights; 0: none
@@ -132,7 +133,10 @@ def _checked(key: str, text: str, kind: type) -> Any:
         value = kind(text)
     except ValueError:
         raise SettingsError(f"{key}={text} must be a {'whole number' if kind is int else 'number'}") from None
-    if kind is str:
+    if key == "prm.start":
+        if value and not (Path(value) / "config.json").is_file():
+            raise SettingsError(f"prm.start={value} must be the folder of a model, with a config.json")
+    elif kind is str:
         choice(key, value, CHOICES[key])
     elif kind is int:
         whole_number(key, value, LEAST.get(key, 0))

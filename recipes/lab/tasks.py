@@ -251,6 +251,7 @@ TASKS: dict[str, Task] = {
     "variable": CompactChain(shortest=5, longest=10, seed=5),
     "compact16": CompactChain(shortest=16, longest=16, seed=11, mean_error=0.15, settings={"actor.lr": 3e-4}),
     "flipped": CompactChain(seed=5, flipped=0.1, settings={"actor.lr": 4.5e-4}),
+    "compact_small": CompactChain(seed=5, layers=1),
     "deep": CompactChain(seed=5, layers=6),
     "quickstart": LastDigitChain(settings=QUICKSTART),
     "long_chains": LastDigitChain(

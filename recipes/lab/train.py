@@ -104,15 +104,16 @@ class Lab:
         self.problem_rng, self.prm_rng = (torch.Generator().manual_seed(10 * seed + k) for k in (1, 2))
         self.sample_rng = torch.Generator(device).manual_seed(10 * seed + 3)
 
-        def load() -> torch.nn.Module:
-            return AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).to(device)
+        def load(folder: str | Path = start) -> torch.nn.Module:
+            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
 
         self.policy = Learner(load(), settings.actor_lr, settings.actor_lr_warmup_steps, clip=1.0, decay=0.01)
         if settings.prime_anchor_coefficient > 0:
             self.average = load()
         if settings.uses_prm:
-            prm, bias_lr = load(), 0.05 if settings.prm_bias else 0.0
-            self.reference = load() if settings.prm_reference == "frozen" else None
+            of_prm, bias_lr = settings.prm_start or start, 0.05 if settings.prm_bias else 0.0
+            prm = load(of_prm)
+            self.reference = load(of_prm) if settings.prm_reference == "frozen" else None
             if settings.prm_trainable_layers:
                 train_last_layers(prm, settings.prm_trainable_layers)
             if settings.prm_lora_rank:
