@@ -2,11 +2,26 @@
 """Checks of how rewards become advantages, against the rest of the configuration. One line per problem."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.reward_settings import GROUP_ESTIMATORS, OutcomeSettings, ProcessSettings
 from prime_ext.settings import PrimeSettings, PRMSettings
+
+DEFAULTS = Path(__file__).parent / "config" / "prime" / "prime.yaml"
+# Keys of prime.process that shape the rewards of sampled tokens.
+OF_SAMPLED = (
+    "clip",
+    "reward_lambda",
+    "redistribution",
+    "normalization",
+    "noise_per_token",
+    "discount",
+    "estimator",
+    "trace",
+    "baseline",
+)
 
 
 def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
@@ -44,7 +59,7 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
 
 def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     """What a pull over the whole vocabulary needs: logits of the policy, and targets that pack tokens as it does."""
-    named = {"prime.process.form=kl": prime.distils, f"prime.anchor.kind={prime.anchor.kind}": prime.anchor.enable}
+    named = {"prime.process.form=kl": prime.distils, f"prime.anchor.kind={prime.anchor.kind}": prime.anchored}
     wanting = [name for name, wants in named.items() if wants]
     if not wanting:
         return
@@ -54,12 +69,15 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
     if policy.model.use_fused_kernels:
         yield (
             f"{name} compares distributions over the vocabulary, and fused kernels of the policy give none; set "
-            f"actor_rollout_ref.model.use_fused_kernels=false (prm.model.use_fused_kernels may stay)"
+            f"actor_rollout_ref.model.use_fused_kernels=false (prm.model.use_fused_kernels may stay), or choose "
+            f"variant=guarded"
         )
     if config.distillation.enabled:
         yield f"{name} and verl's distillation.enabled=true both change the policy's loss; choose one"
     if config.trainer.v1.trainer_mode == "prime_separate_async":
-        yield f"{name} needs trainer.v1.trainer_mode=prime_sync or prime_colocate_async"
+        yield f"{name} needs trainer.v1.trainer_mode=prime_sync or prime_colocate_async, or choose variant=guarded"
+    if prime.distils:
+        yield from _check_unread(config)
     if prime.distils and prm.enable:
         if prm.update_mode not in ("before", "none"):
             yield (
@@ -72,6 +90,16 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
             yield (
                 f"prime.process.form=kl needs prm.engine.ulysses_sequence_parallel_size={ours} as the policy has, it "
                 f"is {theirs}"
+            )
+
+
+def _check_unread(config: DictConfig) -> Iterable[str]:
+    default, process = OmegaConf.load(DEFAULTS).process, config.prime.process
+    for key in OF_SAMPLED:
+        if process[key] != default[key]:
+            yield (
+                f"prime.process.{key}={process[key]} changes the rewards of sampled tokens, and there are none with "
+                f"prime.process.form=kl; leave it at {default[key]}, or choose variant=guarded"
             )
 
 

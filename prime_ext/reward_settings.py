@@ -187,7 +187,7 @@ class ProcessSettings:
         if self.granularity != "token" or self.accumulates:
             raise SettingsError(
                 f"prime.process.target=policy compares token by token; set prime.process.granularity=token (it is "
-                f"{self.granularity}) and no accumulation, or the target to reference"
+                f"{self.granularity}) and no accumulation, or choose variant=guarded, whose target is the reference"
             )
         if self.form == "sampled" and self.discount != 0.0:
             raise SettingsError(

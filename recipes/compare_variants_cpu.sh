@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PRIME against RLOO with the outcome verifier only: same start, same data, same number of rollouts trained on. PRIME has
-# the form of the paper, without a reliability gate.
+# PRIME-D, PRIME as published, and RLOO with the outcome verifier only, on the quickstart's task: same start, same data,
+# same number of rollouts trained on, each with learning rates of its own (docs/results/prime_d.md: how they were found).
 #
-#   bash recipes/compare_prime_rloo_cpu.sh [verl overrides for both ...]
+#   bash recipes/compare_variants_cpu.sh [verl overrides for all ...]
 #
 # Writes OUT/{comparison.json,comparison.png,comparison.md}. A run whose result is complete is skipped and an interrupted
-# one is resumed: start the same command again. About 25 minutes on 2 cores with the defaults.
-# Knobs (environment): OUT SEEDS STEPS EVERY TEST_SIZE, and those of recipes/quickstart/train.sh
+# one is resumed: start the same command again. About an hour on 2 cores with the defaults.
+# The quickstart's picture shows recipes/compare_variants/comparison.json behind its own run.
+# Knobs (environment): OUT METHODS SEEDS STEPS EVERY TEST_SIZE PROMPTS ROLLOUTS
 set -euo pipefail
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,10 +18,11 @@ case "${1:-}" in
     -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 cd "$PROJECT_ROOT"
-OUT=${OUT:-$PROJECT_ROOT/outputs/compare_prime_rloo}
+OUT=${OUT:-$PROJECT_ROOT/outputs/compare_variants}
+METHODS=${METHODS:-"rloo paper distilled"}
 SEEDS=${SEEDS:-"0 1 2"}
-export STEPS=${STEPS:-60}
-EVERY=${EVERY:-10}
+export STEPS=${STEPS:-80}
+EVERY=${EVERY:-20}
 TEST_SIZE=${TEST_SIZE:-2000}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
@@ -31,9 +33,25 @@ PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
 source "$PROJECT_ROOT/recipes/python.sh"
 export PYTHON OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
+# The learning rates that the laboratory found on this task; the PRM's of the paper's form are those of earlier versions.
+declare -A KNOBS=(
+    [rloo]="LR=4e-4"
+    [paper]="LR=2e-4 PRM_LR=1e-3 BETA=0.2"
+    [distilled]="LR=4e-4 PRM_LR=2e-3 BETA=1.0"
+)
+declare -A OVERRIDES=(
+    [rloo]="prime.process.coefficient=0 prm.enable=false"
+    [paper]="variant=paper"
+    [distilled]="variant=distilled"
+)
+for method in $METHODS; do
+    if [[ -z "${KNOBS[$method]:-}" ]]; then
+        echo "compare_variants_cpu.sh: METHODS=$METHODS; $method must be one of ${!KNOBS[*]}" >&2
+        exit 2
+    fi
+done
 settings=$(printf '%s\n' "steps=$STEPS" "evaluated_every=$EVERY" "test_size=$TEST_SIZE" "prompts=${PROMPTS:-16}" \
-    "rollouts=${ROLLOUTS:-4}" "policy_lr=${LR:-2e-4}" "lr_warmup=${LR_WARMUP:-10}" "prm_lr=${PRM_LR:-1e-3}" \
-    "prm_mini_batch=${PRM_MINI_BATCH:-4}" "beta=${BETA:-0.2}" "overrides=$*")
+    "rollouts=${ROLLOUTS:-4}" "rloo: ${KNOBS[rloo]}" "paper: ${KNOBS[paper]}" "distilled: ${KNOBS[distilled]}" "overrides=$*")
 # shellcheck source=recipes/quickstart/settings.sh
 source "$PROJECT_ROOT/recipes/quickstart/settings.sh"
 keep_settings runs "$settings"
@@ -45,26 +63,27 @@ keep_settings runs "$settings"
 
 # train_one METHOD SEED: one run into its own folder; its output goes to log.txt there.
 train_one() {
-    local run=$OUT/runs/${1}_seed$2 form=(variant=paper)
+    local run=$OUT/runs/${1}_seed$2 knobs form
     mkdir -p "$run"
     [[ -e "$run/checkpoints/global_step_$STEPS/prime_ext_complete.json" ]] && return
-    [[ $1 == rloo ]] && form=(prime.process.coefficient=0 prm.enable=false)
-    SEED=$2 SAVE_FREQ=$EVERY KEEP=null bash recipes/quickstart/train.sh "$run" "$OUT/data" "$OUT/sft" \
-        "${form[@]}" "${@:3}" >> "$run/log.txt" 2>&1 || { tail -n 30 "$run/log.txt" >&2; return 1; }
+    read -ra knobs <<< "${KNOBS[$1]}"
+    read -ra form <<< "${OVERRIDES[$1]}"
+    env "${knobs[@]}" SEED="$2" SAVE_FREQ="$EVERY" KEEP=null bash recipes/quickstart/train.sh "$run" "$OUT/data" \
+        "$OUT/sft" "${form[@]}" "${@:3}" >> "$run/log.txt" 2>&1 || { tail -n 30 "$run/log.txt" >&2; return 1; }
 }
 
 for seed in $SEEDS; do
-    echo "== seed $seed: PRIME and RLOO side by side, so that their seconds are comparable ($(date +%H:%M))"
-    train_one prime "$seed" "$@" &
-    prime=$!
-    train_one rloo "$seed" "$@" &
-    rloo=$!
-    wait "$prime"
-    wait "$rloo"
-    for method in prime rloo; do
-        "$PYTHON" -m recipes.compare_prime_rloo.compare evaluate --run "$OUT/runs/${method}_seed$seed" \
+    echo "== seed $seed: $METHODS side by side, so that their seconds are comparable ($(date +%H:%M))"
+    running=()
+    for method in $METHODS; do
+        train_one "$method" "$seed" "$@" &
+        running+=($!)
+    done
+    for process in "${running[@]}"; do wait "$process"; done
+    for method in $METHODS; do
+        "$PYTHON" -m recipes.compare_variants.compare evaluate --run "$OUT/runs/${method}_seed$seed" \
             --start "$OUT/sft" --data "$OUT/data/test.parquet"
     done
 done
 cp "$OUT/settings.txt" "$OUT/runs/settings.txt"
-"$PYTHON" -m recipes.compare_prime_rloo.compare summarize --runs "$OUT/runs" --output-dir "$OUT"
+"$PYTHON" -m recipes.compare_variants.compare summarize --runs "$OUT/runs" --output-dir "$OUT"

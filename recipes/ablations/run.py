@@ -24,7 +24,7 @@ from prime_ext.files import read_json, write_json
 from prime_ext.metrics_file import read_metrics
 from prime_ext.trainer.checkpoint import complete_steps
 from recipes.ablations.offline_prm import train_offline_prm
-from recipes.ablations.suites import SUITES, Suite, Variant
+from recipes.ablations.suites import PAPER_KNOBS, SUITES, Suite, Variant
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate
 from recipes.run_statistics import training_seconds
@@ -65,6 +65,7 @@ def run_variant(suite: Suite, variant: Variant, seed: int, folder: Path, run: Pa
     ]
     environment = {
         **os.environ,
+        **PAPER_KNOBS,
         **suite.knobs,
         "PYTHON": sys.executable,
         "SEED": str(seed),

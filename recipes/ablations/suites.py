@@ -8,6 +8,7 @@ the paper's form: single forward, cross-entropy, frozen reference, leave-one-out
 from dataclasses import dataclass, field
 
 PLAIN = ("variant=paper",)
+PAPER_KNOBS = {"LR": "2e-4", "PRM_LR": "1e-3", "BETA": "0.2"}
 OUTCOME_ONLY = ("prime.process.coefficient=0", "prm.enable=false")
 
 

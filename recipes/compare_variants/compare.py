@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PRIME against RLOO with the outcome verifier only: curves, steps and seconds to an accuracy, with standard errors.
+"""Variants of PRIME against RLOO with the outcome verifier only: curves, and what it takes to an accuracy, with errors.
 
-    python -m recipes.compare_prime_rloo.compare evaluate --run RUN --data test.parquet
-    python -m recipes.compare_prime_rloo.compare summarize --runs RUNS --output-dir FOLDER
+    python -m recipes.compare_variants.compare evaluate --run RUN --start SFT --data test.parquet
+    python -m recipes.compare_variants.compare summarize --runs RUNS --output-dir FOLDER
 
 ``evaluate`` measures every checkpoint of one run on the held-out problems; ``summarize`` reads
 ``RUNS/<method>_seed<k>`` and writes ``comparison.json``, ``comparison.png`` and ``comparison.md``. A standard error is
@@ -29,10 +29,12 @@ from prime_ext.trainer.checkpoint import complete_steps
 from recipes.quickstart.evaluate import evaluate
 from recipes.run_statistics import mean_and_error, standard_errors, training_seconds
 
-METHODS = {"prime": "PRIME", "rloo": "RLOO, outcome only"}
-COLOURS = {"prime": "#2166ac", "rloo": "#d66014"}
+METHODS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
+BASELINE = "rloo"
+COLOURS = {"rloo": "#d66014", "paper": "#1b7837", "distilled": "#2166ac"}
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"
-THRESHOLDS = (0.4, 0.5, 0.6)
+THRESHOLDS = (0.5, 0.6, 0.65)
+AXES = {"steps": "steps", "prompts": "prompts tried", "seconds": "training seconds"}
 
 
 def evaluate_run(run: Path, data: Path, start: Path, seed: int) -> None:
@@ -74,7 +76,17 @@ def read_run(folder: Path, steps: list[int]) -> dict:
     metrics = read_metrics(folder / "metrics.jsonl")
     training = {step: row for step, row in metrics.items() if "timing_s/step" in row and step <= steps[-1]}
     seconds = training_seconds(training)
+    tried = {step: row["prime/filter/examined"] for step, row in training.items()}
     reached = {str(threshold): crossing(steps, accuracy, threshold) for threshold in THRESHOLDS}
+
+    def until(values: dict[int, float]) -> dict[str, float | None]:
+        """Sums up to where the accuracies are reached, a step that is not finished there in proportion."""
+
+        def total(end: float) -> float:
+            return sum(value * min(1.0, max(0.0, end - step + 1)) for step, value in values.items())
+
+        return {name: None if end is None else total(end) for name, end in reached.items()}
+
     pairs = [row[PAIR_ACCURACY] for row in training.values() if PAIR_ACCURACY in row]
     return {
         "steps": steps,
@@ -82,37 +94,35 @@ def read_run(folder: Path, steps: list[int]) -> dict:
         "accuracy_greedy": [curve[step]["greedy"] for step in steps],
         "n_problems": curve[steps[0]]["n_problems"],
         "steps_to": reached,
-        "seconds_to": {
-            name: None if step is None else sum(value for number, value in seconds.items() if number <= step)
-            for name, step in reached.items()
-        },
+        "prompts_to": until(tried),
+        "seconds_to": until(seconds),
         "seconds_per_step_median": float(np.median(list(seconds.values()))),
         "prm_pair_accuracy_last_10_steps": float(np.mean(pairs[-10:])) if pairs else None,
         "prm_pair_accuracy_first_5_steps": float(np.mean(pairs[:5])) if pairs else None,
-        "rollouts_generated": int(sum(row["prime/filter/examined"] for row in training.values())),
+        "prompts": int(sum(tried.values())),
     }
 
 
 def summarize(runs: Path) -> dict:
-    """The content of ``comparison.json``.
+    """The content of ``comparison.json``, of the methods that have runs.
 
     Raises:
-        FileNotFoundError: a method has no evaluated run.
+        FileNotFoundError: RLOO, or everything else, has no evaluated run.
     """
     folders = {}
     for folder in sorted(runs.glob("*_seed*")):
         match = re.fullmatch(r"(\w+)_seed(\d+)", folder.name)
         if match and match[1] in METHODS and (folder / "curve.json").exists():
             folders[match[1], match[2]] = folder
-    for method in METHODS:
-        if not any(name == method for name, _ in folders):
-            raise FileNotFoundError(f"no evaluated run {method}_seed* in {runs}")
+    methods = [method for method in METHODS if any(name == method for name, _ in folders)]
+    if BASELINE not in methods or len(methods) < 2:
+        raise FileNotFoundError(f"{runs} needs evaluated runs {BASELINE}_seed* and of another method; has {methods}")
     # All runs are compared over the same steps.
     steps = sorted(set.intersection(*(set(read_curve(folder)) for folder in folders.values())))
-    found: dict[str, dict[str, dict]] = {method: {} for method in METHODS}
+    found: dict[str, dict[str, dict]] = {method: {} for method in methods}
     for (method, seed), folder in folders.items():
         found[method][seed] = read_run(folder, steps)
-    paired = sorted(set(found["prime"]) & set(found["rloo"]), key=int)
+    paired = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())), key=int)
     aggregate = {}
     for method, by_seed in found.items():
         chosen = [by_seed[seed] for seed in paired]
@@ -121,18 +131,21 @@ def summarize(runs: Path) -> dict:
             "final_accuracy_greedy": mean_and_error([run["accuracy_greedy"][-1] for run in chosen]),
             "seconds_per_step": mean_and_error([run["seconds_per_step_median"] for run in chosen]),
         }
-        for what in ("steps_to", "seconds_to"):
+        for what in (f"{axis}_to" for axis in AXES):
             for threshold in map(str, THRESHOLDS):
                 values = [run[what][threshold] for run in chosen if run[what][threshold] is not None]
                 name = f"{what}_{threshold}"
                 aggregate[method][name] = {**mean_and_error(values), "runs": len(chosen)} if values else None
-    difference = [
-        found["prime"][seed]["accuracy_temperature_1"][-1] - found["rloo"][seed]["accuracy_temperature_1"][-1]
-        for seed in paired
-    ]
+    final = {
+        m: np.array([by_seed[seed]["accuracy_temperature_1"][-1] for seed in paired]) for m, by_seed in found.items()
+    }
     return {
         "seeds": [int(seed) for seed in paired],
-        "final_difference_prime_minus_rloo_temperature_1": mean_and_error(difference),
+        "final_difference_to_rloo_temperature_1": {
+            method: mean_and_error((final[method] - final[BASELINE]).tolist())
+            for method in methods
+            if method != BASELINE
+        },
         "aggregate": aggregate,
         "runs": found,
         "steps": steps,
@@ -153,7 +166,8 @@ def plot(summary: dict, path: Path) -> None:
     """Mean curves with their standard error, and every single run, thin."""
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     figure, axis = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
-    for method, label in METHODS.items():
+    for method in summary["runs"]:
+        label = METHODS[method]
         runs = [summary["runs"][method][str(seed)] for seed in summary["seeds"]]
         values_RS = np.array([run["accuracy_temperature_1"] for run in runs])
         steps = runs[0]["steps"]
@@ -165,7 +179,7 @@ def plot(summary: dict, path: Path) -> None:
         axis.fill_between(steps, mean - error, mean + error, color=COLOURS[method], alpha=0.2, linewidth=0)
     count = runs[0]["n_problems"]
     axis.set(xlabel="policy updates", ylabel=f"accuracy on {count} held-out problems, temperature 1", ylim=(0, 1))
-    axis.set_title(f"PRIME and RLOO from the same start, {len(summary['seeds'])} seeds", fontsize=11)
+    axis.set_title(f"Variants of PRIME, and RLOO, from the same start, {len(summary['seeds'])} seeds", fontsize=11)
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, loc="lower right")
     with atomic_path(path) as temporary:
@@ -189,18 +203,20 @@ def table(summary: dict) -> str:
         "training seconds per step": ("seconds_per_step", 1.0, 2),
     }
     for threshold in THRESHOLDS:
-        rows[f"steps to {threshold:.0%}"] = (f"steps_to_{threshold}", 1.0, 1)
-        rows[f"training seconds to {threshold:.0%}"] = (f"seconds_to_{threshold}", 1.0, 0)
-    lines = ["| | " + " | ".join(METHODS.values()) + " |", "| --- | " + " | ".join("---" for _ in METHODS) + " |"]
+        for axis, name in AXES.items():
+            rows[f"{name} to {threshold:.0%}"] = (f"{axis}_to_{threshold}", 1.0, 0)
+    methods = list(summary["runs"])
+    lines = ["| | " + " | ".join(METHODS[method] for method in methods) + " |", "| --- |" + " --- |" * len(methods)]
     for label, (key, factor, digits) in rows.items():
-        cells = [_cell(summary["aggregate"][method][key], factor, digits) for method in METHODS]
+        cells = [_cell(summary["aggregate"][method][key], factor, digits) for method in methods]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    difference = _cell(summary["final_difference_prime_minus_rloo_temperature_1"], 100.0, 1)
-    pairs = [run["prm_pair_accuracy_last_10_steps"] for run in summary["runs"]["prime"].values()]
+    differences = ", ".join(
+        f"{METHODS[method]} {_cell(value, 100.0, 1)}"
+        for method, value in summary["final_difference_to_rloo_temperature_1"].items()
+    )
     lines += [
         "",
-        f"PRIME minus RLOO at the end, temperature 1, paired by seed: {difference} points. "
-        f"Pair accuracy of the PRM before each update, last 10 steps: {np.mean(pairs):.3f}. "
+        f"Minus RLOO at the end, temperature 1, paired by seed, in points: {differences}. "
         f"± is the standard error over {len(summary['seeds'])} seeds.",
     ]
     return "\n".join(lines) + "\n"

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from prime_ext.files import atomic_path
+from recipes.run_statistics import mean_and_error
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"
@@ -18,6 +19,8 @@ VALIDATION_PREFIX = "val-core/"
 SMOOTHING_STEPS = 10
 
 BLUE, ORANGE, GREEN, GREY = "#2166ac", "#d66014", "#1b7837", "#5b6572"
+# Methods whose kept runs are drawn behind the run, see recipes/compare_variants.
+BEHIND = {"rloo": ("RLOO, outcome only", "#b2182b"), "paper": ("PRIME as published", "#8a6d3b")}
 
 
 def series(metrics: list[dict], key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -45,13 +48,27 @@ def _curve(axis: plt.Axes, steps: np.ndarray, values: np.ndarray, colour: str, l
     axis.plot(steps, moving_average(values), color=colour, linewidth=2.2, label=label)
 
 
-def plot_learning_curve(path: str | Path, metrics: list[dict], before: dict, after: dict) -> None:
+def _kept_runs(axis: plt.Axes, comparison: dict) -> None:
+    """Mean over seeds of the accuracy on held-out problems at temperature 1, with its standard error."""
+    for method, (label, colour) in BEHIND.items():
+        runs = list(comparison["runs"][method].values())
+        points = [mean_and_error(values) for values in zip(*(r["accuracy_temperature_1"] for r in runs), strict=True)]
+        mean, error = (np.array([point[key] or 0.0 for point in points]) for key in ("mean", "standard_error"))
+        steps = comparison["steps"]
+        axis.plot(steps, mean, color=colour, linestyle="--", linewidth=1.6, label=f"{label}: {len(runs)} kept runs")
+        axis.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.15, linewidth=0)
+
+
+def plot_learning_curve(
+    path: str | Path, metrics: list[dict], before: dict, after: dict, comparison: dict | None = None
+) -> None:
     """Write the picture, atomically.
 
     Args:
         path: file to write; the ending decides the format.
         metrics: rows ``{"step": ..., "data": {...}}`` as verl's file logger writes them.
         before, after: what ``evaluate.py`` wrote for the warm-started and the trained policy.
+        comparison: kept runs of other methods on the same task, as ``recipes.compare_variants`` writes them.
     """
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     figure, (top, bottom) = plt.subplots(
@@ -60,6 +77,8 @@ def plot_learning_curve(path: str | Path, metrics: list[dict], before: dict, aft
     last = metrics[-1]["step"]
     steps, values = series(metrics, TRAIN_ACCURACY)
     _curve(top, steps, values, BLUE, f"training rollouts, before the filter (mean of {SMOOTHING_STEPS} steps)")
+    if comparison is not None:
+        _kept_runs(top, comparison)
     key = validation_key(metrics)
     if key is not None:
         steps, values = series(metrics, key)

@@ -10,6 +10,7 @@ Reads from the run folder: ``metrics.jsonl`` (verl's file logger), the two evalu
 import argparse
 import platform
 from collections import defaultdict
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from omegaconf import OmegaConf
 from prime_ext.files import read_json, write_json, write_json_lines, write_text
 from prime_ext.metrics_file import read_metrics
 from prime_ext.variant import variant_line
+from recipes.compare_variants.compare import BASELINE, METHODS
 from recipes.quickstart.learning_curve import plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_responses, step_statistics
 from recipes.quickstart.respond import load_model, load_problems, respond
@@ -26,6 +28,9 @@ from recipes.quickstart.transcripts import render
 
 PACKAGES = ("prime-ext", "verl", "torch", "transformers", "ray", "tensordict", "TransferQueue", "numpy")
 STATISTICS_PROBLEMS = 500
+# Runs of this and other methods that are kept, and the settings of the task that they share.
+COMPARISON = Path(__file__).parents[1] / "compare_variants" / "comparison.json"
+OF_THE_TASK = {"MEAN_ERROR": "0.25", "SFT_STEPS": "1000", "PROMPTS": "16", "ROLLOUTS": "4"}
 SHOWN_TRAINED, SHOWN_WARM_START = 40, 12
 
 
@@ -125,13 +130,20 @@ def score_policies(run_dir: Path, *, beta: float, seed: int) -> dict[str, list[S
     return scored
 
 
+def kept_runs(settings: Mapping[str, str]) -> dict | None:
+    """The comparison of PRIME's variants with RLOO, if this run has its task, warm start and batch."""
+    same = all(settings.get(name, value) == value for name, value in OF_THE_TASK.items())
+    return read_json(COMPARISON) if same else None
+
+
 def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
     """Write the three files of the run, and the merged ``metrics.jsonl``; returns the summary."""
     metrics = read_rows(run_dir / "metrics.jsonl")
     # One file without the repetitions of a resumed run; the parts of earlier starts stay where they are.
     write_json_lines(run_dir / "metrics.jsonl", metrics)
     before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
-    plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after)
+    comparison = kept_runs(settings)
+    plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after, comparison)
 
     scored = score_policies(run_dir, beta=beta, seed=seed)
     statistics = {name: step_statistics(responses) for name, responses in scored.items()}
@@ -153,9 +165,23 @@ def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
     variant = variant_line(OmegaConf.load(run_dir / "hydra" / ".hydra" / "config.yaml"))
     summary = summarize(before, after, metrics, seconds, variant=variant, seed=seed, settings=settings)
     summary["process_rewards"] = statistics
+    summary["kept_runs"] = comparison["aggregate"] if comparison else None
     # Written last: whoever finds it finds the rest.
     write_json(run_dir / "summary.json", summary)
     return summary
+
+
+def comparison_lines(aggregate: Mapping[str, Mapping]) -> list[str]:
+    """What other methods reach on this task and what a step of them costs, from the kept runs."""
+    lines = ["Does it help, and what does it cost? Kept runs on this task (recipes/compare_variants, temperature 1):"]
+    for method, label in METHODS.items():
+        final, seconds = aggregate[method]["final_accuracy_temperature_1"], aggregate[method]["seconds_per_step"]
+        cost = seconds["mean"] / aggregate[BASELINE]["seconds_per_step"]["mean"]
+        lines.append(
+            f"  {label:<20}{100 * final['mean']:5.1f} ± {100 * (final['standard_error'] or 0):.1f} % "
+            f"({final['n']} seeds), {cost:.2f} times RLOO's seconds a step"
+        )
+    return lines
 
 
 def text(run_dir: Path, summary: dict) -> str:
@@ -192,6 +218,7 @@ def text(run_dir: Path, summary: dict) -> str:
         "The process reward of a step's result ranks right above wrong steps with probability (0.5 is chance):",
         f"  {percent(trained['auc'])} on the trained policy's responses, {percent(warm['auc'])} on the warm start's. "
         "No step label was ever shown to the PRM.",
+        *(comparison_lines(summary["kept_runs"]) if summary["kept_runs"] else ()),
         "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()),
         f"Everything is in {run_dir}:",
         *(f"  {name:<20}{meaning}" for name, meaning in files.items()),

@@ -28,7 +28,7 @@ export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/
 # One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM updates per step.
 # hf_model among the contents of a checkpoint: verl's merger would round the weights to bfloat16.
 exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
-    variant=guarded \
+    variant=distilled \
     hydra.run.dir="$RUN_DIR/hydra" \
     data.train_files="$DATA_DIR/train.parquet" \
     data.val_files="$DATA_DIR/val.parquet" \
@@ -44,13 +44,13 @@ exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \
     actor_rollout_ref.actor.ppo_mini_batch_size="${PROMPTS:-16}" \
     actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 \
-    actor_rollout_ref.actor.optim.lr="${LR:-2e-4}" \
+    actor_rollout_ref.actor.optim.lr="${LR:-4e-4}" \
     actor_rollout_ref.actor.optim.lr_warmup_steps="${LR_WARMUP:-10}" \
     actor_rollout_ref.actor.optim.betas=[0.9,0.99] \
     actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
-    prm.beta="${BETA:-0.2}" \
+    prm.beta="${BETA:-1.0}" \
     prm.mini_batch_size="${PRM_MINI_BATCH:-4}" \
-    prm.optim.lr="${PRM_LR:-1e-3}" \
+    prm.optim.lr="${PRM_LR:-2e-3}" \
     prm.optim.betas=[0.9,0.99] \
     prm.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
     trainer.device="${DEVICE:-cpu}" \

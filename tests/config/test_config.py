@@ -133,6 +133,12 @@ def composed(request):
     return request.param, load("prime_ext.config", request.param)
 
 
+@pytest.fixture(scope="module", params=["prime_trainer", "prime_trainer_cpu"])
+def paper(request):
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return OmegaConf.to_container(compose(request.param, ["variant=paper"]))
+
+
 @pytest.fixture(scope="module", params=["pspo_trainer", "pspo_trainer_cpu"])
 def pspo(request):
     return load("prime_ext.config", request.param)
@@ -172,7 +178,7 @@ def chains_of(name, *overrides):
     """The reward of a chain under an entry of the group `chain`."""
     steps = ["prime.process.granularity=step", "prime.process.step_score=sigmoid"]
     with initialize_config_module("prime_ext.config", version_base=None):
-        composed = compose("prime_trainer_cpu", [f"chain@prime.process={name}", *steps, *overrides])
+        composed = compose("prime_trainer_cpu", ["variant=guarded", f"chain@prime.process={name}", *steps, *overrides])
     process = PrimeSettings.from_mapping(OmegaConf.to_container(composed.prime)).process
     return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
 
@@ -237,15 +243,14 @@ def test_the_default_values_are_valid_settings(composed):
     # What the rest of the configuration decides is filled in by interpolation.
     prm = {**ours["prm"], "use_dynamic_bsz": True, "mini_batch_size": 8}
     prm.update(max_token_len_per_gpu=100, infer_max_token_len_per_gpu=100)
-    assert PRMSettings.from_mapping(prm).update_mode == "interleaved"
+    assert PRMSettings.from_mapping(prm).update_mode == "before"
     assert PrimeSettings.from_mapping(ours["prime"]).filter.lower == 0.2
     assert ours["trainer"]["v1"]["trainer_mode"] in PRIME_MODES
 
 
-def test_the_papers_settings_are_the_defaults(composed):
+def test_the_papers_variant_has_its_settings(paper):
     """PRIME, arXiv 2502.01456: beta .05, PRM lr 1e-6, policy lr 5e-7, band [.2, .8], no KL, no entropy bonus."""
-    _, ours = composed
-    actor, prm = ours["actor_rollout_ref"]["actor"], ours["prm"]
+    ours, actor, prm = paper, paper["actor_rollout_ref"]["actor"], paper["prm"]
     assert (prm["beta"], prm["optim"]["lr"], prm["optim"]["weight_decay"], prm["optim"]["clip_grad"]) == (
         0.05,
         1e-6,

@@ -21,8 +21,8 @@ def gates(config):
 
 
 @pytest.mark.parametrize("name", ["prime_trainer", "prime_trainer_cpu"])
-def test_guarded_is_the_default_and_the_paper_has_no_gate(name):
-    assert variant_line(composed(name=name)) == "guarded" and gates(composed(name=name))
+def test_distilled_is_the_default_and_the_paper_has_no_gate(name):
+    assert variant_line(composed(name=name)) == "distilled" and gates(composed(name=name))
     paper = composed("variant=paper", name=name)
     assert variant_line(paper) == "paper" and not gates(paper)
 
@@ -41,7 +41,7 @@ def test_overrides_win_and_are_named():
         assert config.prime.process.reliability_gate is True and config.prm.loss == "dpo"
         assert variant_line(config) == "paper (changed: prime.process.reliability_gate=true, prm.loss=dpo)"
     # Of what the gate alone reads, as much as the variant says.
-    changed = composed("prime.process.gate_decay=0.5", "prime.whitening=null")
+    changed = composed("variant=guarded", "prime.process.gate_decay=0.5", "prime.whitening=null")
     assert variant_line(changed) == "guarded (changed: prime.whitening=null, prime.process.gate_decay=0.5)"
     # A recipe names one, and who starts it may name another.
     assert variant_line(composed("variant=paper", "variant=guarded")) == "guarded"

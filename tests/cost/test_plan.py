@@ -48,7 +48,8 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def composed():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return {name: compose(name) for name in ("prime_trainer", "prime_trainer_cpu", "pspo_trainer")}
+        prime = {name: compose(name, ["variant=guarded"]) for name in ("prime_trainer", "prime_trainer_cpu")}
+        return prime | {"pspo_trainer": compose("pspo_trainer")}
 
 
 @pytest.fixture
@@ -394,7 +395,7 @@ def test_the_command_prints_a_table(models, capsys):
     arguments = ["--plan", "--config-name", "prime_trainer_cpu", path, "--device-memory", "24"]
     assert doctor.main(arguments) == 0
     out = capsys.readouterr().out
-    for text in ("GiB per device", "PRM reference", "share of the PRM", "6.0 N", "fits:"):
+    for text in ("GiB per device", "policy average", "share of the PRM", "6.0 N", "fits:"):
         assert text in out
     assert doctor.main([*arguments[:-1], "0.5"]) == 1
     assert "warning: the part" in capsys.readouterr().out

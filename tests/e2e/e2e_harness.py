@@ -58,8 +58,9 @@ def command(
 ) -> list[str]:
     """The command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
-    # An untrained PRM would be shut out by the gate; variants that name it come later and count.
+    # An untrained PRM would be shut out by the gate; what names another variant or the gate comes later and counts.
     of_the_prm = [
+        "variant=guarded",
         "prime.process.reliability_gate=false",
         "prm.mini_batch_size=2",
         "prm.optim.lr=1e-3",

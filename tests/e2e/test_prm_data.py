@@ -31,19 +31,18 @@ OVERRIDES = [
 ]
 
 
-@pytest.fixture(scope="module", params=["disk", "memory"])
-def runs(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
     """Folders of the run left alone, and of one that has its first checkpoint and nothing else."""
     base = tmp_path_factory.mktemp("prm_data")
     inputs = base / "inputs"
     harness.write_inputs(inputs)
     alone, resumed = base / "alone", base / "resumed"
-    overrides = [*OVERRIDES, f"prm.replay.store={request.param}"]
-    harness.run(inputs, alone, overrides)
+    harness.run(inputs, alone, OVERRIDES)
     name = f"global_step_{SAVED}"
     shutil.copytree(alone / "checkpoints" / name, resumed / "checkpoints" / name)
     (resumed / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(SAVED))
-    harness.run(inputs, resumed, overrides)
+    harness.run(inputs, resumed, OVERRIDES)
     return alone, resumed
 
 

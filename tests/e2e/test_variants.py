@@ -41,7 +41,10 @@ VARIANTS = {
         "critic.optim.lr=1e-3",
         "trainer.save_freq=2",
     ],
-    "weibull on implicit step rewards": [
+    "weibull on implicit step rewards, double forward, refreshed reference": [
+        "prm.update_mode=before",
+        "prm.reference_refresh_freq=1",
+        "trainer.save_freq=2",
         "chain@prime.process=pspo_wrs",
         "prime.process.granularity=step",
         "prime.process.step_score=sigmoid",
@@ -50,7 +53,11 @@ VARIANTS = {
         "prime.steps.splitter=delimiters",
         'prime.steps.delimiters=[";","="]',
     ],
-    "remax, lambda, selection": [
+    "remax, lambda, selection, LoRA on its own base, log-probabilities in chunks": [
+        "prm.model.use_fused_kernels=true",
+        "prm.model.lora_rank=4",
+        "prm.model.target_modules=all-linear",
+        "prm.reference=base",
         "prime.outcome.estimator=remax",
         "prime.process.granularity=prefix_value",
         "prime.process.reward_lambda=0.9",
@@ -70,17 +77,6 @@ VARIANTS = {
         "prm.reference=kl",
         "actor_rollout_ref.actor.use_kl_loss=true",
     ],
-    "LoRA on its own base, log-probabilities in chunks": [
-        "prm.model.use_fused_kernels=true",
-        "prm.model.lora_rank=4",
-        "prm.model.target_modules=all-linear",
-        "prm.reference=base",
-    ],
-    "double forward, refreshed reference": [
-        "prm.update_mode=before",
-        "prm.reference_refresh_freq=1",
-        "trainer.save_freq=2",
-    ],
     "no reference, the policy waits for a step": [
         "prm.reference=none",
         "prm.update_mode=none",
@@ -89,9 +85,11 @@ VARIANTS = {
 }
 # What must be among the metrics of every step.
 LOGGED = {
-    "weibull on implicit step rewards": [f"prime/chain/{name}" for name in ("score", "factor", "reward")],
+    "weibull on implicit step rewards, double forward, refreshed reference": [
+        f"prime/chain/{name}" for name in ("score", "factor", "reward")
+    ],
     "ppo on the outcome, steps": ["critic/vf_loss", "prime/steps/mean", "prime/process/relative_factor"],
-    "remax, lambda, selection": [
+    "remax, lambda, selection, LoRA on its own base, log-probabilities in chunks": [
         "prime/remax/greedy_reward",
         "prime/remax/group_mean_instead",
         "prime/selection/consistency",
@@ -104,12 +102,10 @@ PASSES = {
     "dpo, grpo": [(2, 1, 1), (2, 1, 1)],
     "ipvrm, policy reference": [(1, 1, 0), (1, 1, 0)],
     "reverse in two epochs every second step, reference of the KL penalty": [(1, 0, 0), (3, 2, 0)],
-    "LoRA on its own base, log-probabilities in chunks": [(2, 1, 0), (2, 1, 0)],
-    "double forward, refreshed reference": [(2, 1, 1), (2, 1, 1)],
     "no reference, the policy waits for a step": [(1, 0, 0), (1, 0, 0)],
     "ppo on the outcome, steps": [(1, 1, 1), (1, 1, 1)],
-    "weibull on implicit step rewards": [(1, 1, 1), (1, 1, 1)],
-    "remax, lambda, selection": [(1, 1, 1), (1, 1, 1)],
+    "weibull on implicit step rewards, double forward, refreshed reference": [(2, 1, 1), (2, 1, 1)],
+    "remax, lambda, selection, LoRA on its own base, log-probabilities in chunks": [(2, 1, 0), (2, 1, 0)],
 }
 
 
@@ -139,7 +135,7 @@ def test_two_steps(tmp_path, variant):
     if fused:
         # Chunked and plain log-probabilities were compared on the first batch.
         assert metrics[1]["prm/fused_log_prob_difference"] < 1e-4 and "prm/fused_log_prob_difference" not in metrics[2]
-    if variant == "double forward, refreshed reference":
+    if "prm.reference_refresh_freq=1" in VARIANTS[variant]:
         checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2" / "prm"
         assert (checkpoint / "reference" / "model_world_size_1_rank_0.pt").is_file()
     if variant == "ppo on the outcome, steps":

@@ -50,7 +50,7 @@ failed=()
 for part in "${parts[@]}"; do
     case "$part" in
         measure) command=("$PYTHON" tests/gpu/measure.py "${tiny[@]}" --output "$RESULTS/$name.json") ;;
-        pytest) command=("$PYTHON" -m pytest -m gpu -q tests) ;;
+        pytest) command=("$PYTHON" -m pytest -m gpu -q tests/gpu) ;;
         quickstart | gsm8k)
             command=("$PYTHON" tests/gpu/runs.py "$part" --device "$DEVICE" "${tiny[@]}" --output "$RESULTS/${name}_$part.json") ;;
         *) echo "run.sh: no part $part; the parts are measure, pytest, quickstart, gsm8k" >&2; exit 2 ;;

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of the comparison of PRIME and RLOO."""
+"""The arithmetic of the comparison of PRIME's variants and RLOO."""
 
 import json
 
 import pytest
 
-from recipes.compare_prime_rloo.compare import crossing, summarize, table
+from recipes.compare_variants.compare import crossing, summarize, table
 from recipes.run_statistics import mean_and_error
 
 
@@ -37,18 +37,21 @@ def test_the_standard_error_is_that_of_the_mean():
 
 def test_the_summary_pairs_the_seeds_and_leaves_out_the_time_of_saving(tmp_path):
     for seed, (prime, rloo) in enumerate([(0.6, 0.5), (0.7, 0.5)]):
-        write_run(tmp_path / f"prime_seed{seed}", (0.2, prime), seconds=3.0, pairs=0.75)
+        write_run(tmp_path / f"distilled_seed{seed}", (0.2, prime), seconds=3.0, pairs=0.75)
         write_run(tmp_path / f"rloo_seed{seed}", (0.2, rloo), seconds=2.0)
     summary = summarize(tmp_path)
     assert summary["seeds"] == [0, 1] and summary["steps"] == [0, 10]
-    assert summary["final_difference_prime_minus_rloo_temperature_1"]["mean"] == pytest.approx(0.15)
-    assert summary["aggregate"]["prime"]["seconds_per_step"]["mean"] == pytest.approx(3.0)
+    assert summary["final_difference_to_rloo_temperature_1"]["distilled"]["mean"] == pytest.approx(0.15)
+    assert summary["aggregate"]["distilled"]["seconds_per_step"]["mean"] == pytest.approx(3.0)
     assert summary["aggregate"]["rloo"]["steps_to_0.6"] is None
-    assert summary["runs"]["prime"]["0"]["prm_pair_accuracy_last_10_steps"] == pytest.approx(0.75)
-    assert "never" in table(summary) and "15.0 ± 5.0 points" in table(summary)
+    # 0.2 to 0.6 and 0.2 to 0.7 over ten steps: half is reached after 7.5 and 6 of them, with 20 prompts in each.
+    assert summary["aggregate"]["distilled"]["prompts_to_0.5"]["mean"] == pytest.approx(20 * (7.5 + 6) / 2)
+    assert summary["aggregate"]["distilled"]["seconds_to_0.5"]["mean"] == pytest.approx(3 * (7.5 + 6) / 2)
+    assert summary["runs"]["distilled"]["0"]["prm_pair_accuracy_last_10_steps"] == pytest.approx(0.75)
+    assert "never" in table(summary) and "PRIME-D 15.0 ± 5.0." in table(summary)
 
 
 def test_a_method_without_runs_is_an_error(tmp_path):
-    write_run(tmp_path / "prime_seed0", (0.2, 0.6), seconds=3.0)
-    with pytest.raises(FileNotFoundError, match="rloo_seed"):
+    write_run(tmp_path / "distilled_seed0", (0.2, 0.6), seconds=3.0)
+    with pytest.raises(FileNotFoundError, match="rloo_seed.*has \\['distilled'\\]"):
         summarize(tmp_path)

@@ -43,7 +43,7 @@ def test_the_lines_are_legal_settings(picture):
         if accumulation != "none":
             overrides.append(f"{prefix}.accumulation.place={PLACES[place]}")
         if prefix == "prime.process":
-            overrides += [f"{prefix}.granularity={granularity}", f"{prefix}.estimator={estimator}"]
+            overrides += ["variant=guarded", f"{prefix}.granularity={granularity}", f"{prefix}.estimator={estimator}"]
             overrides += [f"{prefix}.step_score=sigmoid"] if accumulation != "none" else []
             overrides += [f"{prefix}.credit=min_form"] if "min-form" in name else []
         with initialize_config_module("prime_ext.config", version_base=None):

@@ -21,7 +21,7 @@ SEPARATE = {
 @pytest.fixture(scope="module")
 def composed():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return {name: compose(name) for name in ("prime_trainer", "prime_trainer_cpu")}
+        return {name: compose(name, ["variant=guarded"]) for name in ("prime_trainer", "prime_trainer_cpu")}
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ MODES = {"prime_colocate_async": COLOCATE, "prime_separate_async": SEPARATE}
 @pytest.fixture(scope="module")
 def composed():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return compose("prime_trainer_cpu")
+        return compose("prime_trainer_cpu", ["variant=guarded"])
 
 
 @pytest.fixture

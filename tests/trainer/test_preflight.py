@@ -71,7 +71,7 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def composed():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return {name: compose(name) for name in ("prime_trainer", "prime_trainer_cpu")}
+        return {name: compose(name, ["variant=guarded"]) for name in ("prime_trainer", "prime_trainer_cpu")}
 
 
 @pytest.fixture
@@ -97,7 +97,10 @@ def problems_of(composed, files, monkeypatch):
     return check
 
 
-def test_both_configurations_are_accepted_once_files_are_named(problems_of):
+def test_both_configurations_are_accepted_once_files_are_named(problems_of, composed):
+    with initialize_config_module("prime_ext.config", version_base=None):
+        composed["default"] = compose("prime_trainer_cpu")
+    assert problems_of("default") == []
     assert problems_of("prime_trainer_cpu") == []
     gpus = {"trainer.n_gpus_per_node": 8, "actor_rollout_ref.actor.use_dynamic_bsz": True}
     assert problems_of("prime_trainer", changes=gpus) == []
