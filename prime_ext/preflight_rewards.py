@@ -59,7 +59,7 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
 
 def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     """What a pull over the whole vocabulary needs: logits of the policy, and targets that pack tokens as it does."""
-    named = {"prime.process.form=kl": prime.distils, f"prime.anchor.kind={prime.anchor.kind}": prime.anchored}
+    named = {"prime.process.form=kl": prime.distils, f"prime.anchor.kind={prime.anchor.kind}": prime.anchor.enable}
     wanting = [name for name, wants in named.items() if wants]
     if not wanting:
         return

@@ -120,10 +120,11 @@ class PrimeSettings:
         relative = self.process.normalization == "outcome_relative" and self.process.coefficient > 0
         if relative and self.outcome.coefficient == 0:
             raise SettingsError("prime.process.normalization=outcome_relative needs prime.outcome.coefficient > 0")
-        if self.anchor.enable and self.anchor.fallback and self.process.coefficient > 0 and not self.gates:
+        if self.anchor.enable and self.anchor.fallback and not self.gates:
             raise SettingsError(
-                "prime.anchor.fallback=true fills what the reliability gate leaves out, but there is no gate; set it "
-                "to false, or prime.process.reliability_gate=true"
+                "prime.anchor.fallback=true fills what the reliability gate leaves out, but there is no gate; for the "
+                "outcome alone add variant=paper, for it with an anchor set prime.anchor.fallback=false, otherwise "
+                "prime.process.reliability_gate=true"
             )
         if self.distils and self.outcome_reads_prm:
             raise SettingsError(
@@ -155,11 +156,6 @@ class PrimeSettings:
     def distils(self) -> bool:
         """Whether the policy is pulled towards the PRM as a distribution."""
         return self.process.form == "kl" and self.process.coefficient > 0
-
-    @property
-    def anchored(self) -> bool:
-        """Whether the policy is pulled towards the average of its own weights; what fills a gate needs the gate."""
-        return self.anchor.enable and (self.gates or not self.anchor.fallback)
 
     @property
     def rewards_tokens(self) -> bool:

@@ -40,7 +40,7 @@ declare -A KNOBS=(
     [distilled]="LR=4e-4 PRM_LR=2e-3 BETA=1.0"
 )
 declare -A OVERRIDES=(
-    [rloo]="prime.process.coefficient=0 prm.enable=false"
+    [rloo]="variant=paper prime.process.coefficient=0 prm.enable=false"
     [paper]="variant=paper"
     [distilled]="variant=distilled"
 )
@@ -73,14 +73,9 @@ train_one() {
 }
 
 for seed in $SEEDS; do
-    echo "== seed $seed: $METHODS side by side, so that their seconds are comparable ($(date +%H:%M))"
-    running=()
     for method in $METHODS; do
-        train_one "$method" "$seed" "$@" &
-        running+=($!)
-    done
-    for process in "${running[@]}"; do wait "$process"; done
-    for method in $METHODS; do
+        echo "== seed $seed: $method ($(date +%H:%M))"
+        train_one "$method" "$seed" "$@"
         "$PYTHON" -m recipes.compare_variants.compare evaluate --run "$OUT/runs/${method}_seed$seed" \
             --start "$OUT/sft" --data "$OUT/data/test.parquet"
     done

@@ -128,10 +128,8 @@ def has_prm(config: DictConfig) -> bool:
 
 
 def has_average(config: DictConfig) -> bool:
-    """Whether the policy is pulled towards an average of its own weights, also where no process reward counts."""
-    if "prime" not in config or config.prime.anchor.kind == "none":
-        return False
-    return bool(config.prime.process.coefficient > 0 or not config.prime.anchor.fallback)
+    """Whether the policy is pulled towards an average of its own weights."""
+    return bool("prime" in config and config.prime.anchor.kind != "none")
 
 
 def distils(config: DictConfig) -> bool:

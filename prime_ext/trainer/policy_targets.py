@@ -38,11 +38,11 @@ class PolicyTargets:
     @property
     def roles(self) -> list[str]:
         """Roles of the engines that may be targets."""
-        return [PRM_ROLE] * self.settings.distils + [AVERAGE_ROLE] * self.settings.anchored
+        return [PRM_ROLE] * self.settings.distils + [AVERAGE_ROLE] * self.settings.anchor.enable
 
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
         """Classes to add to the actor's worker processes, by group name."""
-        if not self.settings.anchored:
+        if not self.settings.anchor.enable:
             return {}
         worker = ray.remote(ImplicitPRMWorker)
         return {AVERAGE_GROUP: RayClassWithInitArgs(cls=worker, config=self._worker_config(), role=AVERAGE_ROLE)}
@@ -71,7 +71,7 @@ class PolicyTargets:
     def attach(self, actor_group: Any) -> None:
         """Build the average, equal to the policy, and give the policy its loss. The PRM has to be there already."""
         actor_group.execute_with_func_generator(install_targets)
-        if self.settings.anchored:
+        if self.settings.anchor.enable:
             self._average = actor_group.spawn(prefix_set={AVERAGE_GROUP})[AVERAGE_GROUP]
             self._average.reset()
             self._average.take_over_weights("policy")
@@ -85,7 +85,7 @@ class PolicyTargets:
         found = {}
         if self.settings.distils:
             found[PRM_ROLE] = self.settings.process.coefficient * gate
-        if self.settings.anchored:
+        if self.settings.anchor.enable:
             closed = 1.0 - gate if self.settings.anchor.fallback else 1.0
             found[AVERAGE_ROLE] = self.settings.anchor.coefficient * closed
         return found

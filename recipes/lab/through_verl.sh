@@ -26,13 +26,13 @@ OUT=$(cd "$OUT" && pwd)
 cd "$PROJECT_ROOT"
 
 case "$METHOD" in
-    rloo) method=(prime.process.coefficient=0 prm.enable=false) ;;
-    rloo_ema) method=(prime.process.coefficient=0 prm.enable=false prime.anchor.kind=ema) ;;
-    distilled) method=(variant=distilled prm.beta=1.0 "prm.optim.lr=${PRM_LR:-2e-3}") ;;
+    rloo) method=(variant=paper prime.process.coefficient=0 prm.enable=false) ;;
+    rloo_ema) method=(variant=paper prime.process.coefficient=0 prm.enable=false prime.anchor.kind=ema) ;;
+    distilled) method=(variant=distilled "prm.optim.lr=${PRM_LR:-2e-3}") ;;
     distilled_e4)
         PRM_LR=${PRM_LR:-1e-3}
-        method=(variant=distilled prm.beta=1.0 "prm.optim.lr=$PRM_LR" prm.epochs=4 prm.replay.batches=12)
-        method+=(prm.reference=frozen prm.trainable_layers=null prime.anchor.decay=0.5)
+        method=(variant=distilled "prm.optim.lr=$PRM_LR" prm.epochs=4 prm.replay.batches=12)
+        method+=(prm.reference=frozen prm.trainable_layers=null)
         ;;
     guarded | paper) method=("variant=$METHOD" prm.beta=0.2 "prm.optim.lr=${PRM_LR:-1e-3}") ;;
     *)
