@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -88,6 +89,12 @@ def test_interleaved_scores_are_those_before_the_rollout_was_learned_from(task, 
     # One mini-batch, so that all were scored by the start; only rounding is left.
     assert scores.log_ratio_BT.abs().max() < 1e-5
     assert learn_and_score(lab, batch)[1].log_ratio_BT.abs().max() > 1e-4
+
+
+def test_a_prm_of_another_size(task, start, tmp_path):
+    replace(task, layers=1).warm_start(tmp_path / "small", steps=1)
+    lab = trained(task, start, "distilled", prm__start=tmp_path / "small")
+    assert lab.prm.model.config.num_hidden_layers == 1 < lab.policy.model.config.num_hidden_layers
 
 
 @pytest.mark.parametrize("mode, seen_before", [("before", True), ("after", False)])
@@ -201,6 +208,7 @@ def test_standardized_rewards():
         ({"prm.epochs": 0}, "prm.epochs=0 must be a whole number >= 1"),
         ({"actor.lr": 0}, "actor.lr=0.0 must be a number > 0"),
         ({"actor.lr": "nan"}, "actor.lr=nan must be a number > 0"),
+        ({"prm.start": "nowhere"}, "prm.start=nowhere must be the folder of a model, with a config.json"),
         ({"prime.anchor.decay": 2}, "prime.anchor.decay=2.0 must be a number >= 0 and <= 1"),
         ({"prime.process.target": "critic"}, "prime.process.target='critic' is not one of reference, policy, labels"),
         ({"prm.bias": "maybe"}, "prm.bias='maybe' is not one of true, false"),

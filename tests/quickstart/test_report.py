@@ -15,6 +15,7 @@ from prime_ext.compose_config import compose_config
 from prime_ext.files import read_json, write_json
 from prime_ext.metrics_file import put_aside
 from prime_ext.trainer.checkpoint import mark_complete
+from recipes.compare_variants.compare import METHODS
 from recipes.quickstart import task
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate, grade, table
@@ -31,7 +32,7 @@ from recipes.quickstart.process_scores import (
     score_responses,
     step_statistics,
 )
-from recipes.quickstart.report import paired_standard_error, read_rows, read_seconds, report, text
+from recipes.quickstart.report import kept_runs, paired_standard_error, read_rows, read_seconds, report, text
 from recipes.quickstart.respond import HeldOutProblem, Response, load_problems, respond
 from recipes.quickstart.tokenizer import build_tokenizer
 from recipes.quickstart.transcripts import colour, render
@@ -280,6 +281,9 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
     assert (run_dir / "transcripts.html").read_text().count('<div class="card') == 20 + 12
     assert "gain" in text(run_dir, summary)
+    for label in METHODS.values():
+        assert f"  {label}" in text(run_dir, summary)
+    assert kept_runs({"PROMPTS": "16"}) is not None and kept_runs({"PROMPTS": "8"}) is None
     assert "of PRIME, variant guarded (changed: prime.whitening=false):\n" in text(run_dir, summary)
 
 

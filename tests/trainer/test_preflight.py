@@ -384,6 +384,11 @@ def test_a_pull_over_the_vocabulary_is_accepted(problems_of):
         (DISTILLED | {"prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),
         (DISTILLED | {"actor_rollout_ref.model.use_fused_kernels": True}, "fused kernels of the policy give none; set"),
         (DISTILLED | {"trainer.v1.trainer_mode": "prime_separate_async"}, "trainer_mode=prime_sync or prime_colocate"),
+        (
+            DISTILLED | {"prime.process.estimator": "grpo"},
+            "prime.process.estimator=grpo changes the rewards of sampled tokens, and there are none with "
+            "prime.process.form=kl; leave it at rloo, or choose variant=guarded",
+        ),
         (DISTILLED | {"prime.outcome.estimator": "prm_value"}, "reads the PRM's rewards, which are not taken with"),
         (
             DISTILLED | {"prm.engine.ulysses_sequence_parallel_size": 2},
@@ -393,6 +398,10 @@ def test_a_pull_over_the_vocabulary_is_accepted(problems_of):
         (
             ANCHOR | {"prime.anchor.fallback": True, "prime.process.reliability_gate": False},
             "fills what the reliability gate leaves out, but there is no gate",
+        ),
+        (
+            ANCHOR | {"prime.anchor.fallback": True, "prime.process.coefficient": 0.0, "prm.enable": False},
+            "for the outcome alone add variant=paper, for it with an anchor set prime.anchor.fallback=false",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
