@@ -20,7 +20,11 @@ SMOOTHING_STEPS = 10
 
 BLUE, ORANGE, GREEN, GREY = "#2166ac", "#d66014", "#1b7837", "#5b6572"
 # Methods whose kept runs are drawn behind the run, see recipes/compare_variants.
-BEHIND = {"rloo": ("RLOO, outcome only", "#b2182b"), "paper": ("PRIME as published", "#8a6d3b")}
+BEHIND = {
+    "distilled": ("PRIME-D, the default", "#6a3d9a"),
+    "rloo": ("RLOO, outcome only", "#b2182b"),
+    "paper": ("PRIME as published", "#8a6d3b"),
+}
 
 
 def series(metrics: list[dict], key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +59,7 @@ def _kept_runs(axis: plt.Axes, comparison: dict) -> None:
         points = [mean_and_error(values) for values in zip(*(r["accuracy_temperature_1"] for r in runs), strict=True)]
         mean, error = (np.array([point[key] or 0.0 for point in points]) for key in ("mean", "standard_error"))
         steps = comparison["steps"]
-        axis.plot(steps, mean, color=colour, linestyle="--", linewidth=1.6, label=f"{label}: {len(runs)} kept runs")
+        axis.plot(steps, mean, color=colour, linestyle="--", linewidth=1.6, label=f"{label}: {len(runs)} kept runs, held out")
         axis.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.15, linewidth=0)
 
 

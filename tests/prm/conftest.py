@@ -18,7 +18,7 @@ from launch import write_model  # noqa: E402
 @pytest.fixture(scope="session")
 def config():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return compose("prime_trainer_cpu", ["actor_rollout_ref.model.path=nowhere"])
+        return compose("prime_trainer_cpu", ["variant=paper", "actor_rollout_ref.model.path=nowhere"])
 
 
 @pytest.fixture

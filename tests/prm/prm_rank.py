@@ -75,7 +75,7 @@ def nested(rows):
 @cache
 def base_config():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return compose("prime_trainer_cpu")
+        return compose("prime_trainer_cpu", ["variant=paper"])
 
 
 class Prm:

@@ -284,7 +284,7 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     for label in METHODS.values():
         assert f"  {label}" in text(run_dir, summary)
     assert kept_runs({"PROMPTS": "16"}) is not None and kept_runs({"PROMPTS": "8"}) is None
-    assert "of PRIME, variant guarded (changed: prime.whitening=false):\n" in text(run_dir, summary)
+    assert "of PRIME, variant distilled (changed: prime.whitening=false):\n" in text(run_dir, summary)
 
 
 def test_the_evaluation_is_a_table_of_both_ways_of_decoding(run_dir):
