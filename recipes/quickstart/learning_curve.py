@@ -59,7 +59,9 @@ def _kept_runs(axis: plt.Axes, comparison: dict) -> None:
         points = [mean_and_error(values) for values in zip(*(r["accuracy_temperature_1"] for r in runs), strict=True)]
         mean, error = (np.array([point[key] or 0.0 for point in points]) for key in ("mean", "standard_error"))
         steps = comparison["steps"]
-        axis.plot(steps, mean, color=colour, linestyle="--", linewidth=1.6, label=f"{label}: {len(runs)} kept runs, held out")
+        axis.plot(
+            steps, mean, color=colour, linestyle="--", linewidth=1.6, label=f"{label}: {len(runs)} kept runs, held out"
+        )
         axis.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.15, linewidth=0)
 
 
