@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PSPO-WRS repeats bit for bit, and so does a run that is killed while it saves and started again.
+"""PSPO-WRS, stopped and resumed, ends bit for bit as the run that was left alone."""
 
-What is killed has trained two steps in processes of its own before: they are compared like the rest.
-"""
+import shutil
 
 import e2e_harness as harness
 import pytest
@@ -11,11 +10,11 @@ from e2e_harness import repeatable, weights
 
 pytestmark = pytest.mark.slow
 
-STEPS = 4
+STEPS, SAVED = 4, 2
 OVERRIDES = [
     f"trainer.total_training_steps={STEPS}",
     "trainer.total_epochs=50",
-    "trainer.save_freq=1",
+    f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
     "algorithm.adv_estimator=rloo",
     "actor_rollout_ref.rollout.n=4",
@@ -34,28 +33,30 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folders of the run left alone and of the one that was killed and started again."""
+    """Folders of a run of four steps, and of its checkpoint of step 2 run on."""
     base = tmp_path_factory.mktemp("pspo_resume")
     harness.write_inputs(base)
     overrides = [*OVERRIDES, f"step_scorer.model_path={harness.write_step_rm(base)}"]
-    alone, killed = base / "alone", base / "killed"
+    alone, resumed = base / "alone", base / "resumed"
     harness.run(base, alone, overrides, config="pspo_trainer_cpu")
-    harness.run_killed_while_saving(base, killed, overrides, whole=2, torn=3, config="pspo_trainer_cpu")
-    harness.run(base, killed, overrides, config="pspo_trainer_cpu")
-    return alone, killed
+    name = f"global_step_{SAVED}"
+    shutil.copytree(alone / "checkpoints" / name, resumed / "checkpoints" / name)
+    (resumed / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(SAVED))
+    harness.run(base, resumed, overrides, config="pspo_trainer_cpu")
+    return alone, resumed
 
 
 def test_metrics_are_equal(runs):
-    alone, killed = (harness.metrics(folder) for folder in runs)
-    assert sorted(alone) == sorted(killed) == list(range(1, STEPS + 1))
-    for step in alone:
-        assert repeatable(killed[step]) == repeatable(alone[step]), f"step {step}"
+    alone, resumed = (harness.metrics(folder) for folder in runs)
+    assert sorted(alone) == list(range(1, STEPS + 1)) and sorted(resumed) == list(range(SAVED + 1, STEPS + 1))
+    for step in resumed:
+        assert repeatable(resumed[step]) == repeatable(alone[step]), f"step {step}"
     assert len({values["actor/reward_kl_penalty_coeff"] for values in alone.values()}) == STEPS
     assert all(values["actor/grad_norm"] > 0 and values["pspo/score"] > 0 for values in alone.values())
 
 
 def test_weights_and_optimisers_are_equal(runs):
-    alone, killed = (weights(folder / "checkpoints" / f"global_step_{STEPS}", "actor") for folder in runs)
-    assert alone.keys() == killed.keys() and len(alone) > 40
+    alone, resumed = (weights(folder / "checkpoints" / f"global_step_{STEPS}", "actor") for folder in runs)
+    assert alone.keys() == resumed.keys() and len(alone) > 40
     for name in alone:
-        torch.testing.assert_close(killed[name], alone[name], rtol=0, atol=0, msg=name)
+        torch.testing.assert_close(resumed[name], alone[name], rtol=0, atol=0, msg=name)
