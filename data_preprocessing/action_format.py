@@ -20,7 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_preprocessing.action_prompt import ACTIONS
+from prime_ext.tasks.action_prompt import ACTIONS
 from prime_ext.verifiers.code.extraction import extract_program
 from prime_ext.verifiers.math.extraction import extract_answer
 

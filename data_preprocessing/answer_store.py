@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from data_preprocessing.source_rows import SourceError
-from prime_ext.inference.backend import Request, Response
+from prime_ext.generate.backend import Request, Response
+from prime_ext.utils.rows import SourceError
 
 # Files of another version are refused.
 VERSION = 1

@@ -13,9 +13,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_preprocessing.code_problem import CodeProblem
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage import Changed, Removal, Result, Stage
 from data_preprocessing.stage_kind import StageKind
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Limits, Sandbox, SandboxUnavailable
 from prime_ext.verifiers.verdict import Verdict

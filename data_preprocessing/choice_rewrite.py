@@ -16,7 +16,7 @@ from data_preprocessing.math_rules import RULES as MATH_RULES
 from data_preprocessing.math_rules import rule_filter
 from data_preprocessing.rl_input import Row, problem_of
 from data_preprocessing.stage import Removal
-from prime_ext.inference.backend import Response
+from prime_ext.generate.backend import Response
 
 RULES = {
     "options_unread": "where the options begin and end cannot be told with certainty",

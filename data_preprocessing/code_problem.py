@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from data_preprocessing.source_rows import BadRow
-from eval.cells import is_whole, text_of_cell
+from prime_ext.tasks.cells import is_whole, text_of_cell
+from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
 from prime_ext.verifiers.code.problems import MalformedTests, StdinProblem, parse_test_cases
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_preprocessing.action_prompt import messages
 from data_preprocessing.code_problem import CodeProblem, apps_row, code_contests_row, codeforces_row
-from data_preprocessing.rl_rows import rl_row
 from data_preprocessing.row_source import Raw, RowSource
-from data_preprocessing.source_rows import BadRow
 from data_preprocessing.submissions import one_row_per_problem
+from prime_ext.tasks.action_prompt import messages
+from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.utils.rows import BadRow
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing.source_rows import SourceError
-from prime_ext.inference.backend import BackendError
+from prime_ext.generate.backend import BackendError
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource
 
 Report = Mapping[str, Any]

@@ -26,9 +26,9 @@ from tqdm import tqdm
 from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
 from data_preprocessing.contamination_report import markdown
 from data_preprocessing.problem_texts import problem_texts
-from data_preprocessing.source_rows import BadRow, SourceError, read_source
 from data_preprocessing.text_similarity import Settings
-from prime_ext.files import atomic_path, write_json, write_text
+from prime_ext.utils.files import atomic_path, write_json, write_text
+from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 _MAX_SHOWN = 400
 _MAX_REASONS = 20

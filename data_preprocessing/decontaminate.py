@@ -12,14 +12,14 @@ from data_preprocessing.code_problem import CodeProblem
 from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
 from data_preprocessing.deduplicate import check_similarity
 from data_preprocessing.math_problem import MathProblem
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage import Problem, Removal, Stage, first_removal
 from data_preprocessing.stage_kind import Rows, StageKind
 from data_preprocessing.tally import MAX_SHOWN
 from data_preprocessing.text_similarity import Settings
-from eval.task_file import TaskError, load_task, task_names
-from eval.task_rows import NoData, load_problems
-from prime_ext.files import atomic_path
+from prime_ext.tasks.task_file import TaskError, load_task, task_names
+from prime_ext.tasks.task_rows import NoData, load_problems
+from prime_ext.utils.files import atomic_path
+from prime_ext.utils.rows import SourceError
 
 RULE = "contaminated"
 ALL = "all"
@@ -30,7 +30,8 @@ class ContaminationOptions:
     """Options of the stage.
 
     Attributes:
-        tasks: of ``eval/tasks``; ``all`` for every one whose data are there. Ones that are named must be there.
+        tasks: of ``prime_ext/tasks/benchmarks``; ``all`` for every one whose data are there. Ones that are named
+            must be there.
         data: folder with the files that the tasks call ``source.local``; empty for ``data_dir`` of the settings, and
             without that the hub.
         own_splits: the validation and test rows of the pipeline itself count as well.

@@ -19,7 +19,7 @@ from data_preprocessing.stage_rows import read_items
 from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import MAX_SHOWN
 from data_preprocessing.text_similarity import Settings
-from prime_ext.files import atomic_path
+from prime_ext.utils.files import atomic_path
 from prime_ext.verifiers.math.normalize import normalize
 
 RULE = "duplicate_{}"

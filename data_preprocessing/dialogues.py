@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from data_preprocessing.answer_store import AnswerStore, answer_key
-from data_preprocessing.source_rows import SourceError
-from prime_ext.inference.backend import Backend, BackendError, Request, Response, Sampling
-from prime_ext.inference.progress import generate_with_progress
+from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling
+from prime_ext.generate.progress import generate_with_progress
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import TaskVerifier, choice_options, make_task_verifier, source_of
 

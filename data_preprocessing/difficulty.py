@@ -25,9 +25,9 @@ from data_preprocessing.dialogues import Ask, Dialogue, Judge
 from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
 from data_preprocessing.rl_input import Row, with_extra
 from data_preprocessing.row_stage import Outcome, RowStage
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage import Removal
-from prime_ext.inference.backend import Response, Sampling
+from prime_ext.generate.backend import Response, Sampling
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import source_of
 

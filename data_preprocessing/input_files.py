@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.task import SPLITS
+from prime_ext.tasks.task import SPLITS
 
 
 class InputFiles(argparse.Action):

@@ -10,13 +10,13 @@ from typing import Any
 from data_preprocessing.math_problem import MathProblem
 from data_preprocessing.math_rules import ALWAYS, rule_filter
 from data_preprocessing.math_sources import SOURCES
-from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter
 from data_preprocessing.row_source import Chunk, Raw
-from data_preprocessing.source_rows import BadRow, SourceError
 from data_preprocessing.stage import Removal, whole
 from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
-from eval.cells import RowError
-from prime_ext.files import atomic_path
+from prime_ext.tasks.cells import RowError
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
+from prime_ext.utils.files import atomic_path
+from prime_ext.utils.rows import BadRow, SourceError
 
 Stage = Callable[[MathProblem], Removal | None]
 

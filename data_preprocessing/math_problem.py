@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data_preprocessing.source_rows import BadRow
-from eval.cells import text_of_cell
+from prime_ext.tasks.cells import text_of_cell
+from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import extract_answer
 
 _GSM8K_ANSWER = re.compile(r"####[ \t]*(\S[^\n]*?)\s*$")

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the problems of math RL come from: sets on the hub or in local files, and the generated task."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_preprocessing.action_prompt import messages
 from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row
-from data_preprocessing.rl_rows import rl_row
 from data_preprocessing.row_source import Raw, RowSource
-from data_preprocessing.source_rows import BadRow, SourceError
-from eval.cells import text_of_cell
-from recipes.quickstart import task as last_digit_chain
+from prime_ext.tasks import last_digit_chain
+from prime_ext.tasks.action_prompt import messages
+from prime_ext.tasks.cells import text_of_cell
+from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.utils.rows import BadRow
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,6 @@ class MathSource(RowSource):
         return rl_row(problem.data_source, prompt, "math", problem.answer, extra)
 
 
-def generated(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
-    """Rows of the quickstart's task; its splits are disjoint whatever their sizes.
-
-    Raises:
-        SourceError: there are not so many problems.
-    """
-    try:
-        problems = last_digit_chain.generate_problems(_QUICKSTART_SPLITS[split], count, seed)
-    except ValueError as error:
-        raise SourceError(f"last_digit_chain: {error}") from error
-    for problem in problems:
-        yield {"problem": problem.prompt, "answer": str(problem.answer), "operations": len(problem.operations)}
-
-
-_QUICKSTART_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 _TRAIN_TEST = {"train": "train", "test": "test"}
 
 SOURCES = {
@@ -99,7 +84,7 @@ SOURCES = {
             "the generated task of the quickstart",
             data_source=last_digit_chain.DATA_SOURCE,
             parse=solved_row,
-            generate=generated,
+            generate=last_digit_chain.generated,
             bare=True,
         ),
     )

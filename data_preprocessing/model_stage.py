@@ -13,10 +13,10 @@ from data_preprocessing.command import finish
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered
 from data_preprocessing.rl_input import Row
 from data_preprocessing.row_stage import Outcome, Plan, RowStage, Work, run_stage
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage import Removal
-from prime_ext.inference.backend import Backend, Sampling
-from prime_ext.inference.open import add_backend_arguments, backend_from_arguments
+from prime_ext.generate.backend import Backend, Sampling
+from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
+from prime_ext.utils.rows import SourceError
 
 RowDialogue = Callable[[Row], Dialogue[Outcome]]
 MODEL_RULES = {

@@ -5,7 +5,8 @@
     [2] 14 + 9 = 23.
     Thus, the answer is option 1. #### 1
 
-The form is that of the responses of PSPO (arXiv 2411.11681), which the prompts of ``eval/tasks`` ask for.
+The form is that of the responses of PSPO (arXiv 2411.11681), which the prompts of ``prime_ext/tasks/benchmarks`` ask
+for.
 """
 
 import re

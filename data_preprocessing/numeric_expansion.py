@@ -28,10 +28,10 @@ from data_preprocessing.model_stage import add_model_arguments, finished, positi
 from data_preprocessing.numeric_chain import read_chain, written
 from data_preprocessing.rl_input import Row, rl_rows, rl_schema_of
 from data_preprocessing.row_stage import Outcome, RowStage
-from data_preprocessing.source_rows import BadRow
 from data_preprocessing.stage import Removal
 from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
-from prime_ext.inference.backend import Sampling
+from prime_ext.generate.backend import Sampling
+from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.sources import UnknownSource, source_of
 
 # The temperature of the published expansion.

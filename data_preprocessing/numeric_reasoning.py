@@ -4,9 +4,9 @@
     python -m data_preprocessing.numeric_reasoning --data-dir DATA --output-dir data/numeric
     python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json --output-dir data/qqa
 
-Rows, prompts and labels are what ``eval/tasks/*.yaml`` say. Without --data-dir and --input the files come from the
-Hugging Face hub. Any file may have EQUATE's columns (premise, hypothesis, label), Quantitative-101's (statement1,
-statement2, answer; question, Option1, Option2, answer) or MNLI's (sentence1, sentence2, gold_label).
+Rows, prompts and labels are what ``prime_ext/tasks/benchmarks/*.yaml`` say. Without --data-dir and --input the files
+come from the Hugging Face hub. Any file may have EQUATE's columns (premise, hypothesis, label), Quantitative-101's
+(statement1, statement2, answer; question, Option1, Option2, answer) or MNLI's (sentence1, sentence2, gold_label).
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, and ``report.json``;
 either all of them or none. A row that cannot be used is one line on stderr and counted. Exits with 2 and one line when
@@ -26,11 +26,11 @@ from typing import Any
 from data_preprocessing.input_files import InputFiles
 from data_preprocessing.near_groups import near_groups
 from data_preprocessing.numeric_rows import Place, write_rows
-from data_preprocessing.source_rows import BadRow, SourceError, hub_file, read_source
-from eval.cells import RowError
-from eval.task import SPLITS, Task
-from eval.task_file import TaskError, load_task
 from prime_ext.step_rm.question_split import split_of
+from prime_ext.tasks.cells import RowError
+from prime_ext.tasks.task import SPLITS, Task
+from prime_ext.tasks.task_file import TaskError, load_task
+from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
 PLANS = ("hashed", "official", "test")
@@ -233,7 +233,9 @@ def parser() -> argparse.ArgumentParser:
         "--input", nargs="+", action=InputFiles, metavar="TASK[:SPLIT]=FILE", help="local files; repeatable"
     )
     top.add_argument(
-        "--data-dir", type=Path, help="folder with the files that eval/tasks/*.yaml name under source.local"
+        "--data-dir",
+        type=Path,
+        help="folder with the files that the tasks name under source.local",
     )
     top.add_argument("--output-dir", type=Path, required=True)
     top.add_argument(

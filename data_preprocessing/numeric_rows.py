@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
-from eval.task import Problem, Task
-from prime_ext.files import atomic_path, write_json
+from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
+from prime_ext.tasks.task import Problem, Task
+from prime_ext.utils.files import atomic_path, write_json
 
 SCHEMA = rl_schema(
     {

@@ -34,13 +34,13 @@ from data_preprocessing.input_files import InputFiles
 from data_preprocessing.pipeline_settings import PipelineSettings, SourceSettings, load_settings
 from data_preprocessing.pipeline_steps import StepResult, run_steps
 from data_preprocessing.rl_outputs import write_outputs
-from data_preprocessing.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from data_preprocessing.row_source import inputs_of
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_registry import STAGES
 from data_preprocessing.stage_rows import SOURCES, read_items
 from data_preprocessing.tally import BAD
-from prime_ext.machine import available_cores
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
+from prime_ext.utils.machine import available_cores
+from prime_ext.utils.rows import SourceError
 
 BAD_MEANING = "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"
 

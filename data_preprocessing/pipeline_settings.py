@@ -11,12 +11,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from data_preprocessing.rl_data import system_prompt
-from data_preprocessing.rl_rows import OUTPUTS
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_kind import StageKind
 from data_preprocessing.stage_registry import STAGES
 from data_preprocessing.stage_rows import SOURCES
-from eval.task_checks import Wrong, by_split, mapping, number_of, text_of, texts_of
+from prime_ext.tasks.rl_rows import OUTPUTS
+from prime_ext.tasks.task_checks import Wrong, by_split, mapping, number_of, text_of, texts_of
+from prime_ext.utils.rows import SourceError
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ from tqdm import tqdm
 
 from data_preprocessing.math_parts import shown
 from data_preprocessing.row_source import Chunk, SplitRows, chunks
-from data_preprocessing.source_rows import BadRow, SourceError
 from data_preprocessing.stage import Changed, Removal, Stage, whole
 from data_preprocessing.stage_kind import Rows, StageKind
 from data_preprocessing.stage_registry import STAGES
 from data_preprocessing.stage_rows import SOURCES, Item, read_items
 from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
-from eval.cells import RowError
-from prime_ext.files import atomic_path
+from prime_ext.tasks.cells import RowError
+from prime_ext.utils.files import atomic_path
+from prime_ext.utils.rows import BadRow, SourceError
 
 # Parts of another version are not gone on with.
 FORMAT = 1

@@ -4,8 +4,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from data_preprocessing.source_rows import BadRow
-from eval.cells import is_whole
+from prime_ext.tasks.cells import is_whole
+from prime_ext.utils.rows import BadRow
 
 # The first set of columns that a row has wholly.
 KNOWN_COLUMNS = (

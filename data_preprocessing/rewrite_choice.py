@@ -23,7 +23,7 @@ from typing import Any
 from data_preprocessing.choice_rewrite import RULES, rewriting
 from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
 from data_preprocessing.row_stage import RowStage
-from prime_ext.inference.backend import Sampling
+from prime_ext.generate.backend import Sampling
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=2048)

@@ -25,19 +25,19 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from data_preprocessing import validate
-from data_preprocessing.action_prompt import SYSTEM_PROMPT
 from data_preprocessing.command import finish
 from data_preprocessing.input_files import InputFiles
 from data_preprocessing.math_parts import Conversion
 from data_preprocessing.math_rules import ALWAYS, RULES
 from data_preprocessing.math_sources import SOURCES
 from data_preprocessing.rl_outputs import write_outputs
-from data_preprocessing.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from data_preprocessing.row_source import chunks, inputs_of
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import BAD, Tally
-from prime_ext.machine import available_cores
+from prime_ext.tasks.action_prompt import SYSTEM_PROMPT
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
+from prime_ext.utils.machine import available_cores
+from prime_ext.utils.rows import SourceError
 
 # Parts of another version are not gone on with.
 FORMAT = 2

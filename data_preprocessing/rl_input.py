@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_preprocessing.action_prompt import SUFFIXES
 from data_preprocessing.batches import batched
 from data_preprocessing.row_checks import COLUMNS, row_faults, schema_faults
-from data_preprocessing.source_rows import BadRow, SourceError, read_source
-from eval.cells import is_whole
+from prime_ext.tasks.action_prompt import SUFFIXES
+from prime_ext.tasks.cells import is_whole
+from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 BATCH = 1_000
 Row = dict[str, Any]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_preprocessing.funnel_report import markdown
-from data_preprocessing.rl_rows import MATH_SCHEMA, refuse_leftovers
-from prime_ext.files import atomic_path, write_json, write_text
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers
+from prime_ext.utils.files import atomic_path, write_json, write_text
 
 
 def write_outputs(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from data_preprocessing.source_rows import BadRow, SourceError, hub_rows, read_source
+from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
 
 Raw = Mapping[str, Any] | BadRow
 Numbered = Iterator[tuple[int, Raw]]

@@ -20,11 +20,11 @@ from tqdm import tqdm
 from data_preprocessing.batches import batched
 from data_preprocessing.funnel_report import markdown
 from data_preprocessing.rl_input import Row, problem_of, rl_rows, rl_schema_of, unified
-from data_preprocessing.rl_rows import RowWriter
-from data_preprocessing.source_rows import BadRow, SourceError
 from data_preprocessing.stage import Removal
 from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
-from prime_ext.files import write_json, write_text
+from prime_ext.tasks.rl_rows import RowWriter
+from prime_ext.utils.files import write_json, write_text
+from prime_ext.utils.rows import BadRow, SourceError
 
 Outcome = list[Row] | Removal
 Work = Callable[[Sequence[Row]], Sequence[Outcome]]

@@ -19,9 +19,9 @@ from data_preprocessing.model_stage import finished, stage_parser
 from data_preprocessing.rl_input import Row
 from data_preprocessing.row_stage import Outcome, Plan, RowStage, run_stage
 from data_preprocessing.selection_rule import MODELS, RULES, SOLVABLE_BY, SelectionRule, reason_against
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage import Removal
 from data_preprocessing.votes import Votes
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import source_of
 
 DEFAULTS = SelectionRule()

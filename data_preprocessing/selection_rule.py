@@ -10,8 +10,8 @@ clear majority, three of five.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.votes import Votes
+from prime_ext.utils.rows import SourceError
 
 SOLVABLE_BY = ("model", "agreement")
 MODELS = ("all", "any")

@@ -24,7 +24,6 @@ from typing import Any
 import pyarrow as pa
 
 from data_preprocessing import action_format, teacher
-from data_preprocessing.action_prompt import SYSTEM_PROMPT
 from data_preprocessing.dialogues import Dialogue, Judge
 from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
 from data_preprocessing.rl_data import system_prompt
@@ -34,7 +33,8 @@ from data_preprocessing.sft_prompt import student_messages, teacher_messages
 from data_preprocessing.sft_rows import named, problem_rows, readable, shown
 from data_preprocessing.stage import Removal
 from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
-from prime_ext.inference.backend import Sampling
+from prime_ext.generate.backend import Sampling
+from prime_ext.tasks.action_prompt import SYSTEM_PROMPT
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=4096)
 TRIES = 4

@@ -5,7 +5,7 @@ The content is that of the prompt behind Eurus-2-SFT-Data (arXiv 2502.01456, sec
 The student sees the short prompt of RL (``action_prompt.py``), never this one.
 """
 
-from data_preprocessing.action_prompt import SUFFIXES, SYSTEM_PROMPT
+from prime_ext.tasks.action_prompt import SUFFIXES, SYSTEM_PROMPT
 
 MEANINGS = {
     "ASSESS": "take stock: what is given, what is wanted, where the reasoning stands and what it lacks",

@@ -10,9 +10,9 @@ from data_preprocessing.math_problem import gsm8k_row, solved_row
 from data_preprocessing.problem_texts import problem_texts
 from data_preprocessing.rl_input import Row, checked_row, problem_of
 from data_preprocessing.self_grading import ungradable
-from data_preprocessing.source_rows import BadRow, SourceError, read_source
 from data_preprocessing.tally import MAX_SHOWN
-from eval.cells import RowError
+from prime_ext.tasks.cells import RowError
+from prime_ext.utils.rows import BadRow, SourceError, read_source
 from prime_ext.verifiers.sources import UnknownSource, source_of
 
 # Who judges gold answers of sets without a data source.

@@ -15,8 +15,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_preprocessing.source_rows import SourceError
-from prime_ext.files import read_json, write_json
+from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.rows import SourceError
 
 Part = TypeVar("Part")
 Summary = dict[str, Any]

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from data_preprocessing.code_problem import MOST_PROGRAMS, SUBMISSION_PROGRAMS
 from data_preprocessing.row_source import Numbered
-from data_preprocessing.source_rows import BadRow
+from prime_ext.utils.rows import BadRow
 
 _ACCEPTED = "OK"
 SUBMISSIONS = "submissions"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from data_preprocessing.dialogues import Ask, Dialogue, Judge, Messages
 from data_preprocessing.stage import Removal
-from prime_ext.inference.backend import Response
+from prime_ext.generate.backend import Response
 from prime_ext.verifiers import Verdict
 
 RULES = {

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from data_preprocessing.row_checks import COLUMNS, digest, row_faults, row_name, schema_faults
 from data_preprocessing.self_grading import GoldChecker
-from data_preprocessing.source_rows import SourceError
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource, register_source
 
 # Tests of programs are large.

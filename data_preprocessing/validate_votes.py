@@ -21,7 +21,7 @@ from data_preprocessing.model_stage import add_model_arguments, finished, positi
 from data_preprocessing.rl_input import with_extra
 from data_preprocessing.row_stage import RowStage
 from data_preprocessing.votes import FIELDS, voting
-from prime_ext.inference.backend import Sampling
+from prime_ext.generate.backend import Sampling
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, max_new_tokens=16384)

@@ -18,8 +18,8 @@ import pyarrow as pa
 from data_preprocessing.dialogues import Ask, Dialogue, Judge
 from data_preprocessing.rl_input import Row, problem_of
 from data_preprocessing.stage import Removal
-from eval.majority import count_votes
-from prime_ext.inference.backend import Response
+from prime_ext.generate.backend import Response
+from prime_ext.tasks.votes import count_votes
 from prime_ext.verifiers.math.extraction import extract_answer
 from prime_ext.verifiers.sources import source_of
 

@@ -20,8 +20,8 @@ from matplotlib.patches import FancyBboxPatch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from prime_ext.chain_settings import ACCUMULATIONS, SHAPES
-from prime_ext.files import atomic_path
+from prime_ext.config.chain_settings import ACCUMULATIONS, SHAPES
+from prime_ext.utils.files import atomic_path
 
 # Title, where it is set (implicit PRM, then step reward model), and the values from top to bottom.
 COLUMNS = (

@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from page_tables import replace
 
-from prime_ext.files import atomic_path, read_json, write_text
+from prime_ext.utils.files import atomic_path, read_json, write_text
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "tuning.md"

@@ -17,11 +17,11 @@ from pathlib import Path
 from omegaconf import DictConfig
 from page_tables import replace
 
-from prime_ext.compose_config import compose_config
-from prime_ext.cost.plan import GIB, Plan, make_plan
-from prime_ext.cost.report import stand_in
-from prime_ext.files import write_text
-from prime_ext.preflight import check_config
+from prime_ext.config.compose import compose_config
+from prime_ext.plan.plan import GIB, Plan, make_plan
+from prime_ext.plan.report import stand_in
+from prime_ext.preflight.check import check_config
+from prime_ext.utils.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "memory.md"

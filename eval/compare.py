@@ -16,7 +16,7 @@ from pathlib import Path
 from eval.compare_report import html_comparison, markdown_comparison, summary_lines
 from eval.compare_tasks import compare, for_json
 from eval.finished_run import BadRun, load_run
-from prime_ext.files import write_json, write_text
+from prime_ext.utils.files import write_json, write_text
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.choice_metrics import METRICS
 from eval.finished_run import RESULTS, BadRun, FinishedRun, TaskRun, load_run
-from eval.task_file import TaskError, load_task
-from prime_ext.files import atomic_path, write_json
+from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.tasks.task_file import TaskError, load_task
+from prime_ext.utils.files import atomic_path, write_json
 
 FORMATS = ("lm-eval",)
 FILTER = "none"

@@ -30,11 +30,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.grade_rows import TASKS, BadInput, Grader, grade_in_order, read_jsonl
+from eval.grade_rows import TASKS, BadInput, Grader, grade_in_order
 from eval.regrade import regrade
 from eval.run_plan import RunError
 from eval.run_table import conclude
-from prime_ext.files import write_json
+from prime_ext.utils.files import write_json
+from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
 
@@ -154,18 +155,18 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Grade a file. Returns the summary.
 
     Raises:
-        BadInput: see its message.
+        BadInput, SourceError: see their messages.
     """
     if arguments.output.exists() and not arguments.overwrite:
         raise BadInput(f"{arguments.output} exists already; use --overwrite to grade again")
     if arguments.output.resolve() == arguments.input.resolve():
         raise BadInput("--output must not be the input")
-    rows = list(read_jsonl(arguments.input))
+    rows = list(whole_rows(arguments.input))
     if not rows:
         raise BadInput(f"{arguments.input} has no rows")
     problems = {}
     if arguments.problems is not None:
-        problems = {str(problem["task_id"]): problem for problem in read_jsonl(arguments.problems)}
+        problems = {str(problem["task_id"]): problem for problem in whole_rows(arguments.problems)}
     grader = Grader(arguments.task, arguments.extraction, arguments.reward, problems)
     for number, row in enumerate(rows, start=1):
         grader.check(row, f"{arguments.input} row {number}")
@@ -216,7 +217,7 @@ def main() -> int:
         if arguments.run is not None:
             return run_again(arguments.run)
         run(arguments)
-    except (BadInput, RunError) as error:
+    except (BadInput, RunError, SourceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

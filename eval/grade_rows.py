@@ -3,12 +3,10 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from prime_ext.files import numbered_lines
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
 
@@ -20,24 +18,6 @@ _WHOLE_ROWS = ("base_input", "public_test_cases")
 
 class BadInput(ValueError):
     """The input cannot be graded; the message says which line, and what would do."""
-
-
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON Lines file, ``.gz`` or not.
-
-    Raises:
-        BadInput: the file is missing, or a line is no JSON object.
-    """
-    if not path.is_file():
-        raise BadInput(f"{path} does not exist")
-    for number, line in numbered_lines(path):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise BadInput(f"{path} line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise BadInput(f"{path} line {number} is a {type(row).__name__}, not an object")
-        yield row
 
 
 @dataclass

@@ -10,67 +10,11 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import lru_cache
 
 from eval.statistics import Estimate, check_k, over_problems
-
-Same = Callable[[str, str], bool]
-
-
-@dataclass(frozen=True)
-class Ballot:
-    """The votes of one problem.
-
-    Attributes:
-        votes: responses of each class.
-        scores: score of each class.
-        silent: responses without an answer.
-        answers: the first answer of each class.
-    """
-
-    votes: tuple[int, ...]
-    scores: tuple[float, ...]
-    silent: int
-    answers: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def responses(self) -> int:
-        return sum(self.votes) + self.silent
-
-
-def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], same: Same) -> Ballot:
-    """Sort the answers of one problem into classes, in the order in which they appear.
-
-    Args:
-        answers: extracted answer of each response, None if it has none.
-        scores: score of each response, None where the grader could not decide.
-        same: whether two answers are equal; an answer is compared with the first of each class.
-
-    Raises:
-        ValueError: not one score per answer.
-    """
-    classes: list[tuple[str, list[float]]] = []
-    known: dict[str, list[float]] = {}
-    silent = 0
-    for answer, score in zip(answers, scores, strict=True):
-        if score is None:
-            continue
-        if answer is None:
-            silent += 1
-            continue
-        members = known.get(answer)
-        if members is None:
-            members = next((own for first, own in classes if same(first, answer)), None)
-            if members is None:
-                members = []
-                classes.append((answer, members))
-            known[answer] = members
-        members.append(score)
-    votes = tuple(len(members) for _, members in classes)
-    scored = tuple(sum(members) / len(members) for _, members in classes)
-    return Ballot(votes, scored, silent, tuple(first for first, _ in classes))
+from prime_ext.tasks.votes import Ballot, Same
 
 
 def majority_score(ballot: Ballot, k: int) -> float:

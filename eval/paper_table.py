@@ -8,7 +8,7 @@ from eval.finished_run import FinishedRun
 from eval.published import Published, mean_of_tasks, our_score, published
 from eval.report_html import render
 from eval.report_text import NONE, markdown_table, markdown_text, percent, score
-from eval.task_file import load_task
+from prime_ext.tasks.task_file import load_task
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ r"""Evaluate a process reward model (PRM).
     python -m eval.prm pairs --model PRM --input candidates.jsonl --output results/pairs
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without one) or token
-classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models of prime_ext.prm.offline the reference,
+classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models of prime_ext.offline_prm the reference,
 the coefficient and the format of the steps come from prime_ext_prm.json beside the weights.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
@@ -42,10 +42,10 @@ from eval.prm_scorers import (
 )
 from eval.prm_store import OVERLONG, ScoreStore, model_identity
 from eval.prm_tasks import best_of_n_results, pairs_results, processbench_results
-from prime_ext.files import write_json_lines, write_text
-from prime_ext.prm.offline.data import BadData
-from prime_ext.prm.offline.export import versions
-from prime_ext.prm.offline.text import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
+from prime_ext.offline_prm.data import BadData
+from prime_ext.offline_prm.export import versions
+from prime_ext.offline_prm.text import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
+from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.verifiers.math import STYLES
 
 # What released implicit PRMs (ImplicitPRM, EurusPRM) are scored with, whatever they were trained with.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prime_ext.prm.offline.data import BadData, read_rows
-from prime_ext.prm.offline.text import Prompt, join_steps
+from prime_ext.offline_prm.data import BadData, read_rows
+from prime_ext.offline_prm.text import Prompt, join_steps
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"

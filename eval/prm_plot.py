@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from prime_ext.files import atomic_path
+from prime_ext.utils.files import atomic_path
 
 
 def plot_steps(

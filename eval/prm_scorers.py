@@ -15,9 +15,9 @@ import torch
 
 from eval.prm_inputs import Response
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
-from prime_ext.prm.offline.data import BadData
-from prime_ext.prm.offline.export import FILE
-from prime_ext.prm.offline.text import TextEncoder, TextError
+from prime_ext.offline_prm.data import BadData
+from prime_ext.offline_prm.export import FILE
+from prime_ext.offline_prm.text import TextEncoder, TextError
 
 SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
 LAYOUTS = ("chat", "plain")

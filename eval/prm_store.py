@@ -10,8 +10,8 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.prm_scorers import Scorer, Tokens
-from prime_ext.files import write_text
-from prime_ext.prm.offline.data import BadData
+from prime_ext.offline_prm.data import BadData
+from prime_ext.utils.files import write_text
 
 OVERLONG = "overlong"
 

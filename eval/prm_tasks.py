@@ -24,7 +24,7 @@ from eval.prm_metrics import (
 from eval.prm_report import best_of_n_report, pairs_report, processbench_report
 from eval.prm_scorers import step_scores
 from eval.prm_store import OVERLONG
-from prime_ext.prm.offline.data import BadData
+from prime_ext.offline_prm.data import BadData
 
 Results = tuple[dict[str, Any], list[dict[str, Any]], Callable[[dict[str, Any]], str]]
 Raw = dict[str, Any]

@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from data_preprocessing.action_prompt import SYSTEM_PROMPT
-from eval.task import PLACEHOLDER, Problem, Prompt, Task
-from eval.task_checks import Wrong, list_of, mapping, text_of
+from prime_ext.tasks.action_prompt import SYSTEM_PROMPT
+from prime_ext.tasks.task import PLACEHOLDER, Problem, Prompt, Task
+from prime_ext.tasks.task_checks import Wrong, list_of, mapping, text_of
 
 Shown = tuple[Mapping[str, str], ...] | str
 _RESPONSE = "{{response}}"

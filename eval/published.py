@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from eval.choice_metrics import METRICS
-from eval.task import Decoding
-from eval.task_file import TaskError, load_task
+from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.tasks.task import Decoding
+from prime_ext.tasks.task_file import TaskError, load_task
 
 _AT_K = re.compile(r"(avg|pass|maj)@(\d+)")
 # Of a decoding, what does not change which responses are likely.
@@ -97,7 +97,7 @@ def decoding_differences(name: str, decoding: Mapping[str, Any], metric: str) ->
     try:
         known = load_task(name).decoding
     except TaskError:
-        return ["the published decoding is not known: the task is none of eval/tasks"]
+        return ["the published decoding is not known: the task is none of prime_ext/tasks/benchmarks"]
     at_k = _AT_K.fullmatch(metric)
     k = int(at_k[2]) if at_k else 1
     fitting = [own for key, own in known.items() if own.n == k and (at_k or key == "paper")]

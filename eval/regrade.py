@@ -11,7 +11,7 @@ from eval.run_grade import SAMPLES, grade, make_verifier, read_problems
 from eval.run_plan import RunError
 from eval.run_results import RESULTS, TIMING, add_timing, choose_ks, measure, read_results, versions
 from eval.run_store import LineFile, locked
-from prime_ext.files import write_json
+from prime_ext.utils.files import write_json
 from prime_ext.verifiers.sources import TaskVerifier
 
 

@@ -19,7 +19,7 @@ from eval.paper_table import TABLES, paper_table, runs_table, table_html, table_
 from eval.report_html import html_report
 from eval.report_markdown import markdown_report
 from eval.report_model import view
-from prime_ext.files import write_text
+from prime_ext.utils.files import write_text
 
 
 def write_reports(folder: Path, output: Path | None = None) -> list[Path]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from eval.choice_metrics import METRICS
 from eval.finished_run import Judged, TaskRun
 from eval.published import Published, best_of, headline, published
 from eval.report_text import NONE, number, percent
 from eval.statistics import NoProblems, pass_at_k
+from prime_ext.tasks.choice_metrics import METRICS
 
 # Examples of each kind, and of a text in them the most characters.
 EXAMPLES, MOST_TEXT = 3, 6000

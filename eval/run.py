@@ -27,11 +27,11 @@ from eval.run_plan import GROUPS, Planned, RunError, choose_tasks, plan
 from eval.run_results import FORMAT, RESULTS, TIMING, add_timing, choose_ks, entry, measure, read_results, versions
 from eval.run_store import Key, run_folder
 from eval.run_table import conclude
-from eval.task_file import TaskError, load_task, task_names
-from eval.task_rows import NoData
-from prime_ext.files import write_json
-from prime_ext.inference.backend import Backend, BackendError, Request
-from prime_ext.inference.open import add_backend_arguments, backend_from_arguments
+from prime_ext.generate.backend import Backend, BackendError, Request
+from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
+from prime_ext.tasks.task_file import TaskError, load_task, task_names
+from prime_ext.tasks.task_rows import NoData
+from prime_ext.utils.files import write_json
 
 
 def plan_tasks(options: argparse.Namespace) -> list[Planned]:

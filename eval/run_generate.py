@@ -8,9 +8,9 @@ from pathlib import Path
 
 from eval.run_plan import Planned, RunError
 from eval.run_store import Key, LineFile, Row
-from prime_ext.files import write_json_lines
-from prime_ext.inference.backend import Backend, Request, Response
-from prime_ext.inference.progress import generate_with_progress
+from prime_ext.generate.backend import Backend, Request, Response
+from prime_ext.generate.progress import generate_with_progress
+from prime_ext.utils.files import write_json_lines
 
 RESPONSES = "responses.jsonl"
 FAILED = "failed.jsonl"

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from eval.run_plan import Planned, RunError
 from eval.run_store import Key, LineFile, Row, key_of
-from prime_ext.files import numbered_lines, write_json_lines
+from prime_ext.utils.files import numbered_lines, write_json_lines
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sandbox import SandboxUnavailable
 from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from eval.prompting import Shown, Style
-from eval.task import Decoding, Problem, Task
-from eval.task_file import TaskError, load_task, task_names
-from eval.task_rows import NoData, default_split, load_problems
-from prime_ext.inference.backend import Request, Sampling
+from prime_ext.generate.backend import Request, Sampling
+from prime_ext.tasks.task import Decoding, Problem, Task
+from prime_ext.tasks.task_file import TaskError, load_task, task_names
+from prime_ext.tasks.task_rows import NoData, default_split, load_problems
 
 # Names for several tasks, by the ability of their rows; without those whose problems are in another one.
 GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.choice_metrics import METRICS
-from eval.majority import Same, same_mathematics, same_text
+from eval.majority import same_mathematics, same_text
 from eval.part_scores import part_scores
 from eval.run_plan import Planned, RunError
 from eval.run_store import Key, Row
 from eval.summary import Graded, Sample, summarize
-from prime_ext.files import read_json, write_json
+from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.tasks.votes import Same
+from prime_ext.utils.files import read_json, write_json
 
 FORMAT = 1
 RESULTS = "results.json"

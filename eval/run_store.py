@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from eval.run_plan import RunError
-from prime_ext.files import read_json, write_json, write_json_lines
+from prime_ext.utils.files import read_json, write_json, write_json_lines
 
 SETTINGS = "settings.json"
 Key = tuple[str, int]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from eval.majority import Same, count_votes, majority_at_k
+from eval.majority import majority_at_k
 from eval.statistics import Estimate, NoProblems, average, check_k, pass_at_k
+from prime_ext.tasks.votes import Same, count_votes
 
 
 @dataclass(frozen=True)

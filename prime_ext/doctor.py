@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
-from prime_ext.compat import check_verl
-from prime_ext.preflight_async import PRIME_MODES, PSPO_MODES
-from prime_ext.pspo_settings import MANAGER
-from prime_ext.ray_reservations import Reservation
+from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
+from prime_ext.config.pspo_settings import MANAGER
+from prime_ext.run.ray_reservations import Reservation
+from prime_ext.verl_compat import check_verl
 
 PLUGIN_GROUP, PLUGIN_NAME, PLUGIN_MODULE = "verl.plugins", "prime_ext", "prime_ext.plugin"
 TRAINER_MODES = (*PRIME_MODES, *PSPO_MODES)
@@ -335,7 +335,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="with --plan: as for python -m prime_ext.train, key=value")
     options = parser.parse_intermixed_args(arguments)
     if options.plan:
-        from prime_ext.cost import report as cost_report
+        from prime_ext.plan import report as cost_report
 
         return cost_report.run(
             options.config_name,

@@ -7,20 +7,21 @@ Importing it registers the trainers, the reward manager and, under ``VERL_PLATFO
 of entry points; ``python -m prime_ext.doctor`` shows them.
 """
 
-from prime_ext import quiet
+from prime_ext.run import quiet
 
 # First: what is imported below warns.
 quiet.install()
 
-from prime_ext import cpu  # noqa: E402
+from prime_ext.cpu import is_active  # noqa: E402
+from prime_ext.cpu.install import install, install_rollout  # noqa: E402
 
-if cpu.is_active():
-    cpu.install()
-cpu.install_rollout()
+if is_active():
+    install()
+install_rollout()
 
 import prime_ext.reward.prompt_manager  # noqa: E402, F401
 import prime_ext.reward.pspo_manager  # noqa: E402, F401
 import prime_ext.trainer.registration  # noqa: E402, F401
-from prime_ext.cost import fused_forward  # noqa: E402
+from prime_ext.prm import fused_forward  # noqa: E402
 
 fused_forward.install_when_imported()

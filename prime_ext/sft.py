@@ -3,10 +3,10 @@
 
     torchrun --standalone --nproc-per-node 8 -m prime_ext.sft model.path=MODEL data.train_files=DATA.parquet
 
-Words are overrides of verl's ``sft_trainer_engine``. What an earlier start wrote to the file of verl's ``file`` logger
-is kept (:mod:`prime_ext.metrics_file`). Exits with 2 and one line per problem when the configuration cannot work. With
-``PRIME_EXT_CHECKS`` set (:mod:`prime_ext.check_metrics`) a run that has ended checks its metrics, and exits with 1 if
-they are not as they should be.
+Words are overrides of verl's ``sft_trainer_engine``. What an earlier start wrote to the file of verl's ``file``
+logger is kept (:mod:`prime_ext.run.metrics_file`). Exits with 2 and one line per problem when the configuration
+cannot work. With ``PRIME_EXT_CHECKS`` set (:mod:`prime_ext.run.check_metrics`) a run that has ended checks its
+metrics, and exits with 1 if they are not as they should be.
 """
 
 import os
@@ -14,13 +14,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prime_ext.check_metrics import RunChecks
-from prime_ext.compose_config import SFT_CONFIG, compose_config
-from prime_ext.cost.supervised_config import check_sft
-from prime_ext.metric_conditions import ConditionError
-from prime_ext.metrics_file import metrics_path, put_aside
-from prime_ext.quiet import set_levels
-from prime_ext.settings_checks import SettingsError
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.compose import SFT_CONFIG, compose_config
+from prime_ext.plan.supervised_config import check_sft
+from prime_ext.run.check_metrics import RunChecks
+from prime_ext.run.metric_conditions import ConditionError
+from prime_ext.run.metrics_file import metrics_path, put_aside
+from prime_ext.run.quiet import set_levels
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

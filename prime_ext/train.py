@@ -3,8 +3,8 @@
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
 accelerator. Exits with 2 and one line per problem when the configuration cannot work. With ``PRIME_EXT_CHECKS`` set
-(:mod:`prime_ext.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
-should be. ``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.ray_cluster`).
+(:mod:`prime_ext.run.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
+should be. ``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.run.ray_cluster`).
 """
 
 import io
@@ -13,17 +13,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prime_ext.check_metrics import RunChecks, default_conditions
-from prime_ext.compose_config import CONFIG_MODULE, compose_config
-from prime_ext.last_words import last_words
-from prime_ext.metric_conditions import ConditionError
-from prime_ext.metrics_file import metrics_path, put_aside
-from prime_ext.quiet import set_levels
-from prime_ext.ray_cluster import address_words, check_cluster, environment_words
-from prime_ext.ray_reservations import check_own_cpus, check_own_gpus
-from prime_ext.settings_checks import SettingsError
-from prime_ext.trainer.run_lock import RunFolderInUse, RunLock
-from prime_ext.variant import variant_line
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.compose import CONFIG_MODULE
+from prime_ext.config.variant import variant_line
+from prime_ext.run.check_metrics import RunChecks, default_conditions
+from prime_ext.run.failure_message import failure_message
+from prime_ext.run.metric_conditions import ConditionError
+from prime_ext.run.metrics_file import metrics_path, put_aside
+from prime_ext.run.quiet import set_levels
+from prime_ext.run.ray_cluster import address_words, check_cluster, environment_words
+from prime_ext.run.ray_reservations import check_own_cpus, check_own_gpus
+from prime_ext.run.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -82,7 +82,7 @@ def main() -> None:
         if config is not None and not (isinstance(ended, SystemExit) and ended.code in (None, 0)):
             # Hydra prints the error and exits.
             error = ended.__context__ if isinstance(ended, SystemExit) else ended
-            print(f"prime_ext: {last_words(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
+            print(f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
         # With its own status.
         raise
     if checks is not None:
@@ -120,7 +120,7 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
     Returns:
         The resolved configuration (None when it does not compose), and one line per problem.
     """
-    from prime_ext.preflight import check_config, check_files
+    from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 
     try:
         config = compose_for_verl(config_name, overrides)
@@ -131,18 +131,6 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
         # Not part of the configuration's own checks, which a plan makes on any machine.
         problems += [*check_own_cpus(config), *check_own_gpus(config)]
     return config, problems
-
-
-def compose_for_verl(config_name: str, overrides: list[str]) -> "DictConfig":
-    """Compose and resolve, with ``RAY_ADDRESS``. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
-
-    Raises:
-        SettingsError: it does not compose.
-    """
-    # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
-    if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
-        os.environ.setdefault("VERL_PLATFORM", "cpu")
-    return compose_config(config_name, [*overrides, *address_words(overrides, os.environ)])
 
 
 if __name__ == "__main__":

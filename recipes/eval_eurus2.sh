@@ -10,7 +10,7 @@
 # LiveCodeBench (10 responses at temperature 0.2); its authors recommend 16 responses at temperature 0.3 and top-p 0.95
 # since (DECODING=recommended), for a greedy score on the 30 problems of AIME 2024 has a standard error of 8 points.
 # The Eurus-2 models were trained with a system prompt of seven actions (SYSTEM_PROMPT=actions); give others their own.
-# DATA holds the files that eval/tasks/*.yaml name under source.local: Minerva, OlympiadBench and LeetCode are on no hub;
+# DATA holds the files that prime_ext/tasks/benchmarks/*.yaml name under source.local: Minerva, OlympiadBench and LeetCode are on no hub;
 # what is missing, and where it is published, is said before anything is generated. The released script also runs
 # humaneval and mbpp (TASKS). After an interruption the same command goes on where it was.
 #

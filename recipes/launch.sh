@@ -8,7 +8,7 @@ source "$PROJECT_ROOT/recipes/python.sh"
 
 # ask_for_checks: let the run check its metrics at the end: all steps are there, losses and gradient norms are finite, a
 # checkpoint is whole. Its status is 1 if one of these does not hold, or a condition of CHECKS, e.g.
-# CHECKS='mean(critic/score/mean, last=20) > 0.3; last(prm/loss) < 0.6' (python -m prime_ext.check_metrics --help).
+# CHECKS='mean(critic/score/mean, last=20) > 0.3; last(prm/loss) < 0.6' (python -m prime_ext.run.check_metrics --help).
 # CHECKS=none checks nothing.
 ask_for_checks() {
     [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS="default;${CHECKS:-}"

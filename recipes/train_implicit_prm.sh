@@ -47,7 +47,7 @@ ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUT
 ARGUMENTS+=("$@")
 
 if dry_run; then
-    exec "$PYTHON" -m prime_ext.cost.offline_plan --devices "${N_PROC:-8}" --device-memory "${DEVICE_MEMORY:-80}" \
+    exec "$PYTHON" -m prime_ext.plan.offline_plan --devices "${N_PROC:-8}" --device-memory "${DEVICE_MEMORY:-80}" \
         --model-configs "$PROJECT_ROOT/recipes/model_configs" ${PROMPTS:+--prompts "$PROMPTS"} \
         ${RESPONSES:+--responses "$RESPONSES"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
 fi
@@ -61,8 +61,8 @@ if [[ -z "${N_PROC:-}" ]]; then
     [[ "${DEVICE:-}" == "cpu" ]] && N_PROC=1
 fi
 
-"$PYTHON" -m prime_ext.prm.offline --check "${ARGUMENTS[@]}"
+"$PYTHON" -m prime_ext.offline_prm --check "${ARGUMENTS[@]}"
 ask_for_checks
 # TORCHRUN holds several words.
 # shellcheck disable=SC2086
-exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.prm.offline "${ARGUMENTS[@]}"
+exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.offline_prm "${ARGUMENTS[@]}"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from prime_ext.files import atomic_path, read_json, write_json, write_text
+from prime_ext.utils.files import atomic_path, read_json, write_json, write_text
 
 
 def names(folder):

@@ -14,9 +14,9 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from verl.utils.torch_functional import get_constant_schedule_with_warmup
 
+from prime_ext.config.settings import PRMSettings
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.plan import plan_mini_batches
-from prime_ext.settings import PRMSettings
 
 TESTS = Path(__file__).parent
 
@@ -171,7 +171,7 @@ ABSENT = {
     "O38": "verl computes the entropy only to log it",
     "R7 R8": "PRM and reference share one code path and one precision",
     "R9": "the reference of the KL penalty is computed only if the penalty or the PRM reads it",
-    "R27": "prime_ext.compat checks every name of verl that is relied on",
+    "R27": "prime_ext.verl_compat checks every name of verl that is relied on",
 }
 
 

@@ -19,7 +19,7 @@ def patch_process_group(module: ModuleType) -> None:
     Raises:
         RuntimeError: one of the functions is gone.
     """
-    from prime_ext.cpu import require_verl_name
+    from prime_ext.verl_compat import require_verl_name
 
     original_ray = require_verl_name(module, "initialize_global_process_group_ray")
     original = require_verl_name(module, "initialize_global_process_group")

@@ -18,11 +18,11 @@ from verl.utils.device import get_device_name
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from prime_ext.cpu.generation import BatchedGenerator, GenerationOutput, GenerationRequest
 from prime_ext.cpu.seeds import stable_seed
 from prime_ext.cpu.weights import PackedTensor, WeightLoader
+from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest
 
-# float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.cpu.generation.
+# float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 # An idle server waits this long for requests that come together, so that they are prefilled together.
@@ -84,7 +84,7 @@ def build_request(
 
 
 class TransformersServer:
-    """Rollout server around :class:`~prime_ext.cpu.generation.BatchedGenerator`.
+    """Rollout server around :class:`~prime_ext.generate.generation.BatchedGenerator`.
 
     Args:
         config: verl's rollout config. ``load_format=dummy`` starts without weights; the first update brings them.

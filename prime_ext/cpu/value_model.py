@@ -25,7 +25,7 @@ def load_value_model(
 
 def patch_value_model_loading(module: ModuleType) -> None:
     """Replace ``load_valuehead_model`` of ``verl.utils.model``. Raises RuntimeError if that is gone."""
-    from prime_ext.cpu import require_verl_name
+    from prime_ext.verl_compat import require_verl_name
 
     require_verl_name(module, "load_valuehead_model")
     module.load_valuehead_model = load_value_model  # type: ignore[attr-defined]

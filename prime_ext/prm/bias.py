@@ -9,8 +9,8 @@ import torch.distributed as dist
 from verl.utils.device import get_device_name
 
 from prime_ext.algorithms.prm_loss import logit_of_mean
-from prime_ext.files import read_json, write_json
-from prime_ext.settings import BiasSettings
+from prime_ext.config.settings import BiasSettings
+from prime_ext.utils.files import read_json, write_json
 
 # Inside the PRM's folder of a checkpoint.
 FILE = "bias.json"

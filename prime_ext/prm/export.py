@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from prime_ext.files import atomic_path, read_json
 from prime_ext.prm.bias import FILE as BIAS_FILE
+from prime_ext.utils.files import atomic_path, read_json
 
 _ADAPTER = ".lora_A.default.weight"
 _PEFT_PREFIX = "base_model.model."

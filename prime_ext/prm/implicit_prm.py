@@ -19,8 +19,8 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import TrainingWorkerConfig
 
-from prime_ext import transfer
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.config.settings import PRMSettings, forward_tokens
 from prime_ext.prm.engines import register_engine
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
@@ -36,7 +36,7 @@ from prime_ext.prm.worker import (
     ImplicitPRMWorker,
     PRMLoss,
 )
-from prime_ext.settings import PRMSettings, forward_tokens
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from prime_ext.files import atomic_path
-from prime_ext.settings import ReplaySettings
+from prime_ext.config.settings import ReplaySettings
+from prime_ext.utils.files import atomic_path
 
 _FILE = re.compile(r"update_(\d{9})\.safetensors")
 

@@ -16,12 +16,12 @@ from verl.workers.utils.padding import response_from_nested
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
-from prime_ext.cost.fused_guard import FusedGuard
+from prime_ext.config.settings import BiasSettings
 from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, copy_weights, engine_of, register_engine
 from prime_ext.prm.frozen_layers import train_last_layers
+from prime_ext.prm.fused_guard import FusedGuard
 from prime_ext.prm.pass_counter import PassCounter
-from prime_ext.settings import BiasSettings
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
 PRM_LOG_PROBS = "prm_log_probs"

@@ -10,8 +10,8 @@ import torch
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import paid_at_steps
 from prime_ext.algorithms.step_credit import StepCredit
-from prime_ext.chain_settings import chain_arguments
-from prime_ext.pspo_settings import PSPOSettings
+from prime_ext.config.chain_settings import chain_arguments
+from prime_ext.config.pspo_settings import PSPOSettings
 
 _LARGEST = torch.finfo(torch.float32).max
 

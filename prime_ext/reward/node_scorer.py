@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from prime_ext.pspo_settings import ActorSettings, BatchingSettings
+from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.reward.micro_batcher import MicroBatcher
 from prime_ext.reward.node_actor import NodeActor
+from prime_ext.step_rm.scorers.build import build_scorer
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure
-from prime_ext.step_rm.scorers.settings import ScorerSettings, build_scorer
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from prime_ext.pspo_settings import MANAGER, sections_of
+from prime_ext.config.pspo_settings import MANAGER, sections_of
 from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import ResponseScorer, connect

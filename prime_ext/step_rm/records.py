@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prime_ext.files import atomic_path
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import SPLITS
+from prime_ext.utils.files import atomic_path
 
 ROWS_PER_WRITE = 20_000
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prime_ext.reward_settings import StepSettings
+from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.splitting import has_content, split_steps
 from prime_ext.step_rm.token_text import TokenText, last_tokens
 

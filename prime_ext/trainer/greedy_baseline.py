@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
-from prime_ext import transfer
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from verl.single_controller.ray import RayClassWithInitArgs
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 
+from prime_ext.config.settings import PrimeSettings
 from prime_ext.prm.implicit_prm import PRM_GROUP
 from prime_ext.prm.worker import ImplicitPRMWorker
-from prime_ext.settings import PrimeSettings
 from prime_ext.trainer.policy_loss import install_targets
 
 # Name of the worker group of the average, and its folder in a checkpoint.

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of one PRIME step on the driver, and what is computed from them."""
+"""One PRIME step on the driver: from the store of rollouts to advantages."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from transfer_queue import KVBatchMeta
 
-from prime_ext import transfer
 from prime_ext.algorithms.advantage import combine_sources, last_token_mask
 from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
-from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
+from prime_ext.algorithms.prm_accuracy import absolute_accuracy, count_pairs
 from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
-from prime_ext.algorithms.steps import StepSpans, step_spans, sum_over_steps
-from prime_ext.settings import PrimeSettings
+from prime_ext.algorithms.steps import sum_over_steps
+from prime_ext.config.settings import PrimeSettings
 from prime_ext.trainer.response_steps import ResponseSteps
 from prime_ext.trainer.reward_sources import build_sources, critic_return
+from prime_ext.trainer.step_tensors import StepTensors
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
@@ -42,42 +42,8 @@ class NotFinite(RuntimeError):
     """NaN or infinity where the policy would be trained on it; the message is one line."""
 
 
-@dataclass
-class PrimeStep:
-    """Rows are those of the batch, padding included; padding has an empty mask and takes part in nothing.
-
-    Attributes:
-        mask_BT: response mask.
-        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL penalty in the reward, the
-            penalty of each token; 0 outside the mask.
-        label_B: the verifier's verdict in [0, 1].
-        group_B: number of the prompt; padding rows have numbers of their own.
-        reference_log_prob_BT: the PRM's reference.
-        process_reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``); not normalised.
-        process_noise: standard deviation of the rounding noise of a process reward.
-        pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
-        boundary_BT: tokens after which a step ends, where the settings need steps.
-        steps_timed_out: responses on which the pattern of the steps took too long.
-        value_BT: the critic's value of the state before each token, where the settings need a critic.
-        old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
-        greedy_B: reward of the greedy response to the same prompt, where the settings need it.
-    """
-
-    settings: PrimeSettings
-    mask_BT: torch.Tensor
-    reward_BT: torch.Tensor
-    label_B: torch.Tensor
-    group_B: torch.Tensor
-    valid_B: torch.Tensor
-    reference_log_prob_BT: torch.Tensor | None = None
-    process_reward_BT: torch.Tensor | None = None
-    process_noise: float = 0.0
-    pairs_before: PairCount = PairCount(0.0, 0.0)
-    boundary_BT: torch.Tensor | None = None
-    steps_timed_out: int = 0
-    value_BT: torch.Tensor | None = None
-    old_log_prob_BT: torch.Tensor | None = None
-    greedy_B: torch.Tensor | None = None
+class PrimeStep(StepTensors):
+    """A step: its tensors, and how they are fetched, scored and turned into advantages."""
 
     @classmethod
     def load(
@@ -148,10 +114,6 @@ class PrimeStep:
             f"{loss}); nothing of this step was saved. Look at prm/grad_norm of the steps before, lower prm.optim.lr, "
             f"check the weights of prm.model.path"
         )
-
-    def spans(self) -> StepSpans | None:
-        """The steps, if the settings need them."""
-        return None if self.boundary_BT is None else step_spans(self.boundary_BT, self.mask_BT)
 
     def _log_ratio(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
         if self.reference_log_prob_BT is None:

@@ -17,20 +17,19 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
-from prime_ext import transfer
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.warm_up import ProcessWarmUp
-from prime_ext.compat import check_verl
-from prime_ext.files import read_json, write_text
-from prime_ext.preflight import check_config
+from prime_ext.config.pspo_settings import uses_manager
+from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.config.sharding import shard_over_all_ranks
+from prime_ext.config.variant import variant_line
+from prime_ext.preflight.check import check_config
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.pspo_settings import uses_manager
 from prime_ext.reward.pspo_info import pspo_metrics
-from prime_ext.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.trainer.greedy_baseline import greedy_rewards
-from prime_ext.trainer.guarded_run import GuardedRunMixin
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K
 from prime_ext.trainer.policy_targets import PolicyTargets
 from prime_ext.trainer.prime_step import PrimeStep
@@ -40,8 +39,9 @@ from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
-from prime_ext.trainer.sharding import shard_over_all_ranks
-from prime_ext.variant import variant_line
+from prime_ext.utils import transfer_queue as transfer
+from prime_ext.utils.files import read_json, write_text
+from prime_ext.verl_compat import check_verl
 
 logger = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ import torch
 from transfer_queue import KVBatchMeta
 from verl.utils.debug import marked_timer
 
-from prime_ext import transfer
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.worker import LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_rows import PRMRows
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 

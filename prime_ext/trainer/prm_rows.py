@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from transfer_queue import KVBatchMeta
 
-from prime_ext import transfer
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.prm.replay import pack
 from prime_ext.prm.worker import INPUT_FIELDS, PRM_LOG_PROBS, REFERENCE_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.utils import transfer_queue as transfer
 
 # Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
 _KEPT = ("prompts", "responses", "position_ids", "response_mask")

@@ -7,7 +7,7 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 from verl.utils import tensordict_utils as tu
 
-from prime_ext.settings import SettingsError
+from prime_ext.config.settings import SettingsError
 
 
 def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:

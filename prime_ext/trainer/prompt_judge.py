@@ -4,10 +4,10 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
-from prime_ext.settings import VerifierSettings
+from prime_ext.config.settings import VerifierSettings
 from prime_ext.trainer.verdict_log import VerdictLog
+from prime_ext.utils import transfer_queue as transfer
 
 
 class PromptsExhausted(RuntimeError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from prime_ext.pspo_settings import PSPOSettings
+from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.reward.pspo_info import FAILURE
 
 logger = logging.getLogger(__name__)

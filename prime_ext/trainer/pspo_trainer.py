@@ -13,16 +13,16 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 
-from prime_ext import transfer
-from prime_ext.compat import check_verl
-from prime_ext.files import read_json, write_json
-from prime_ext.preflight_pspo import check_pspo_config
-from prime_ext.pspo_settings import GROUP_ESTIMATORS, sections_of
+from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, sections_of
+from prime_ext.config.settings import SettingsError
+from prime_ext.config.sharding import shard_over_all_ranks
+from prime_ext.preflight.pspo import check_pspo_config
 from prime_ext.reward.pspo_info import pspo_metrics
-from prime_ext.settings import SettingsError
-from prime_ext.trainer.guarded_run import GuardedRunMixin
+from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.trainer.pspo_batch import scored_rows, token_rewards
-from prime_ext.trainer.sharding import shard_over_all_ranks
+from prime_ext.utils import transfer_queue as transfer
+from prime_ext.utils.files import read_json, write_json
+from prime_ext.verl_compat import check_verl
 
 logger = logging.getLogger(__name__)
 

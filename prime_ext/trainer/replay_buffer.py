@@ -16,9 +16,9 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.skip import SkipManager
 
-from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from collections import Counter
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from prime_ext import transfer
 from prime_ext.algorithms.prompt_filter import FAILED
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
 from prime_ext.trainer.staleness import staleness_metrics
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 

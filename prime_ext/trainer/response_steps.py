@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from prime_ext.algorithms.steps import delimiter_boundaries
-from prime_ext.reward_settings import StepSettings
+from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.response_cut import ResponseCutter
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,15 +15,13 @@ from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans
-from prime_ext.chain_settings import chain_arguments
-from prime_ext.settings import PrimeSettings
-
-if TYPE_CHECKING:
-    from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.config.chain_settings import chain_arguments
+from prime_ext.config.settings import PrimeSettings
+from prime_ext.trainer.step_tensors import StepTensors
 
 
 def build_sources(
-    step: "PrimeStep", gate: float, scale: OutcomeRelativeScale | None, metrics: dict
+    step: StepTensors, gate: float, scale: OutcomeRelativeScale | None, metrics: dict
 ) -> dict[str, RewardSource]:
     """Outcome and process rewards with their coefficients, or their sum where one critic values both.
 
@@ -50,7 +47,7 @@ def build_sources(
     return sources
 
 
-def critic_return(step: "PrimeStep", sources: dict[str, RewardSource]) -> torch.Tensor:
+def critic_return(step: StepTensors, sources: dict[str, RewardSource]) -> torch.Tensor:
     """A_t + V_t of the source that the critic values, before its coefficient and whitening: the critic's target."""
     assert step.value_BT is not None
     (source,) = [source for source in sources.values() if source.estimator == "gae"]
@@ -59,7 +56,7 @@ def critic_return(step: "PrimeStep", sources: dict[str, RewardSource]) -> torch.
     return advantage_BT + value_BT
 
 
-def _outcome(step: "PrimeStep", spans: StepSpans | None) -> RewardSource:
+def _outcome(step: StepTensors, spans: StepSpans | None) -> RewardSource:
     settings = step.settings.outcome
     source = outcome_source(
         step.reward_BT,
@@ -83,7 +80,7 @@ def _outcome(step: "PrimeStep", spans: StepSpans | None) -> RewardSource:
     return replace(source, value_BT=value_BT.sigmoid(), cut_BT=_cuts(step, spans))
 
 
-def _cuts(step: "PrimeStep", spans: StepSpans | None) -> torch.Tensor:
+def _cuts(step: StepTensors, spans: StepSpans | None) -> torch.Tensor:
     """First tokens of segments; the response's own first token is added by the estimator."""
     segments = step.settings.segments
     if segments.cuts == "low_probability":
@@ -111,7 +108,7 @@ def shaping_of(settings: PrimeSettings) -> ProcessShaping:
     )
 
 
-def _measure_chains(step: "PrimeStep", shaping: ProcessShaping, spans: StepSpans, metrics: dict) -> None:
+def _measure_chains(step: StepTensors, shaping: ProcessShaping, spans: StepSpans, metrics: dict) -> None:
     assert step.process_reward_BT is not None
     value = shaping.chain_value(step.process_reward_BT, spans)
     rows_B = step.valid_B
@@ -120,7 +117,7 @@ def _measure_chains(step: "PrimeStep", shaping: ProcessShaping, spans: StepSpans
     metrics["prime/chain/at_most_one_step"] = float((value.count_B[rows_B] < 2).float().mean())
 
 
-def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: dict) -> RewardSource:
+def _process(step: StepTensors, spans: StepSpans | None, gate: float, metrics: dict) -> RewardSource:
     settings = step.settings.process
     assert step.process_reward_BT is not None
     shaping = shaping_of(step.settings)
@@ -151,7 +148,7 @@ def _process(step: "PrimeStep", spans: StepSpans | None, gate: float, metrics: d
     )
 
 
-def _paid_noise(step: "PrimeStep", spans: StepSpans | None) -> Iterator[torch.Tensor]:
+def _paid_noise(step: StepTensors, spans: StepSpans | None) -> Iterator[torch.Tensor]:
     """What a PRM would pay, beyond what it pays without a signal, for rounding noise in every token; ``(B, T)`` each.
 
     Several draws, always the same ones: where one response outweighs all others, a single draw may be far too small.
@@ -164,7 +161,7 @@ def _paid_noise(step: "PrimeStep", spans: StepSpans | None) -> Iterator[torch.Te
 
 
 def _relative(
-    step: "PrimeStep",
+    step: StepTensors,
     spans: StepSpans | None,
     outcome: RewardSource,
     process: RewardSource,
@@ -183,13 +180,13 @@ def _relative(
     return replace(process, coefficient=process.coefficient * factor)
 
 
-def _spread(step: "PrimeStep", source: RewardSource) -> float:
+def _spread(step: StepTensors, source: RewardSource) -> float:
     """Standard deviation of a source's advantage over the tokens, before its coefficient."""
     value_N = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)[step.mask_BT.bool()]
     return float(value_N.std()) if len(value_N) > 1 else 0.0
 
 
-def _summed(step: "PrimeStep", outcome: RewardSource, process: RewardSource) -> RewardSource:
+def _summed(step: StepTensors, outcome: RewardSource, process: RewardSource) -> RewardSource:
     """One source that pays what both do; discount, trace and value are the same for both."""
     reward_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
     return replace(outcome, reward_BT=reward_BT, mask_BT=step.mask_BT, coefficient=1.0)

@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prime_ext import transfer
+from prime_ext.utils import transfer_queue as transfer
 
 
 def staleness_metrics(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:

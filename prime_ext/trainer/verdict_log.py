@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from prime_ext.config.settings import VerifierSettings
 from prime_ext.reward.pspo_info import FAILURE
-from prime_ext.settings import VerifierSettings
 from prime_ext.verifiers import Outcome
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from prime_ext.machine import available_cores
+from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome
 
 _PR_SET_PDEATHSIG = 1

@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from prime_ext.files import write_json_lines
-from prime_ext.metrics_file import read_metrics
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import write_json_lines
 
 METRICS = (
     "prime/accuracy/before_filter",

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prime_ext.files import write_json_lines
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import write_json_lines
 from recipes.ablations.suites import Suite
-from recipes.quickstart import task
 from recipes.quickstart.respond import load_model, load_problems, respond
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from prime_ext.files import atomic_path, read_json, write_text
+from prime_ext.utils.files import atomic_path, read_json, write_text
 from recipes.ablations.run import RESULTS
 from recipes.ablations.suites import SUITES, Suite
 from recipes.run_statistics import standard_errors, write_mean

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from prime_ext.files import read_json, write_json
-from prime_ext.metrics_file import read_metrics
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import read_json, write_json
 from recipes.ablations.offline_prm import train_offline_prm
 from recipes.ablations.suites import PAPER_KNOBS, SUITES, Suite, Variant
 from recipes.quickstart.data import write_data

@@ -37,7 +37,7 @@ class Suite:
         title: what the suite asks.
         baseline: name of the variant that the others are compared with, seed by seed.
         variants: by name.
-        chain_lengths: operations per problem of the task, see ``recipes.quickstart.task``.
+        chain_lengths: operations per problem of the task, see ``prime_ext.tasks.last_digit_chain``.
         mean_error: of the demonstrators of the warm start.
         max_prompt_length, max_response_length: in tokens, which are characters here.
         steps: policy updates.

@@ -23,14 +23,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from prime_ext.files import atomic_path, write_json
-from prime_ext.metrics_file import read_metrics
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import atomic_path, write_json
 from recipes.quickstart.evaluate import evaluate
+from recipes.quickstart.learning_curve import BASELINE, METHODS
 from recipes.run_statistics import mean_and_error, standard_errors, training_seconds
 
-METHODS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
-BASELINE = "rloo"
 COLOURS = {"rloo": "#d66014", "paper": "#1b7837", "distilled": "#2166ac"}
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"
 THRESHOLDS = (0.5, 0.6, 0.65)

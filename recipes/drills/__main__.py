@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from prime_ext.files import read_json, write_json
+from prime_ext.utils.files import read_json, write_json
 from recipes.drills import faults, kills
 from recipes.drills.outcome import Outcome
 from recipes.drills.runs import HANG_SECONDS, DrillError

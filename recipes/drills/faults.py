@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoModelForCausalLM
 
-from prime_ext.metrics_file import read_metrics
+from prime_ext.run.metrics_file import read_metrics
 from recipes.drills.classify_server import ClassifyServer
 from recipes.drills.inputs import prime_run, pspo_run
 from recipes.drills.outcome import Outcome

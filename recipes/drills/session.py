@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
 from recipes.drills.inputs import prime_run
 from recipes.drills.outcome import Outcome
 from recipes.drills.runs import HANG_SECONDS, DrillError, Run, last_line, resumed_from, wait_for_leftovers

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prime_ext.files import read_json
+from prime_ext.utils.files import read_json
 
 # The fault in words, and whose it is to mend what is left of it.
 FAULTS = {

@@ -15,8 +15,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from prime_ext.files import atomic_path, read_json, write_json, write_text
-from prime_ext.settings_checks import SettingsError
+from prime_ext.config.checks import SettingsError
+from prime_ext.utils.files import atomic_path, read_json, write_json, write_text
 from recipes.run_statistics import mean_and_error
 
 matplotlib.use("Agg")

@@ -17,8 +17,8 @@ import torch
 import transformers
 from tqdm import tqdm
 
-from prime_ext.files import read_json, write_json
-from prime_ext.settings_checks import SettingsError, choice, whole_number
+from prime_ext.config.checks import SettingsError, choice, whole_number
+from prime_ext.utils.files import read_json, write_json
 from recipes.lab.settings import METHODS, Settings, settings_of
 from recipes.lab.tasks import TASKS
 from recipes.lab.train import Lab, train

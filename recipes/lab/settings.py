@@ -14,7 +14,7 @@ import yaml
 
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import NORMALIZATIONS
-from prime_ext.settings_checks import SettingsError, choice, number, whole_number
+from prime_ext.config.checks import SettingsError, choice, number, whole_number
 
 METHODS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "methods.yaml").read_text())
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from prime_ext.files import read_json, write_json
-from prime_ext.settings_checks import SettingsError, choice
+from prime_ext.config.checks import SettingsError, choice
+from prime_ext.utils.files import read_json, write_json
 from recipes.lab.run import label_of, run
 
 STUDIES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "study.yaml").read_text())

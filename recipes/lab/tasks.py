@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from prime_ext.files import atomic_path
+from prime_ext.tasks import last_digit_chain as last_digit
+from prime_ext.utils.files import atomic_path
 from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits
-from recipes.quickstart import task as last_digit
 from recipes.quickstart.tokenizer import BOS, EOS, PAD, VOCABULARY
 
 
@@ -180,7 +180,7 @@ class CompactChain:
 
 @dataclass(frozen=True)
 class LastDigitChain:
-    """The quickstart's task with its tokenizer, model and warm start: see ``recipes.quickstart.task``."""
+    """The quickstart's task with its tokenizer, model and warm start: see ``prime_ext.tasks.last_digit_chain``."""
 
     chain_lengths: tuple[int, ...] = last_digit.CHAIN_LENGTHS
     mean_error: float = 0.25

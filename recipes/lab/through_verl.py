@@ -15,9 +15,9 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from data_preprocessing.rl_rows import rl_row
-from prime_ext.files import write_json
-from prime_ext.metrics_file import read_metrics
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.utils.files import write_json
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, wrong

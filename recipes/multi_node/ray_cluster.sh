@@ -10,7 +10,7 @@
 # All nodes want the same Python environment, this repository at the same path, and a file system that they share for data,
 # models and OUTPUT_DIR. Relative paths are relative to the folder where head and worker were started: start all of them in
 # the same one. What belongs to a node or is secret (NCCL_SOCKET_IFNAME, WANDB_API_KEY) is exported before head and worker;
-# what the recipe sets reaches the workers by itself (prime_ext/ray_cluster.py).
+# what the recipe sets reaches the workers by itself (prime_ext/run/ray_cluster.py).
 # Anybody who reaches the head's port can run programs on the cluster, unless there is a token (ray get-auth-token
 # --generate makes ~/.ray/auth_token, as any local run of Ray does; RAY_AUTH_TOKEN): the same on all nodes, and used if there.
 # run waits until NNODES nodes are there, sets RAY_ADDRESS and becomes the recipe. The cluster stays until stop, which ends

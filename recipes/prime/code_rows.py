@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
-from prime_ext.files import atomic_path
+from prime_ext.utils.files import atomic_path
 
 SPLITS = ("train", "validation")
 ABILITY = "ability"

@@ -12,7 +12,8 @@ import argparse
 import random
 from pathlib import Path
 
-from prime_ext.files import write_json, write_json_lines
+from prime_ext.tasks.last_digit_chain import Problem, draw_misconceptions
+from prime_ext.utils.files import write_json, write_json_lines
 from recipes.pspo_wrs.task import (
     MAX_RESPONSE_LENGTH,
     OPERANDS,
@@ -24,7 +25,6 @@ from recipes.pspo_wrs.task import (
     write_solution,
 )
 from recipes.quickstart.data import rl_rows, write_parquet
-from recipes.quickstart.task import Problem, draw_misconceptions
 
 LABELLERS = {"honest": False, "lenient": True}
 # The labelled chains are of many writers with slips of all kinds: the reward model must know mistakes that the policy

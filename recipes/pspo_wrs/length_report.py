@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from prime_ext.files import atomic_path, read_json, write_text
+from prime_ext.utils.files import atomic_path, read_json, write_text
 from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.length_study import RESULTS, SHAPES
 from recipes.pspo_wrs.measure import LONG, SUPERFLUOUS

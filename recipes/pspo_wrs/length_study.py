@@ -21,9 +21,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from prime_ext.files import read_json, write_json
-from prime_ext.metrics_file import read_metrics
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import read_json, write_json
 from recipes.ablations.run import run_logged
 from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.measure import measure

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from prime_ext.algorithms.accumulation import accumulate
-from prime_ext.files import write_json
 from prime_ext.step_rm.scorers.local import LocalScorer
 from prime_ext.step_rm.scorers.protocol import Chain, StepScores
+from prime_ext.tasks.last_digit_chain import outcome_reward
+from prime_ext.utils.files import write_json
 from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
 from recipes.quickstart.evaluate import proportion
 from recipes.quickstart.respond import HeldOutProblem, load_model, load_problems, respond
-from recipes.quickstart.task import outcome_reward
 
 # A chain of more steps is long. The longest problem needs five, and less than 5 % of the human-labelled chains of PSPO
 # have more than eight.

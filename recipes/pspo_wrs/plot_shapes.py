@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from prime_ext.algorithms.chain_reward import ChainReward, break_even_filler
-from prime_ext.files import atomic_path
+from prime_ext.utils.files import atomic_path
 
 REWARDS = {
     "none": ChainReward(),

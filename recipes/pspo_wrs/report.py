@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from prime_ext.algorithms.shaping import weibull_mode
-from prime_ext.files import atomic_path, read_json, write_json
+from prime_ext.utils.files import atomic_path, read_json, write_json
 from recipes.pspo_wrs.measure import KINDS, LONG
 from recipes.quickstart.learning_curve import BLUE, GREY, ORANGE, moving_average, series
 from recipes.quickstart.report import paired_standard_error, read_rows, read_seconds, versions

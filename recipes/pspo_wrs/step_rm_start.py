@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from prime_ext.files import atomic_path
+from prime_ext.utils.files import atomic_path
 from recipes.quickstart.respond import load_model
 from recipes.quickstart.tokenizer import BOS, EOS, PAD, VOCABULARY
 

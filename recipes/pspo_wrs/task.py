@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""The task of the PSPO-WRS recipes: last-digit chains in steps of any size, with a label for every step.
 
-Problems are such as those of ``recipes.quickstart.task``: a start digit and operations from left to right, modulo 10,
-here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a solution has is its writer's choice: a step may do
-one operation or several at once, and may be *superfluous*, a restatement of the value so far. All of these are right::
+Problems are such as those of ``prime_ext.tasks.last_digit_chain``: a start digit and operations from left to
+right, modulo 10, here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a solution has is its writer's
+choice: a step may do one operation or several at once, and may be *superfluous*, a restatement of the value so far.
+All of these are right::
 
     8+2=0;0-1=9;9+2=1;\boxed{1}          3 steps
     8+2-1=9;9+2=1;\boxed{1}              2 steps, the first a larger one
@@ -21,7 +22,14 @@ import re
 from dataclasses import dataclass
 
 from prime_ext.step_rm.splitting import split_steps
-from recipes.quickstart.task import SPLITS, Misconception, Problem, apply_operation, parse_prompt, split_of
+from prime_ext.tasks.last_digit_chain import (
+    SPLITS,
+    Misconception,
+    Problem,
+    apply_operation,
+    parse_prompt,
+    split_of,
+)
 
 # Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
 OPERATIONS = (3, 4, 5)
@@ -57,7 +65,7 @@ class Step:
 
 
 def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[Problem]:
-    """Draw problems of one split of ``recipes.quickstart.task``; the number of operations is uniform.
+    """Draw problems of one split of ``prime_ext.tasks.last_digit_chain``; the number of operations is uniform.
 
     Args:
         split: ``train``, ``val``, ``test`` or ``sft``, disjoint in their prompts.

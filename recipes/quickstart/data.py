@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_preprocessing.rl_rows import rl_row
-from prime_ext.files import atomic_path, write_json
-from recipes.quickstart import task
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.utils.files import atomic_path, write_json
 
 
 def rl_rows(split: str, problems: list[task.Problem]) -> list[dict]:

@@ -11,8 +11,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from prime_ext.files import write_json
-from recipes.quickstart import task
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import write_json
 from recipes.quickstart.respond import MAX_RESPONSE_LENGTH, HeldOutProblem, load_model, load_problems, respond
 
 

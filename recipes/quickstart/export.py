@@ -12,8 +12,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from prime_ext.files import atomic_path
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.utils.files import atomic_path
 from recipes.quickstart.respond import load_model
 
 # Folder of the export, folder of the checkpoint.

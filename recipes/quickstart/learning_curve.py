@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from prime_ext.files import atomic_path
+from prime_ext.utils.files import atomic_path
 from recipes.run_statistics import mean_and_error
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
@@ -19,11 +19,14 @@ VALIDATION_PREFIX = "val-core/"
 SMOOTHING_STEPS = 10
 
 BLUE, ORANGE, GREEN, GREY = "#2166ac", "#d66014", "#1b7837", "#5b6572"
+# What recipes/compare_variants compares.
+METHODS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
+BASELINE = "rloo"
 # Methods whose kept runs are drawn behind the run, see recipes/compare_variants.
 BEHIND = {
     "distilled": ("PRIME-D, the default", "#6a3d9a"),
-    "rloo": ("RLOO, outcome only", "#b2182b"),
-    "paper": ("PRIME as published", "#8a6d3b"),
+    "rloo": (METHODS["rloo"], "#b2182b"),
+    "paper": (METHODS["paper"], "#8a6d3b"),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
-from recipes.quickstart import task
+from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.respond import HeldOutProblem, Response, prompt_token_ids
 
 BATCH_SIZE = 100

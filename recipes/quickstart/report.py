@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 from omegaconf import OmegaConf
 
-from prime_ext.files import read_json, write_json, write_json_lines, write_text
-from prime_ext.metrics_file import read_metrics
-from prime_ext.variant import variant_line
-from recipes.compare_variants.compare import BASELINE, METHODS
-from recipes.quickstart.learning_curve import plot_learning_curve
+from prime_ext.config.variant import variant_line
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
+from recipes.quickstart.learning_curve import BASELINE, METHODS, plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_responses, step_statistics
 from recipes.quickstart.respond import load_model, load_problems, respond
 from recipes.quickstart.transcripts import render

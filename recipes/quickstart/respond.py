@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from prime_ext.cpu.generation import BatchedGenerator, GenerationRequest
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 
 MAX_RESPONSE_LENGTH = 48
 BATCH_SIZE = 500

@@ -25,7 +25,7 @@ import transformers
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from prime_ext.files import atomic_path, write_json
+from prime_ext.utils.files import atomic_path, write_json
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import build_tokenizer
 

@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from recipes.quickstart import task
+from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.process_scores import ScoredResponse, ScoredStep, ScoredToken
 
 # Two hues that colour-blind readers can tell apart; white is zero.

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from prime_ext.files import atomic_path, write_text
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.step_rm.pairs import PairFormat
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import atomic_path, write_text
 from recipes.pspo_wrs.step_rm_start import MAX_LENGTH
 from recipes.pspo_wrs.step_rm_start import build_tokenizer as build_pair_tokenizer
-from recipes.quickstart import task
 from recipes.quickstart.data import rl_rows, write_parquet
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import build_tokenizer

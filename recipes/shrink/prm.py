@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from prime_ext.files import write_json_lines
-from prime_ext.prm.offline.settings import STEP_LOSSES
-from recipes.quickstart import task
+from prime_ext.offline_prm.settings import STEP_LOSSES
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import write_json_lines
 from recipes.shrink.prepare import write_model
 
 PROMPTS = {"train": 4, "val": 2}

@@ -10,13 +10,13 @@ else stays as the recipe says it.
 import argparse
 from pathlib import Path
 
-from prime_ext.compose_config import SFT_CONFIG
-from prime_ext.cost.supervised_config import STEP_RM_CONFIG
-from prime_ext.files import write_json_lines
+from prime_ext.config.compose import SFT_CONFIG
+from prime_ext.plan.supervised_config import STEP_RM_CONFIG
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import write_json_lines
 from recipes.pspo_wrs.data import labelled_chains
 from recipes.pspo_wrs.step_rm_start import MAX_LENGTH
 from recipes.pspo_wrs.task import generate_problems
-from recipes.quickstart import task
 from recipes.quickstart.data import sft_rows, write_parquet
 from recipes.shrink.prepare import write_model, write_step_rm
 

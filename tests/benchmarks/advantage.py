@@ -30,7 +30,7 @@ from verl.trainer.ppo import core_algos  # noqa: E402
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask  # noqa: E402
 from prime_ext.algorithms.estimators import ESTIMATORS  # noqa: E402
 from prime_ext.algorithms.leave_one_out import leave_one_out  # noqa: E402
-from prime_ext.files import write_json  # noqa: E402
+from prime_ext.utils.files import write_json  # noqa: E402
 
 TARGET_MS = 100.0
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from prime_ext.files import write_json
+from prime_ext.utils.files import write_json
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["VERL_PLATFORM"] = "cpu"

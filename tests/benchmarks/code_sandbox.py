@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from whole_sets import add_data_argument  # noqa: E402
 
-from prime_ext.files import write_text  # noqa: E402
+from prime_ext.utils.files import write_text  # noqa: E402
 from prime_ext.verifiers.code import CodeVerifier  # noqa: E402
 from prime_ext.verifiers.sandbox import Limits, Sandbox  # noqa: E402
 

@@ -27,9 +27,9 @@ from whole_sets import add_data_argument  # noqa: E402
 
 from data_preprocessing.duplicates import Compared, Sketcher, first_of_each  # noqa: E402
 from data_preprocessing.problem_texts import problem_texts  # noqa: E402
-from data_preprocessing.source_rows import BadRow, read_source  # noqa: E402
 from data_preprocessing.text_similarity import Settings, SimilarityIndex  # noqa: E402
-from prime_ext.files import write_json  # noqa: E402
+from prime_ext.utils.files import write_json  # noqa: E402
+from prime_ext.utils.rows import BadRow, read_source  # noqa: E402
 
 
 def texts_of(data: Path, rows: int) -> list[str]:

@@ -36,7 +36,8 @@ from verl.workers.config import (  # noqa: E402
 )
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-from prime_ext.cost import CHUNKED, fused_forward  # noqa: E402
+from prime_ext.config.engines import CHUNKED  # noqa: E402
+from prime_ext.prm import fused_forward  # noqa: E402
 from prime_ext.prm.worker import (  # noqa: E402
     LABEL,
     OFFSET,

@@ -28,8 +28,8 @@ from eval.prompting import Style  # noqa: E402
 from eval.run import main  # noqa: E402
 from eval.run_grade import grade, make_verifier, open_samples, write_problems  # noqa: E402
 from eval.run_plan import Changes, choose_tasks, plan  # noqa: E402
-from prime_ext.files import write_json, write_json_lines  # noqa: E402
-from prime_ext.inference.backend import Response  # noqa: E402
+from prime_ext.generate.backend import Response  # noqa: E402
+from prime_ext.utils.files import write_json, write_json_lines  # noqa: E402
 
 
 class AtOnce:

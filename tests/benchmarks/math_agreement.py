@@ -30,7 +30,7 @@ from pathlib import Path
 
 from whole_sets import add_data_argument
 
-from prime_ext.files import write_text
+from prime_ext.utils.files import write_text
 from prime_ext.verifiers.math import MathVerifier, extract
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -33,7 +33,7 @@ from hostile import hostile_answers, random_hostile_answer  # noqa: E402
 from math_agreement import math_verify_alone, restyle  # noqa: E402
 from whole_sets import add_data_argument  # noqa: E402
 
-from prime_ext.files import write_text  # noqa: E402
+from prime_ext.utils.files import write_text  # noqa: E402
 from prime_ext.verifiers.math import MathVerifier  # noqa: E402
 from prime_ext.verifiers.math.verifier import decide  # noqa: E402
 from prime_ext.verifiers.worker_pool import WorkerPool  # noqa: E402

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from prime_ext.files import write_json
+from prime_ext.utils.files import write_json
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["VERL_PLATFORM"] = "cpu"
@@ -40,8 +40,8 @@ def build_models(folder: Path) -> dict[str, Path]:
 
 
 def planned_mib(path: str, tokens: int, backend: str | None) -> dict[str, float]:
-    from prime_ext.cost.memory import Engine, engine_memory
-    from prime_ext.cost.model_shape import read_shape
+    from prime_ext.plan.memory import Engine, engine_memory
+    from prime_ext.plan.model_shape import read_shape
 
     shape = read_shape("model", path)
     memory = engine_memory(Engine("PRM", shape, shape.weights, 0, 4, 4, 1, tokens, True, backend, False, False, False))

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prime_ext.files import write_json
+from prime_ext.utils.files import write_json
 
 HERE = Path(__file__).resolve().parent
 if "cuda" not in sys.argv:

@@ -29,8 +29,8 @@ from whole_sets import add_data_argument  # noqa: E402
 
 from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row  # noqa: E402
 from data_preprocessing.math_rules import RULES, rule_filter  # noqa: E402
-from data_preprocessing.source_rows import BadRow, read_source  # noqa: E402
-from prime_ext.files import write_json  # noqa: E402
+from prime_ext.utils.files import write_json  # noqa: E402
+from prime_ext.utils.rows import BadRow, read_source  # noqa: E402
 
 
 def problems(data: Path) -> list[MathProblem]:

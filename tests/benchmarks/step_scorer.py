@@ -31,12 +31,12 @@ import torch  # noqa: E402
 from machine import describe  # noqa: E402
 from tiny_step_rm import bert_tokenizer, save_bert  # noqa: E402
 
-from prime_ext.files import write_json  # noqa: E402
 from prime_ext.step_rm.description import FILE, Description  # noqa: E402
 from prime_ext.step_rm.labels import LABELS  # noqa: E402
 from prime_ext.step_rm.pairs import PairFormat  # noqa: E402
 from prime_ext.step_rm.scorers.local import LocalScorer  # noqa: E402
 from prime_ext.step_rm.scorers.protocol import Chain  # noqa: E402
+from prime_ext.utils.files import write_json  # noqa: E402
 
 # Layers and width; the attention heads are two.
 SHAPES = {"2 x 16": (2, 16), "2 x 128": (2, 128), "4 x 256": (4, 256), "12 x 384": (12, 384)}

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 import prime_ext.config
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.shaping import gaussian, released_factor, weibull
-from prime_ext.chain_settings import (
+from prime_ext.config.asynchronous import PRIME_MODES
+from prime_ext.config.chain_settings import (
     AccumulationSettings,
     GaussianSettings,
     ReleasedSettings,
@@ -23,12 +24,17 @@ from prime_ext.chain_settings import (
     chain_arguments,
     shaping_settings,
 )
-from prime_ext.preflight_async import PRIME_MODES
-from prime_ext.pspo_settings import ActorSettings, BatchingSettings, PSPOSettings
-from prime_ext.reward_settings import OutcomeSettings, ProcessSettings, SegmentSettings, SelectionSettings, StepSettings
-from prime_ext.settings import FilterSettings, PrimeSettings, PRMSettings
-from prime_ext.settings_checks import SettingsError
-from prime_ext.step_rm.scorers.settings import ScorerSettings
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings, PSPOSettings
+from prime_ext.config.reward_settings import (
+    OutcomeSettings,
+    ProcessSettings,
+    SegmentSettings,
+    SelectionSettings,
+    StepSettings,
+)
+from prime_ext.config.settings import FilterSettings, PrimeSettings, PRMSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings
 
 FOLDER = Path(prime_ext.config.__file__).parent
 VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")

@@ -7,9 +7,9 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from prime_ext.compose_config import compose_config
-from prime_ext.settings import PrimeSettings, SettingsError
-from prime_ext.variant import VARIANTS, keys_of, variant_line
+from prime_ext.config.compose import compose_config
+from prime_ext.config.settings import PrimeSettings, SettingsError
+from prime_ext.config.variant import VARIANTS, keys_of, variant_line
 
 
 def composed(*overrides, name="prime_trainer"):

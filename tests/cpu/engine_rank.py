@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from gloo_ranks import finish
 
-import prime_ext.cpu
+import prime_ext.cpu.install
 
-prime_ext.cpu.install()
+prime_ext.cpu.install.install()
 
 from verl.trainer.config import CheckpointConfig  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.cpu.generation import (
+from prime_ext.generate.generation import (
     BatchedGenerator,
     GenerationRequest,
     processed_logits,

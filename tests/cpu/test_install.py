@@ -25,7 +25,7 @@ def run_python(code, **environment):
 def test_everything_is_registered_lazily_under_verls_own_registries():
     code = """
 import sys
-import prime_ext.cpu as cpu
+import prime_ext.cpu.install as cpu
 cpu.install(); cpu.install(); cpu.install_rollout()
 assert "verl.workers.engine" not in sys.modules and "verl.trainer" not in sys.modules, "install() has to stay cheap"
 import torch
@@ -58,7 +58,7 @@ print("registered")
 def test_a_missing_name_of_verl_fails_the_import_and_is_named():
     code = """
 import types
-import prime_ext.cpu as cpu
+import prime_ext.cpu.install as cpu
 cpu.install()
 for module, hook in (cpu._POST_IMPORT_HOOKS | cpu._ROLLOUT_HOOKS).items():
     try:
@@ -83,7 +83,7 @@ def test_installing_after_the_workers_were_imported_is_refused():
 import types, sys
 import verl
 sys.modules["verl.workers.engine_workers"] = types.ModuleType("verl.workers.engine_workers")
-import prime_ext.cpu as cpu
+import prime_ext.cpu.install as cpu
 cpu.install()
 """
     result = run_python(code)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from data_preprocessing import numeric_chain
 from data_preprocessing.action_format import RULES, Action, actions_of, format_fault, written
-from data_preprocessing.action_prompt import ACTIONS, SYSTEM_PROMPT
 from data_preprocessing.sft_prompt import MEANINGS, TEACHER_PROMPT, student_messages, teacher_messages
 from data_preprocessing.stage import Removal
+from prime_ext.tasks.action_prompt import ACTIONS, SYSTEM_PROMPT
 
 GOOD = (
     "[ASSESS]\n\n# The sum of 3 and 4 is wanted.\n\nNext action: [ADVANCE]\n\n"

@@ -8,8 +8,8 @@ import pytest
 
 from data_preprocessing.answer_store import AnswerStore, answer_key
 from data_preprocessing.dialogues import Ask, Interviewer, Unanswered, seed_of
-from data_preprocessing.source_rows import SourceError
-from prime_ext.inference.backend import Request, Response, Sampling
+from prime_ext.generate.backend import Request, Response, Sampling
+from prime_ext.utils.rows import SourceError
 
 REQUEST = Request("", ({"role": "user", "content": "1+1?"},), Sampling(temperature=0.5), seed=3)
 MODEL = {"backend": "server", "model": "m"}

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.action_prompt import MATH_SUFFIX
 from data_preprocessing.choice_options import Choice, option_named, read_options
 from data_preprocessing.choice_rewrite import INSTRUCTION, numbers, parsed, rewriting, unfaithful
 from data_preprocessing.stage import Removal
-from prime_ext.inference.backend import Response
+from prime_ext.generate.backend import Response
+from prime_ext.tasks.action_prompt import MATH_SUFFIX
 
 SQUARE = "A square has area 49. Its perimeter is\n\n(A) 7 (B) 14 (C) 28"
 

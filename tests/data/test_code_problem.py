@@ -8,9 +8,9 @@ import pytest
 
 from data_preprocessing.code_problem import MOST_PROGRAMS, CodeProblem
 from data_preprocessing.code_sources import CODE_SOURCES
-from data_preprocessing.source_rows import BadRow, read_source
 from data_preprocessing.submissions import one_row_per_problem
-from eval.cells import RowError
+from prime_ext.tasks.cells import RowError
+from prime_ext.utils.rows import BadRow, read_source
 from prime_ext.verifiers.code.problems import parse_test_cases
 
 FIXTURES = Path(__file__).parent / "fixtures"

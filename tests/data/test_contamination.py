@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_preprocessing.contamination import main
 from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
-from eval.cells import is_whole
+from prime_ext.tasks.cells import is_whole
 
 TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did they carry home to the village?"
 

@@ -6,8 +6,8 @@ import pytest
 from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row
 from data_preprocessing.math_rules import MAX_CHARACTERS, RULES, rule_filter, unbalanced, without_drawings
 from data_preprocessing.self_grading import ungradable
-from data_preprocessing.source_rows import BadRow
-from eval.cells import RowError
+from prime_ext.tasks.cells import RowError
+from prime_ext.utils.rows import BadRow
 
 
 @pytest.mark.parametrize(

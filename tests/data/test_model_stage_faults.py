@@ -15,8 +15,8 @@ from scripted_server import ScriptedServer
 from told import ROWS, right_or_wrong, rl_row, rows_of, server_words, write_problems
 
 from data_preprocessing import difficulty
-from data_preprocessing.action_prompt import MATH_SUFFIX
-from prime_ext.files import read_json
+from prime_ext.tasks.action_prompt import MATH_SUFFIX
+from prime_ext.utils.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ("removed.jsonl", "report.json", "report.md")
@@ -162,8 +162,8 @@ def test_mistakes_are_one_line(problems, tmp_path, capsys, more, message):
 
 
 def test_a_question_that_the_model_does_not_take_is_a_removed_row(problems, tmp_path, monkeypatch):
-    from prime_ext.inference.backend import BackendError
-    from prime_ext.inference.server import ServerBackend
+    from prime_ext.generate.backend import BackendError
+    from prime_ext.generate.server import ServerBackend
 
     def check(self, requests):
         if any("Problem 4?" in request.prompt[-1]["content"] for request in requests):

@@ -5,8 +5,8 @@ import pytest
 from told import ROWS, rl_row, rows_of, write_problems
 
 from data_preprocessing import difficulty
-from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter
-from prime_ext.files import read_json
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
+from prime_ext.utils.files import read_json
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from scripted_server import Answer, ScriptedServer
 from told import ROWS, number_in, right_or_wrong, rl_row, rows_of, server_words, write_problems
 
 from data_preprocessing import difficulty, rewrite_choice, rl_data, selection, validate_votes
-from data_preprocessing.action_prompt import MATH_SUFFIX
 from data_preprocessing.validate import main as validate
-from prime_ext.files import read_json, write_json_lines
+from prime_ext.tasks.action_prompt import MATH_SUFFIX
+from prime_ext.utils.files import read_json, write_json_lines
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

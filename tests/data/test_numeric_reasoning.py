@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from data_preprocessing import contamination
 from data_preprocessing.numeric_reasoning import TASKS, Counts, main, usable
-from eval.task_file import load_task
 from prime_ext.reward.compute_score import compute_score
+from prime_ext.tasks.task_file import load_task
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"

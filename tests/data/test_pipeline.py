@@ -10,10 +10,10 @@ import pytest
 from benchmark_rows import SAMPLES, data_folder
 
 from data_preprocessing import pipeline_steps
-from data_preprocessing.action_prompt import CODE_SUFFIX, SYSTEM_PROMPT
 from data_preprocessing.pipeline import main
-from prime_ext.files import read_json
 from prime_ext.reward.compute_score import compute_score
+from prime_ext.tasks.action_prompt import CODE_SUFFIX, SYSTEM_PROMPT
+from prime_ext.utils.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from data_preprocessing.pipeline_settings import load_settings
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_registry import STAGES
+from prime_ext.utils.rows import SourceError
 
 FOLDER = Path(__file__).resolve().parents[2] / "data_preprocessing" / "settings"
 SHIPPED = sorted(FOLDER.glob("*.yaml"))

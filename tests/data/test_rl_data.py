@@ -11,12 +11,12 @@ import pytest
 from benchmark_rows import SAMPLES, data_folder
 
 from data_preprocessing import rl_data
-from data_preprocessing.action_prompt import ACTIONS, CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMPT, messages
 from data_preprocessing.rl_data import main
-from data_preprocessing.source_rows import SourceError, hub_rows
-from prime_ext.files import read_json
 from prime_ext.reward.compute_score import compute_score
-from recipes.quickstart import task as last_digit_chain
+from prime_ext.tasks import last_digit_chain
+from prime_ext.tasks.action_prompt import ACTIONS, CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMPT, messages
+from prime_ext.utils.files import read_json
+from prime_ext.utils.rows import SourceError, hub_rows
 from recipes.quickstart.data import rl_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@
 from types import SimpleNamespace
 
 from data_preprocessing.row_source import chunks
-from data_preprocessing.source_rows import BadRow
+from prime_ext.utils.rows import BadRow
 
 
 def rows_of(ids):

@@ -9,12 +9,12 @@ from scripted_server import Answer, ScriptedServer
 from told import conversed, rl_row, rows_of, server_words
 
 from data_preprocessing import numeric_expansion, numeric_reasoning, sft_data
-from data_preprocessing.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from data_preprocessing.sft_prompt import TEACHER_PROMPT
 from data_preprocessing.sft_rows import gold_of, problem_row
-from data_preprocessing.source_rows import BadRow
 from data_preprocessing.stage import Removal
-from prime_ext.files import read_json, write_json_lines
+from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
+from prime_ext.utils.files import read_json, write_json_lines
+from prime_ext.utils.rows import BadRow
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

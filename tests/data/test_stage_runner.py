@@ -4,9 +4,9 @@
 import pytest
 from part_work import dying, work
 
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.stage_runner import Parts, run_parts
 from data_preprocessing.tally import MAX_SAMPLES, Tally
+from prime_ext.utils.rows import SourceError
 
 STREAM = [[1, 2], [3], [4, 5, 6]]
 

@@ -10,8 +10,8 @@ import pytest
 from tiny_llama import byte_tokenizer
 
 from data_preprocessing import numeric_reasoning
-from data_preprocessing.rl_rows import MATH_SCHEMA, rl_row, rl_schema
 from data_preprocessing.validate import main
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row, rl_schema
 
 
 def row(index=0, gold="4", content="What is 2+2?", source="openai/gsm8k", split="train"):

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.action_prompt import MATH_SUFFIX
 from data_preprocessing.selection import selected
 from data_preprocessing.selection_rule import RULES, SelectionRule, reason_against
-from data_preprocessing.source_rows import SourceError
 from data_preprocessing.votes import INSTRUCTION, Votes, says_unsolvable, voting
-from prime_ext.inference.backend import Response
+from prime_ext.generate.backend import Response
+from prime_ext.tasks.action_prompt import MATH_SUFFIX
+from prime_ext.utils.rows import SourceError
 
 
 def voted(gold, *answers, model="judge", row=None):

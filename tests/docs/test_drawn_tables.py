@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prime_ext.files import read_json
+from prime_ext.utils.files import read_json
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Where the scripts of that folder find one another.

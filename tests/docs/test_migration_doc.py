@@ -9,8 +9,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.compose_config import CONFIG_MODULE, compose_config
-from prime_ext.settings import PrimeSettings, PRMSettings
+from prime_ext.config.compose import CONFIG_MODULE, compose_config
+from prime_ext.config.settings import PrimeSettings, PRMSettings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "migration.md").read_text()
 TABLE = re.compile(r"^\| there \| here \(`(\w+)`\) \| .*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)

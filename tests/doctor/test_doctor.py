@@ -10,7 +10,8 @@ import sys
 import pytest
 import torch
 
-from prime_ext import compat, doctor
+from prime_ext import doctor
+from prime_ext import verl_compat as compat
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +218,7 @@ def test_too_few_cpus_for_the_gpus(gpus, monkeypatch):
 
 
 def test_the_number_of_storage_units_is_that_of_verl():
-    from prime_ext.compose_config import compose_config
+    from prime_ext.config.compose import compose_config
 
     config = compose_config("prime_trainer", [])
     assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == doctor.STORAGE_UNITS

@@ -16,10 +16,10 @@ import psutil
 import torch
 from tiny_step_rm import save_bert
 
-from prime_ext.metrics_file import read_metrics
+from prime_ext.run.metrics_file import read_metrics
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.pairs import PairFormat
-from recipes.quickstart import task
+from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.data import rl_rows, write_parquet
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import build_tokenizer

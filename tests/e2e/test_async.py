@@ -8,7 +8,7 @@ import e2e_harness as harness
 import pytest
 import torch
 
-from prime_ext.files import read_json
+from prime_ext.utils.files import read_json
 
 pytestmark = pytest.mark.slow
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from prime_ext.metrics_file import read_metrics
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.metrics_file import read_metrics
 
 pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 NODES = ("127.0.0.1", "127.0.0.2")
-# verl's reservations for a rank, its store of rollouts, and the runner; see prime_ext/preflight_machine.py.
+# verl's reservations for a rank, its store of rollouts, and the runner; see prime_ext/preflight/machine.py.
 CPUS = "12"
 # Of this cluster alone.
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

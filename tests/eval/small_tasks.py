@@ -8,7 +8,7 @@ import time
 from eval.prompting import Style
 from eval.run import main
 from eval.run_plan import Changes, choose_tasks, plan
-from prime_ext.inference.backend import BackendError, Response
+from prime_ext.generate.backend import BackendError, Response
 
 _HEAD = """\
 title: {title}

@@ -8,12 +8,12 @@ import random
 import pytest
 from benchmark_rows import benchmark, data_folder
 
-from data_preprocessing.source_rows import read_source
-from eval.cells import Pick, RowError
-from eval.gold import Gold, read_gold
-from eval.task import Source
-from eval.task_file import load_task
-from eval.task_rows import NoData, default_split, load_problems
+from prime_ext.tasks.cells import Pick, RowError
+from prime_ext.tasks.gold import Gold, read_gold
+from prime_ext.tasks.task import Source
+from prime_ext.tasks.task_file import load_task
+from prime_ext.tasks.task_rows import NoData, default_split, load_problems
+from prime_ext.utils.rows import read_source
 from prime_ext.verifiers.code.problems import parse_test_cases
 from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.sources import make_task_verifier
@@ -303,7 +303,7 @@ def test_a_source_without_conditions_holds_every_row():
 
 
 def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):
-    from recipes.quickstart.task import generate_problems, parse_prompt
+    from prime_ext.tasks.last_digit_chain import generate_problems, parse_prompt
 
     task = load_task("last_digit_chain")
     problems = load_problems(task)

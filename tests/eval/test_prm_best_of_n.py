@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval.prm_best_of_n import aggregate, best_of, draw_subsets, pass_at, vote
 from eval.prm_tasks import pool_sizes, vote_weights
-from prime_ext.prm.offline.data import BadData
+from prime_ext.offline_prm.data import BadData
 
 RNG = np.random.default_rng(0)
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from eval.prm_inputs import Response, split_response
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, Tokens, step_scores
 from eval.prm_store import ScoreStore, token_key
-from prime_ext.prm.offline.data import BadData
-from prime_ext.prm.offline.text import TextEncoder, join_steps
+from prime_ext.offline_prm.data import BadData
+from prime_ext.offline_prm.text import TextEncoder, join_steps
 
 CPU = torch.device("cpu")
 STEPS = [["two é", "plus 🙂 two", "four"], ["x"], ["a longer first step", "b"], ["漢字", "c d"]]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from small_tasks import ScriptedBackend, run
 
-from data_preprocessing.action_prompt import ACTIONS
 from eval.prompting import FewShot, PromptError, Style, read_few_shot, read_system
-from eval.task_file import load_task
-from prime_ext.inference.backend import BackendError
+from prime_ext.generate.backend import BackendError
+from prime_ext.tasks.action_prompt import ACTIONS
+from prime_ext.tasks.task_file import load_task
 
 FEW_SHOT = """\
 examples:

@@ -15,7 +15,7 @@ from eval.report import main, write_reports
 from eval.report_model import choose_examples, curves, kind_of
 from eval.report_text import interval, markdown_fence, percent, score, shorten, visible
 from eval.statistics import pass_at_k
-from eval.task_file import load_task
+from prime_ext.tasks.task_file import load_task
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m\u202egnp\ud800``` | [x](y)"
 

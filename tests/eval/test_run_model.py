@@ -9,7 +9,7 @@ from small_tasks import gold_by_prompt, results_of
 from tiny_llama import CHAT, save_llama
 
 from eval.run import main
-from eval.task_file import task_names
+from prime_ext.tasks.task_file import task_names
 
 
 @pytest.fixture(scope="module")

@@ -48,12 +48,12 @@ from engines import Rollouts, build_worker, nested, score  # noqa: E402
 from machine import describe  # noqa: E402
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES  # noqa: E402
-from prime_ext.cost.estimate import DEVICES, UTILISATION  # noqa: E402
-from prime_ext.cost.flops import flops, prm_passes  # noqa: E402
-from prime_ext.cost.memory import Engine, engine_memory  # noqa: E402
-from prime_ext.cost.model_shape import adapter_weights, read_shape  # noqa: E402
-from prime_ext.files import write_json  # noqa: E402
+from prime_ext.plan.estimate import DEVICES, UTILISATION  # noqa: E402
+from prime_ext.plan.flops import flops, prm_passes  # noqa: E402
+from prime_ext.plan.memory import Engine, engine_memory  # noqa: E402
+from prime_ext.plan.model_shape import adapter_weights, read_shape  # noqa: E402
 from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss  # noqa: E402
+from prime_ext.utils.files import write_json  # noqa: E402
 
 CUDA = engines.get_device_name() == "cuda"
 DEVICE = torch.device("cuda" if CUDA else "cpu")

@@ -28,8 +28,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks")]
 
 from machine import describe  # noqa: E402
 
-from prime_ext.files import write_json  # noqa: E402
-from prime_ext.metrics_file import read_metrics  # noqa: E402
+from prime_ext.run.metrics_file import read_metrics  # noqa: E402
+from prime_ext.utils.files import write_json  # noqa: E402
 
 # Of --tiny and of a real run.
 STEPS = {True: 2, False: 30}

@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs, plain_log_probs
-from prime_ext.cpu.generation import BatchedGenerator, GenerationRequest
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 
 pytestmark = [
     pytest.mark.gpu,

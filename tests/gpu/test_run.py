@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_ext.compose_config import compose_config
-from prime_ext.preflight import check_config
+from prime_ext.config.compose import compose_config
+from prime_ext.preflight.check import check_config
 from recipes.shrink.prepare import overrides, prepare
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from prime_ext.files import read_json, write_json
-from prime_ext.settings_checks import SettingsError
+from prime_ext.config.checks import SettingsError
+from prime_ext.utils.files import read_json, write_json
 from recipes.lab import report, run
 
 SMALL = ["rollout.prompts=5", "actor.mini_batches=1"]

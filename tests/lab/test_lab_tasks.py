@@ -6,8 +6,8 @@ import random
 import pytest
 import torch
 
+from prime_ext.tasks import last_digit_chain as last_digit
 from recipes.lab.tasks import TASKS, CompactChain
-from recipes.quickstart import task as last_digit
 from recipes.quickstart.tokenizer import VOCABULARY
 
 COMPACT = [name for name, task in TASKS.items() if isinstance(task, CompactChain)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from prime_ext.settings_checks import SettingsError
+from prime_ext.config.checks import SettingsError
 from recipes.lab.sample import response_logits
 from recipes.lab.settings import METHODS, settings_of
 from recipes.lab.train import Lab, log_probs_and_kl, standardized

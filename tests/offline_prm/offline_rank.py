@@ -9,7 +9,7 @@ import sys
 from gloo_ranks import finish
 from tiny_prm import overrides
 
-from prime_ext.prm.offline.__main__ import compose, load
+from prime_ext.offline_prm.__main__ import compose, load
 
 SMALL = {"data.val_fraction": 0, "prm.beta": 0.5, "optim.override_optimizer_config": "{eps: 1e-3}"}
 RUNS = {
@@ -32,7 +32,7 @@ def main(model, responses, steps, work_dir):
     for name, more in RUNS.items():
         data = steps if "step" in name else responses
         config, settings = compose(overrides(model, data, work_dir, **SMALL, **more))
-        from prime_ext.prm.offline.trainer import OfflineTrainer
+        from prime_ext.offline_prm.trainer import OfflineTrainer
 
         trainer = OfflineTrainer(config, settings, *load(settings))
         found = []

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_llama import byte_tokenizer
 
-from prime_ext.prm.offline.batches import TokenRow, build_batch, encode, epoch_batches, usable_groups
-from prime_ext.prm.offline.data import BadData, Example, LabelledData
-from prime_ext.prm.offline.text import TextEncoder
+from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, usable_groups
+from prime_ext.offline_prm.data import BadData, Example, LabelledData
+from prime_ext.offline_prm.text import TextEncoder
 from prime_ext.prm.worker import ROW, WEIGHT
 
 ENCODER = TextEncoder(byte_tokenizer(None))

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from tiny_prm import ROOT, environment, overrides, response_rows, write_jsonl
 
-from prime_ext.prm.offline.__main__ import main
+from prime_ext.offline_prm.__main__ import main
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pyarrow.parquet as parquet
 import pytest
 from tiny_prm import response_rows, step_rows, write_jsonl
 
-from prime_ext.prm.offline.data import BadData, is_held_out, read_data, read_rows, step_labels
+from prime_ext.offline_prm.data import BadData, is_held_out, read_data, read_rows, step_labels
 
 ROWS = response_rows(3, seed=1)
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.prm.offline.losses import step_loss, step_scores
+from prime_ext.offline_prm.losses import step_loss, step_scores
 
 BETA = 0.5
 

@@ -90,7 +90,7 @@ def train(arguments, ranks=1, timeout=900):
     if ranks > 1:
         program += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
     return subprocess.run(
-        [*program, "prime_ext.prm.offline", *arguments],
+        [*program, "prime_ext.offline_prm", *arguments],
         cwd=ROOT,
         env=environment(),
         capture_output=True,

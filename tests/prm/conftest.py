@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from prime_ext.settings import PRMSettings
+from prime_ext.config.settings import PRMSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 

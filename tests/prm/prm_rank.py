@@ -9,9 +9,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import prime_ext.cpu
+import prime_ext.cpu.install
 
-prime_ext.cpu.install()
+prime_ext.cpu.install.install()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -20,6 +20,8 @@ from hydra import compose, initialize_config_module  # noqa: E402
 from omegaconf import OmegaConf, open_dict  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 
+from prime_ext.config.settings import PRMSettings  # noqa: E402
+from prime_ext.config.sharding import shard_over_all_ranks  # noqa: E402
 from prime_ext.prm.implicit_prm import ImplicitPRM  # noqa: E402
 from prime_ext.prm.plan import plan_mini_batches  # noqa: E402
 from prime_ext.prm.worker import (  # noqa: E402
@@ -34,8 +36,6 @@ from prime_ext.prm.worker import (  # noqa: E402
     ImplicitPRMWorker,
     PRMLoss,
 )
-from prime_ext.settings import PRMSettings  # noqa: E402
-from prime_ext.trainer.sharding import shard_over_all_ranks  # noqa: E402
 
 N_VALID, N_ROWS, BETA = 14, 16, 0.5
 

@@ -6,8 +6,8 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from tiny_llama import save_llama
 
+from prime_ext.config.settings import PRMSettings
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.settings import PRMSettings
 
 FUSED = "prm.model.use_fused_kernels=true"
 

@@ -6,8 +6,8 @@ import inspect
 import pytest
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.config.settings import LOSS_OPTIONS, LOSSES, LOSSES_WITH_BIAS, SettingsError
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.settings import LOSS_OPTIONS, LOSSES, LOSSES_WITH_BIAS, SettingsError
 
 ON_WORKERS = {"time_weight"}
 # Set by prm.bias.

@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
+from prime_ext.config.settings import ReplaySettings, SettingsError
 from prime_ext.prm.replay import PRMReplay, pack
-from prime_ext.settings import ReplaySettings, SettingsError
 
 
 def rollout(number):

@@ -4,8 +4,8 @@
 import pyarrow.parquet as pq
 import pytest
 
-from prime_ext.files import read_json
-from recipes.quickstart import task
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import read_json
 from recipes.quickstart.data import write_data
 
 SIZES = {"train": 60, "val": 20, "test": 40, "sft": 80}

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.utils.tokenizer.chat_template import extract_system_prompt_and_generation
 
-from recipes.quickstart import task
+from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.model import build_model
 from recipes.quickstart.sft import IGNORED_LABEL, DemonstrationDataset, SameLengthBatches
 from recipes.quickstart.tokenizer import VOCABULARY, build_tokenizer

@@ -11,16 +11,15 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from prime_ext.compose_config import compose_config
-from prime_ext.files import read_json, write_json
-from prime_ext.metrics_file import put_aside
-from prime_ext.trainer.checkpoint import mark_complete
-from recipes.compare_variants.compare import METHODS
-from recipes.quickstart import task
+from prime_ext.config.compose import compose_config
+from prime_ext.run.checkpoint import mark_complete
+from prime_ext.run.metrics_file import put_aside
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import read_json, write_json
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate, grade, table
 from recipes.quickstart.export import export
-from recipes.quickstart.learning_curve import moving_average
+from recipes.quickstart.learning_curve import METHODS, moving_average
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import (
     ScoredResponse,

@@ -6,7 +6,7 @@ import json
 import pytest
 from hydra import compose, initialize_config_module
 
-from prime_ext.preflight import check_config
+from prime_ext.preflight.check import check_config
 from recipes.ablations import report, run
 from recipes.ablations.suites import SUITES, Suite, Variant
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_ext.files import read_json
+from prime_ext.utils.files import read_json
 from recipes.drills.__main__ import ALONE, CHAINED, DRILLS, add_result
 from recipes.drills.classify_server import PROBABILITIES, ClassifyServer
 from recipes.drills.outcome import Outcome

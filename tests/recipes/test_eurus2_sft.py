@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from recipe_calls import RECIPES, calls_of, overrides_of
 
-from prime_ext.compose_config import SFT_CONFIG, compose_config
+from prime_ext.config.compose import SFT_CONFIG, compose_config
 
 SCRIPT = RECIPES / "prime" / "run_eurus2-7b_sft_fsdp.sh"
 # arXiv 2502.01456, section on imitation: conversations by source.

@@ -10,7 +10,7 @@ import pytest
 from benchmark_rows import SAMPLES
 from tiny_llama import save_llama
 
-from eval.task_file import load_task
+from prime_ext.tasks.task_file import load_task
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 SUITES = {

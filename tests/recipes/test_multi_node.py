@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from prime_ext.compose_config import compose_config
-from prime_ext.cost.errors import PlanError
-from prime_ext.cost.plan import make_plan
-from prime_ext.preflight import check_config
+from prime_ext.config.compose import compose_config
+from prime_ext.plan.errors import PlanError
+from prime_ext.plan.plan import make_plan
+from prime_ext.preflight.check import check_config
 from recipes.multi_node.wait_for_nodes import wait
 
 ROOT = Path(__file__).resolve().parents[2]

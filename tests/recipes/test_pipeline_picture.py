@@ -8,9 +8,9 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from prime_ext.pspo_settings import PSPOSettings
-from prime_ext.reward_settings import GRANULARITIES
-from prime_ext.settings import PrimeSettings
+from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.config.reward_settings import GRANULARITIES
+from prime_ext.config.settings import PrimeSettings
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "draw_process_rewards.py"
 

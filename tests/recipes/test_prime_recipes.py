@@ -15,11 +15,11 @@ import yaml
 from recipe_calls import calls_of, differences, name_of, overrides_of, variants_of, wanted_of
 
 from prime_ext import doctor
-from prime_ext.compose_config import SFT_CONFIG, compose_config
-from prime_ext.cost import offline_plan
-from prime_ext.cost.supervised_config import check_sft
-from prime_ext.preflight import check_config
-from prime_ext.prm.offline.__main__ import compose as compose_offline
+from prime_ext.config.compose import SFT_CONFIG, compose_config
+from prime_ext.offline_prm.__main__ import compose as compose_offline
+from prime_ext.plan import offline_plan
+from prime_ext.plan.supervised_config import check_sft
+from prime_ext.preflight.check import check_config
 from recipes.prime import code_rows
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "prime"
@@ -35,7 +35,7 @@ VARIANTS = {
     if recipe["script"] == "run_eurus2-7b_fsdp.sh"
 }
 # A dry run calls one of these with the recipe's words.
-PLANS = {"prime_ext.doctor": doctor.main, "prime_ext.cost.offline_plan": offline_plan.main}
+PLANS = {"prime_ext.doctor": doctor.main, "prime_ext.plan.offline_plan": offline_plan.main}
 
 
 def run(script, *words, **knobs):
@@ -72,7 +72,7 @@ def test_a_recipe_is_what_the_paper_says(recipe, tmp_path):
     module, overrides, name, _ = called(tmp_path, recipe["script"], *recipe.get("words", []), own, **knobs)
     assert own in overrides
     if recipe.get("config") == "offline_prm":
-        assert module == "prime_ext.prm.offline"
+        assert module == "prime_ext.offline_prm"
         config, _ = compose_offline([*overrides, "trainer.device=cuda"])
     elif recipe.get("config") == SFT_CONFIG:
         assert module == "prime_ext.sft"

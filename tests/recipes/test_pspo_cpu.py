@@ -13,13 +13,13 @@ from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.pairs import PairEncoder, PairFormat
 from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.protocol import StepScores
+from prime_ext.tasks.last_digit_chain import parse_prompt
 from recipes.pspo_wrs import length_report, length_study, measure, report
 from recipes.pspo_wrs.data import write_data
 from recipes.pspo_wrs.length_study import Run
 from recipes.pspo_wrs.step_rm_start import build_tokenizer, write_start
 from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH, OPERATIONS, SUPERFLUOUS, USEFUL, check_steps, token_count
 from recipes.quickstart.model import build_model
-from recipes.quickstart.task import parse_prompt
 from recipes.quickstart.tokenizer import VOCABULARY
 from recipes.quickstart.tokenizer import build_tokenizer as build_policy_tokenizer
 

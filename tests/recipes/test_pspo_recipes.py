@@ -10,8 +10,8 @@ from recipe_calls import RECIPES, calls_of, differences, name_of, overrides_of, 
 from transformers import BertConfig, BertForSequenceClassification
 
 from prime_ext import doctor
-from prime_ext.compose_config import SFT_CONFIG, compose_config
-from prime_ext.preflight import check_config
+from prime_ext.config.compose import SFT_CONFIG, compose_config
+from prime_ext.preflight.check import check_config
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.step_rm.pairs import PairFormat

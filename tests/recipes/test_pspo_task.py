@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from prime_ext.tasks.last_digit_chain import draw_misconceptions, outcome_reward, parse_prompt, split_of
 from recipes.pspo_wrs import task
 from recipes.pspo_wrs.task import (
     SUPERFLUOUS,
@@ -16,7 +17,6 @@ from recipes.pspo_wrs.task import (
     token_count,
     write_solution,
 )
-from recipes.quickstart.task import draw_misconceptions, outcome_reward, parse_prompt, split_of
 from recipes.quickstart.tokenizer import build_tokenizer
 
 PROMPT = "8+2-1+2?"

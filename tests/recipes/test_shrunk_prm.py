@@ -7,9 +7,9 @@ import pytest
 from recipe_calls import run_shrunk
 from safetensors import safe_open
 
-from prime_ext.files import read_json
-from prime_ext.metrics_file import read_metrics
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import read_json
 
 pytestmark = pytest.mark.slow
 

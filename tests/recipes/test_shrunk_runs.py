@@ -10,8 +10,8 @@ import math
 import pytest
 from recipe_calls import run_shrunk
 
-from prime_ext.metrics_file import read_metrics
-from prime_ext.trainer.checkpoint import complete_steps
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.metrics_file import read_metrics
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from recipe_calls import run_shrunk
 
-from prime_ext.metrics_file import read_metrics
+from prime_ext.run.metrics_file import read_metrics
 
 pytestmark = pytest.mark.slow
 

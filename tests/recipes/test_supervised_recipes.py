@@ -4,7 +4,7 @@
 import pytest
 from recipe_calls import calls_of
 
-from prime_ext.cost import supervised
+from prime_ext.plan import supervised
 
 SCRIPTS = {
     "pspo_wrs/run_bert-large_step-rm_ddp.sh": (["google-bert/bert-large-uncased", "labels.jsonl"], "335,144,963"),
@@ -16,7 +16,7 @@ SCRIPTS = {
 def planned(folder, script, *words, **knobs):
     """The words that a dry run calls the plan with."""
     (call,) = calls_of(folder, script, *words, DRY_RUN="1", **knobs)
-    assert call[:2] == ["-m", "prime_ext.cost.supervised"]
+    assert call[:2] == ["-m", "prime_ext.plan.supervised"]
     return call[2:]
 
 

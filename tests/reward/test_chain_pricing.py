@@ -18,10 +18,10 @@ from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import step_spans
-from prime_ext.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
-from prime_ext.pspo_settings import PSPOSettings
+from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
-from prime_ext.settings_checks import SettingsError
 
 
 @functools.cache

@@ -7,14 +7,14 @@ import pytest
 import ray
 from tiny_step_rm import save_bert
 
-from prime_ext.pspo_settings import ActorSettings, BatchingSettings
+from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.pairs import PairFormat
 from prime_ext.step_rm.scorers.local import LocalScorer
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure
-from prime_ext.step_rm.scorers.settings import ScorerSettings
 
 BATCHING, ACTOR = BatchingSettings(window_ms=2.0, max_tokens=500), ActorSettings(num_gpus=0.0, cpu_threads=None)
 CHAINS = [Chain(tuple(f"Step {k}: we add {n}." for k in range(1, 2 + n % 4))) for n in range(40)]

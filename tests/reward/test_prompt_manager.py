@@ -9,7 +9,7 @@ from pspo_rows import TOKENIZER, manager, row
 from verl.trainer.ppo.reward import load_reward_manager
 
 import prime_ext.plugin  # noqa: F401
-from prime_ext.compose_config import compose_config
+from prime_ext.config.compose import compose_config
 from prime_ext.reward.compute_score import compute_score
 
 

@@ -10,9 +10,9 @@ from omegaconf import open_dict
 from pspo_rows import TOKENIZER, Broken, Calculator, Constant, configuration, manager, numbered, reward, row
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
+from prime_ext.config.checks import SettingsError
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.reward.pspo_manager import PSPORewardManager
-from prime_ext.settings_checks import SettingsError
 from prime_ext.step_rm.scorers.protocol import StepScores
 
 GOOD = numbered("2*3=6", "6+1=7", "so the answer is 7")

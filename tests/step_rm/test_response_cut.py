@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_step_rm import bert_tokenizer, byte_tokenizer
 
-from prime_ext.reward_settings import StepSettings
+from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.trainer.response_steps import ResponseSteps
 

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from tiny_step_rm import save_bert, save_llama
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from prime_ext.settings_checks import SettingsError
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.step_rm.description import FILE, Description, read_description
 from prime_ext.step_rm.labels import ID2LABEL, StepRMError
 from prime_ext.step_rm.pairs import PairFormat
+from prime_ext.step_rm.scorers.build import build_scorer, check_model
 from prime_ext.step_rm.scorers.classify import ClassifyScorer, ServerOptions, server_url
 from prime_ext.step_rm.scorers.local import LocalScorer, length_buckets, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
-from prime_ext.step_rm.scorers.settings import ScorerSettings, build_scorer
 
 FORMAT = PairFormat(max_length=64)
 CHAINS = [
@@ -471,7 +472,6 @@ def test_settings_build_each_scorer(bert_path):
         ({"model_path": "m", "address": "a"}, "step_scorer.address='a' is not read"),
         ({"model_path": "m", "attempts": 0}, "step_scorer.attempts=0"),
         ({"model_path": "m", "timeout_seconds": 0}, "step_scorer.timeout_seconds=0"),
-        ({"model_path": "m", "pair_format": {"x": 1}}, "pair_format has no key 'x'"),
         ({"unknown": 1}, "unknown key step_scorer.unknown"),
     ],
 )
@@ -483,7 +483,10 @@ def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(change
 def test_a_model_that_is_not_there_is_no_matter_of_the_settings():
     settings = ScorerSettings.from_mapping(values(model_path="nowhere"))
     with pytest.raises(SettingsError, match="step_scorer.model_path: nowhere is no model folder"):
-        settings.check_model()
+        check_model(settings)
+    settings = ScorerSettings.from_mapping(values(model_path="nowhere", pair_format={"x": 1}))
+    with pytest.raises(SettingsError, match="pair_format has no key 'x'"):
+        check_model(settings)
 
 
 def test_the_label_map_of_our_own_models_is_the_released_one():

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tiny_step_rm import chain_rows, save_bert, save_llama
 from transformers import AutoModelForSequenceClassification
 
-from prime_ext.settings_checks import SettingsError
+from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.convert.__main__ import main as convert
 from prime_ext.step_rm.description import FILE, read_description
 from prime_ext.step_rm.labels import ID2LABEL, StepRMError

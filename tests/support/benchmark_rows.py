@@ -5,9 +5,9 @@ import dataclasses
 import os
 from pathlib import Path
 
-from eval.task import Problem, Task
-from eval.task_file import load_task
-from eval.task_rows import default_split, load_problems
+from prime_ext.tasks.task import Problem, Task
+from prime_ext.tasks.task_file import load_task
+from prime_ext.tasks.task_rows import default_split, load_problems
 
 SAMPLES = Path(__file__).resolve().parents[1] / "fixtures"
 WHOLE = Path(os.environ["PRIME_EXT_DATA"]) if os.environ.get("PRIME_EXT_DATA") else None

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.choice_metrics import METRICS
 from eval.majority import same_text
 from eval.summary import Graded, Sample, summarize
-from eval.task_file import load_task
-from prime_ext.files import write_json, write_json_lines
+from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.tasks.task_file import load_task
+from prime_ext.utils.files import write_json, write_json_lines
 
 Row = dict[str, Any]
 

@@ -14,12 +14,12 @@ from prime_ext.verifiers import Outcome
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "metrics.md"
 
-# Metrics of training runs; train/ and val/ are those of prime_ext.prm.offline.
+# Metrics of training runs; train/ and val/ are those of prime_ext.offline_prm.
 OURS = re.compile(r"(prm|prime|pspo|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm")
 UPDATES = ("before", "during", "after")
 
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
-# engine reports the first three, prime_ext/cost/fused_guard.py the fourth, prime_ext/prm/implicit_prm.py the last.
+# engine reports the first three, prime_ext/prm/fused_guard.py the fourth, prime_ext/prm/implicit_prm.py the last.
 PUT_TOGETHER: Mapping[str, Iterable[str]] = {
     "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference", "bias"),
     "prm/reward_sum/{}": ("correct", "wrong"),

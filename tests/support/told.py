@@ -4,10 +4,10 @@
 import pyarrow.parquet as pq
 from scripted_server import Answer
 
-from data_preprocessing.action_prompt import MATH_SUFFIX
 from data_preprocessing.dialogues import Ask, Judges
-from data_preprocessing.rl_rows import MATH_SCHEMA, RowWriter
-from prime_ext.inference.backend import Response
+from prime_ext.generate.backend import Response
+from prime_ext.tasks.action_prompt import MATH_SUFFIX
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
 
 JUDGES = Judges()
 ROWS = 12

@@ -5,7 +5,7 @@ import torch
 from fake_queue import FakeQueue
 from transfer_queue import KVBatchMeta
 
-from prime_ext.settings import PrimeSettings
+from prime_ext.config.settings import PrimeSettings
 
 NAN = float("nan")
 # Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a tool's answer).

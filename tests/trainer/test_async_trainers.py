@@ -15,12 +15,12 @@ from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 from prime_ext.algorithms.prm_accuracy import PairCount
-from prime_ext.files import read_json
-from prime_ext.settings import SettingsError
+from prime_ext.config.settings import SettingsError
 from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import STATE_FILE
 from prime_ext.trainer.registration import PrimeTrainerColocateAsync, PrimeTrainerSeparateAsync
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
+from prime_ext.utils.files import read_json
 
 SEPARATE = {
     "trainer.v1.trainer_mode": "prime_separate_async",

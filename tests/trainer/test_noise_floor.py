@@ -13,8 +13,8 @@ from small_batch import settings
 
 from prime_ext.algorithms.advantage import last_token_mask
 from prime_ext.algorithms.normalization import NOISE_MARGIN, OutcomeRelativeScale
+from prime_ext.config.settings import SettingsError
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.settings import SettingsError
 from prime_ext.trainer.prime_step import PrimeStep
 
 ROWS, TOKENS, NOISE = 64, 40, 0.001

@@ -9,13 +9,13 @@ import pytest
 import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, settings
 
-from prime_ext import transfer
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.reward_settings import NORMALIZATIONS
+from prime_ext.config.reward_settings import NORMALIZATIONS
 from prime_ext.trainer.prime_step import NotFinite, PrimeStep
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.utils import transfer_queue as transfer
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import torch
 from small_batch import PADDING, ROLLOUTS, batch_of, filled_queue, settings
 from transfer_queue import KVBatchMeta
 
-from prime_ext import transfer
+from prime_ext.config.settings import ReplaySettings
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.prm.worker import INPUT_FIELDS, LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
-from prime_ext.settings import ReplaySettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
+from prime_ext.utils import transfer_queue as transfer
 
 
 class UpdatedPRM:

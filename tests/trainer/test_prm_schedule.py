@@ -5,8 +5,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
+from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.settings import PrimeSettings, PRMSettings
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 
 

@@ -16,8 +16,8 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
-from prime_ext.pspo_settings import PSPOSettings
-from prime_ext.settings import SettingsError, VerifierSettings
+from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.config.settings import SettingsError, VerifierSettings
 from prime_ext.trainer.pspo_batch import ScoringFailed, scored_rows, token_rewards
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
 from prime_ext.trainer.verdict_log import VerdictLog, VerifierFailed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
-from prime_ext.settings import VerifierSettings
+from prime_ext.config.settings import VerifierSettings
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.verdict_log import VerifierFailed

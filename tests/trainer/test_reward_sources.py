@@ -10,16 +10,16 @@ from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from prime_ext import transfer
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, source_return
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
-from prime_ext.chain_settings import ACCUMULATIONS, CREDITS, PLACES, SHAPES
-from prime_ext.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
+from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, PLACES, SHAPES
+from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.response_steps import ResponseSteps
 from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.utils import transfer_queue as transfer
 from recipes.quickstart.tokenizer import build_tokenizer
 
 KEYS = [*ROLLOUTS, *PADDING]

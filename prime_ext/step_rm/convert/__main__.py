@@ -14,17 +14,18 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tqdm import tqdm
 
 from prime_ext.step_rm.convert.formats import FORMATS
-from prime_ext.step_rm.convert.rows import AFTER_ERROR, NEUTRAL, BadRow, Context, numbered_rows
+from prime_ext.step_rm.convert.rows import AFTER_ERROR, NEUTRAL, Context
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
 from prime_ext.step_rm.records import LabelledStep, StoredStep, write_steps
+from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 _MAPPED = {"positive": 1, "negative": -1, "drop": None}
 
@@ -50,12 +51,10 @@ class Conversion:
         context = Context(rule, self.arguments.keep_flagged)
         convert = FORMATS[name](f"{name}:{path.name.partition('.')[0]}", context)
         malformed, number = 0, 0
-        for number, row in tqdm(numbered_rows(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
+        for number, row in tqdm(read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
             try:
                 if isinstance(row, BadRow):
                     raise row
-                if not isinstance(row, Mapping):
-                    raise BadRow(f"not an object but {str(row)[:40]!r}")
                 # Whole rows only: nothing of a row that breaks in the middle is kept.
                 steps = list(convert(row))
             except BadRow as error:
@@ -202,7 +201,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     """Convert and write. Returns the summary.
 
     Raises:
-        StepRMError: see its message.
+        StepRMError, SourceError: see their messages.
     """
     if not arguments.files:
         raise StepRMError(f"no input; give one of {', '.join('--' + name.replace('_', '-') for name in FORMATS)}")
@@ -223,7 +222,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
 def main(words: Sequence[str] | None = None) -> int:
     try:
         summary = run(parser().parse_args(words))
-    except StepRMError as error:
+    except (StepRMError, SourceError) as error:
         print(f"prime_ext: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

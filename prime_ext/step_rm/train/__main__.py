@@ -6,7 +6,7 @@
 
 Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something cannot work, and with 130
 when interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS`` set
-(:mod:`prime_ext.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
+(:mod:`prime_ext.run.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
 should be.
 """
 
@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from prime_ext.check_metrics import RunChecks
-from prime_ext.compose_config import compose_config
-from prime_ext.metric_conditions import ConditionError
-from prime_ext.settings_checks import SettingsError
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.compose import compose_config
+from prime_ext.run.check_metrics import RunChecks
+from prime_ext.run.metric_conditions import ConditionError
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
 

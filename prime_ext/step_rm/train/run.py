@@ -13,7 +13,6 @@ import transformers
 from transformers import AutoTokenizer, EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from prime_ext.files import atomic_path, write_json_lines, write_text
 from prime_ext.step_rm.description import FILE, Description
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.pairs import PairEncoder
@@ -23,6 +22,7 @@ from prime_ext.step_rm.train.data import Collator, StepDataset, class_weights, l
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.model import load_model
 from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
+from prime_ext.utils.files import atomic_path, write_json_lines, write_text
 
 FINGERPRINT = "run.json"
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_ext.settings_checks import SettingsError, boolean, build, choice, number, whole_number
+from prime_ext.config.checks import SettingsError, boolean, build, choice, number, whole_number
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.pairs import PairFormat
 

@@ -12,11 +12,11 @@ calls that are allowed, and the load that a run may put on processors and memory
 from typing import TYPE_CHECKING, Any
 
 from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits, SandboxUnavailable
-from prime_ext.verifiers.sandbox.probe import Protection, find_protection
+from prime_ext.verifiers.sandbox.probe import Protection
 from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, SuiteRequest
 
 if TYPE_CHECKING:
-    from prime_ext.verifiers.sandbox.client import Sandbox
+    from prime_ext.verifiers.sandbox.client import Sandbox, find_protection
 
 __all__ = [
     "CallRequest", "Ending", "Execution", "Limits", "ProgramRequest", "Protection", "Sandbox", "SandboxUnavailable",
@@ -26,8 +26,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Not above: the fork server imports this package as well, and what the client needs makes every fork dearer.
-    if name == "Sandbox":
-        from prime_ext.verifiers.sandbox.client import Sandbox
+    if name in ("Sandbox", "find_protection"):
+        from prime_ext.verifiers.sandbox import client
 
-        return Sandbox
+        return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from prime_ext.machine import available_cores
+from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.sandbox import wire
 from prime_ext.verifiers.sandbox.job import Job, failure
 from prime_ext.verifiers.sandbox.limits import Execution, Limits, SandboxUnavailable
@@ -297,3 +297,13 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def find_protection(**options: Any) -> Protection:
+    """Start a server as :class:`~prime_ext.verifiers.sandbox.client.Sandbox` does, and return its protections.
+
+    Raises:
+        SandboxUnavailable: the server does not start at all.
+    """
+    with Sandbox(unsafe_no_sandbox=True, **options) as sandbox:
+        return sandbox.protection

@@ -213,15 +213,3 @@ def examine(confinement: "Confinement", base: str, witness: str, reason: str = "
             reason=reason,
         )
     )
-
-
-def find_protection(**options: Any) -> Protection:
-    """Start a server as :class:`~prime_ext.verifiers.sandbox.client.Sandbox` does, and return its protections.
-
-    Raises:
-        SandboxUnavailable: the server does not start at all.
-    """
-    from prime_ext.verifiers.sandbox.client import Sandbox
-
-    with Sandbox(unsafe_no_sandbox=True, **options) as sandbox:
-        return sandbox.protection

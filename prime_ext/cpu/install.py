@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU mode: everything the released verl needs to train without an accelerator.
+
+It is active only when the environment variable ``VERL_PLATFORM`` is ``cpu``. The plug-in then calls
+:func:`install` in every process that imports verl (driver, Ray workers, reward workers).
+
+Public registries of verl are used wherever they exist: ``PlatformRegistry``, ``EngineRegistry``,
+``RolloutReplicaRegistry`` and the agent loop registry. verl 0.9.1 offers nothing public for the rest, which is replaced
+or extended: the functions of ``verl.utils.distributed`` that open the process group,
+``verl.utils.model.load_valuehead_model``, and the table ``verl.workers.rollout.base._ROLLOUT_REGISTRY``. The modules
+concerned are large, so they are not imported here; a post-import hook acts when verl itself imports them.
+"""
+
+import os
+import sys
+from types import ModuleType
+
+import wrapt
+
+from prime_ext.cpu import ROLLOUT_NAME
+from prime_ext.verl_compat import require_verl_name
+
+_installed = False
+
+
+def _patch_process_group(module: ModuleType) -> None:
+    from prime_ext.cpu.process_group import patch_process_group
+
+    patch_process_group(module)
+
+
+def _patch_value_model_loading(module: ModuleType) -> None:
+    from prime_ext.cpu.value_model import patch_value_model_loading
+
+    patch_value_model_loading(module)
+
+
+def _register_engines(module: ModuleType) -> None:
+    require_verl_name(module, "FSDPEngineWithLMHead")
+    import prime_ext.cpu.engine  # noqa: F401  (registers the engines)
+
+
+def _register_replica(module: ModuleType) -> None:
+    def load_replica_class():
+        from prime_ext.cpu.rollout import TransformersReplica
+
+        return TransformersReplica
+
+    require_verl_name(module, "RolloutReplicaRegistry.register")(ROLLOUT_NAME, load_replica_class)
+
+
+def _register_weight_receiver(module: ModuleType) -> None:
+    table = require_verl_name(module, "_ROLLOUT_REGISTRY")
+    table[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
+
+
+def _register_agent_loop(module: ModuleType) -> None:
+    require_verl_name(module, "SingleTurnAgentLoop")
+    import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loop)
+
+
+def _keep_vllm_linear_weights(module: ModuleType) -> None:
+    from prime_ext.cpu.vllm_adapter import keep_linear_weights
+
+    keep_linear_weights(module)
+
+
+# The rollouts of transformers serve on accelerators, too.
+_ROLLOUT_HOOKS = {
+    "verl.workers.rollout.replica": _register_replica,
+    "verl.workers.rollout.base": _register_weight_receiver,
+    "verl.experimental.agent_loop": _register_agent_loop,
+}
+_POST_IMPORT_HOOKS = {
+    "verl.utils.distributed": _patch_process_group,
+    "verl.utils.model": _patch_value_model_loading,
+    "verl.workers.engine.fsdp": _register_engines,
+    "vllm.model_executor.layers.utils": _keep_vllm_linear_weights,
+}
+
+# Modules that copy a patched function with "from ... import": they have to be imported after install().
+_TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
+
+
+def install_rollout() -> None:
+    """Offer ``rollout.name=transformers`` and its agent loop as soon as verl imports its rollouts."""
+    for module_name, hook in _ROLLOUT_HOOKS.items():
+        wrapt.register_post_import_hook(hook, module_name)
+
+
+def install() -> None:
+    """Register the CPU platform now, and the rest when verl imports the modules concerned. Idempotent and cheap.
+
+    Raises:
+        RuntimeError: a name of verl that CPU mode relies on is gone, or verl's workers are already imported.
+    """
+    global _installed
+    if _installed:
+        return
+    # Importing verl loads its plug-ins, and with them, as a rule, CPU mode: look again afterwards.
+    import verl.plugin.platform  # noqa: F401
+
+    if _installed:
+        return
+    too_late = [name for name in _TOO_LATE if name in sys.modules]
+    if too_late:
+        raise RuntimeError(
+            f"CPU mode has to be installed before {too_late[0]} is imported; set VERL_PLATFORM=cpu before the first "
+            "`import verl` and let the plug-in prime_ext.plugin load it."
+        )
+    # TransferQueue would use 8 threads in every process, and warn at every call where there are fewer cores.
+    os.environ.setdefault("TQ_NUM_THREADS", "1")
+    import prime_ext.cpu.platform  # noqa: F401  (registers the platform)
+    from prime_ext.cpu.vllm_adapter import alias_vllm_distribution
+
+    alias_vllm_distribution()
+    for module_name, hook in _POST_IMPORT_HOOKS.items():
+        wrapt.register_post_import_hook(hook, module_name)
+    _installed = True

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers as a backend, on the CPU or a GPU.
+
+Without beams, requests run in the continuous batch of :mod:`prime_ext.generate.generation`: each has random numbers
+of its own, so a response does not depend on the other requests in the batch (up to the rounding of sums, see there;
+float64 is exact in practice). Beams are transformers' own; sampled ones are made one request at a time, since
+transformers has one stream of random numbers for a batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
+from prime_ext.generate.local_model import LocalModel, loading
+from prime_ext.generate.options import BackendOptions
+from prime_ext.generate.stop_texts import ResponseText
+
+_BATCH_SIZE = 64
+
+
+class TransformersBackend:
+    """A model of transformers.
+
+    Args:
+        local: what is known of the model.
+        model: itself, in evaluation mode, with its adapter merged into it.
+        batch_size: responses made at a time; beams count.
+    """
+
+    def __init__(self, local: LocalModel, model: PreTrainedModel, batch_size: int = _BATCH_SIZE) -> None:
+        self.local, self.encoder, self.model, self.batch_size = local, local.encoder, model, batch_size
+        tokenizer = self.encoder.tokenizer
+        # As in vLLM: the tokenizer's token and those of the generation config (which defaults to the model config).
+        listed = model.generation_config.eos_token_id
+        self.eos = {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
+        self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos, default=0)
+        # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
+        model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
+        self.generator = self._generator() if keeps_plain_cache(model) else None
+
+    # ---- Backend ---------------------------------------------------------------------------------------------------
+
+    def description(self) -> dict[str, Any]:
+        return {"backend": "transformers", **self.local.description(), "device": self.model.device.type}
+
+    def check(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if (problem := self._problem(request)) is not None:
+                raise BackendError(f"request {request.key}: {problem}")
+
+    def _problem(self, request: Request) -> str | None:
+        """Why a request cannot be answered, in one line; None if it can."""
+        if request.sampling.num_beams > 1 and request.sampling.stop:
+            return "beams have no stop texts; leave out one of the two"
+        if request.sampling.num_beams == 1 and self.generator is None:
+            return (
+                f"{type(self.model).__name__} does not keep plain keys and values, so --backend transformers has only "
+                "beams for it; use --backend vllm"
+            )
+        return self.encoder.problem(request)
+
+    def shown(self, request: Request) -> str:
+        return self.encoder.shown(request.prompt)
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
+        answerable: list[Request] = []
+        for request in requests:
+            if (problem := self._problem(request)) is not None:
+                yield Response(request.key, "", 0, 0, "failed", problem)
+            else:
+                answerable.append(request)
+        # The longest first: too large a batch shows at once, and the last ones are done quickly.
+        answerable.sort(key=self._length, reverse=True)
+        try:
+            if self.generator is not None:
+                plain = [request for request in answerable if request.sampling.num_beams == 1]
+                yield from self._continuous(self.generator, plain)
+            yield from self._beams([request for request in answerable if request.sampling.num_beams > 1])
+        except torch.OutOfMemoryError:
+            raise BackendError(
+                f"the memory of {self.model.device} does not hold {self.batch_size} responses at a time; use a smaller "
+                "--batch-size"
+            ) from None
+
+    def close(self) -> None:
+        self.model.to("meta")
+
+    def _length(self, request: Request) -> int:
+        return len(self.encoder.ids(request.prompt))
+
+    def _response(self, request: Request, ids: Sequence[int], text: ResponseText) -> Response:
+        said, stopped = text.cut(ids)
+        finish = "stop" if stopped or (ids and ids[-1] in self.eos) else "length"
+        return Response(request.key, said, len(ids), self._length(request), finish)
+
+    def _text(self, sampling: Sampling) -> ResponseText:
+        return ResponseText(self.encoder.tokenizer, self.eos, sampling.stop, sampling.min_new_tokens)
+
+    # ---- greedy and sampled ----------------------------------------------------------------------------------------
+
+    def _generator(self) -> BatchedGenerator:
+        with loading(self.local.source.path):
+            return BatchedGenerator(
+                self.model,
+                eos_token_ids=self.eos,
+                pad_token_id=self.pad,
+                n_tokens=min(len(self.encoder.tokenizer), self.model.get_output_embeddings().weight.shape[0]),
+                max_batch_size=self.batch_size,
+            )
+
+    def _continuous(self, generator: BatchedGenerator, requests: Sequence[Request]) -> Iterator[Response]:
+        asked: dict[int, tuple[Request, ResponseText]] = {}
+        for request in requests:
+            sampling, text = request.sampling, self._text(request.sampling)
+            ticket = generator.submit(
+                GenerationRequest(
+                    self.encoder.ids(request.prompt),
+                    max_new_tokens=sampling.max_new_tokens,
+                    temperature=sampling.temperature,
+                    top_p=sampling.top_p,
+                    top_k=sampling.top_k,
+                    seed=request.seed % 2**64,
+                    min_new_tokens=sampling.min_new_tokens,
+                    ends=text.ended if sampling.stop else None,
+                )
+            )
+            asked[ticket] = request, text
+        try:
+            while generator.has_work:
+                for ticket, output in generator.step().items():
+                    request, text = asked.pop(ticket)
+                    yield self._response(request, output.token_ids, text)
+        finally:
+            # A caller that stops early leaves nothing to the next call.
+            generator.abort()
+
+    # ---- beams -----------------------------------------------------------------------------------------------------
+
+    def _beams(self, requests: Sequence[Request]) -> Iterator[Response]:
+        # Neighbours have equal settings and similar lengths, so that a batch is padded little.
+        ordered = sorted(requests, key=lambda request: repr(request.sampling))
+        for sampling, group in groupby(ordered, key=lambda request: request.sampling):
+            waiting = list(group)
+            size = 1 if sampling.temperature > 0 else max(1, self.batch_size // sampling.num_beams)
+            for start in range(0, len(waiting), size):
+                yield from self._beam_batch(waiting[start : start + size], sampling)
+
+    @torch.inference_mode()
+    def _beam_batch(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        config = GenerationConfig(
+            num_beams=sampling.num_beams,
+            do_sample=sampling.temperature > 0,
+            min_new_tokens=sampling.min_new_tokens,
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=sorted(self.eos),
+            pad_token_id=self.pad,
+            use_cache=True,
+            **(sampled if sampling.temperature > 0 else {}),
+        )
+        rows = [self.encoder.ids(request.prompt) for request in requests]
+        longest = max(map(len, rows))
+        token_BL = torch.tensor([[self.pad] * (longest - len(row)) + row for row in rows])
+        mask_BL = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+        device = self.model.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(requests[0].seed % 2**64)
+            output_BL = self.model.generate(
+                input_ids=token_BL.to(device), attention_mask=mask_BL.to(device), generation_config=config
+            )
+        text = self._text(sampling)
+        new = [_to_end(row, self.eos, self.pad) for row in output_BL[:, longest:].tolist()]
+        return [self._response(request, ids, text) for request, ids in zip(requests, new, strict=True)]
+
+
+def _to_end(ids: Sequence[int], eos: set[int], pad: int) -> list[int]:
+    """A row without padding: up to its first end token."""
+    ends = [place for place, token in enumerate(ids) if token in eos]
+    if ends:
+        return list(ids[: ends[0] + 1])
+    while ids and ids[-1] == pad:
+        ids = ids[:-1]
+    return list(ids)
+
+
+@torch.inference_mode()
+def keeps_plain_cache(model: PreTrainedModel) -> bool:
+    """Whether all layers keep keys and values of all tokens, which the continuous batch relies on."""
+    cache = DynamicCache()
+    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    return cache.get_seq_length() == 1 and all(type(layer) is DynamicLayer for layer in cache.layers)
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise BackendError(f"--device {name} is no device; use cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BackendError(f"--device {name} is not here: {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    return device
+
+
+def open_transformers(options: BackendOptions) -> TransformersBackend:
+    """Load a model.
+
+    Raises:
+        BackendError: no such model or device, or peft is missing for an adapter.
+    """
+    device = _device(options.device)
+    local = LocalModel(options, on_cpu=device.type == "cpu")
+    source = local.source
+    with loading(source.path):
+        model = AutoModelForCausalLM.from_pretrained(
+            source.path,
+            dtype=getattr(torch, local.dtype),
+            revision=source.revision,
+            trust_remote_code=local.remote_code,
+        )
+    if source.adapter is not None:
+        try:
+            from peft import PeftModel
+        except ImportError:
+            raise BackendError("a LoRA adapter needs peft: pip install peft") from None
+        with loading(source.adapter):
+            model = PeftModel.from_pretrained(model, source.adapter).merge_and_unload(safe_merge=True)
+    model = model.eval().requires_grad_(False).to(device)
+    return TransformersBackend(local, model, options.batch_size or _BATCH_SIZE)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m prime_ext.offline_prm``: train an implicit PRM from labelled responses, with or without torchrun.
+
+    torchrun --standalone --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL data.train_files=DATA.parquet
+
+Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks configuration and data,
+and stops before a model is loaded. Exits with 2 and one line when something cannot work, and with 130 when
+interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS`` set
+(:mod:`prime_ext.run.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
+should be.
+"""
+
+import os
+import socket
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prime_ext.config.compose import compose_config
+from prime_ext.config.settings import SettingsError
+from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mixed, read_data
+from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
+from prime_ext.offline_prm.text import TextError
+from prime_ext.preflight.prm import check_output_layer, check_weights
+from prime_ext.run.check_metrics import RunChecks
+from prime_ext.run.metric_conditions import ConditionError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+METRICS_FILE = "metrics.jsonl"
+
+
+def device_of(overrides: list[str]) -> str:
+    """``cpu``, or the accelerator; from ``trainer.device`` or, for ``auto``, from what torch sees."""
+    chosen = [word.partition("=")[2] for word in overrides if word.startswith("trainer.device=")]
+    if chosen and chosen[-1] != "auto":
+        return chosen[-1]
+    if os.environ.get("VERL_PLATFORM"):
+        return os.environ["VERL_PLATFORM"]
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
+    """The configuration, resolved and checked. Sets ``VERL_PLATFORM=cpu`` for the CPU.
+
+    Raises:
+        SettingsError: see its message.
+    """
+    # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when it is imported.
+    device = device_of(overrides)
+    if device == "cpu":
+        os.environ["VERL_PLATFORM"] = "cpu"
+        from prime_ext.cpu.install import install
+
+        install()
+    config = compose_config("offline_prm_cpu" if device == "cpu" else "offline_prm", overrides)
+    from omegaconf import OmegaConf
+
+    values: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
+    settings = OfflineSettings.from_mapping(values)
+    for key, path in (("model.path", config.model.path), ("prm.reference_path", settings.prm.reference_path)):
+        if str(path).startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
+            raise SettingsError(f"{key}={path} does not exist")
+    if config.model.lora_rank:
+        raise SettingsError(
+            f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it to 0"
+        )
+    for problem in (
+        *check_weights("engine", config.engine),
+        *check_output_layer("model", config.model, config.engine.strategy),
+    ):
+        raise SettingsError(problem)
+    return config, settings
+
+
+def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
+    """Training and validation data, checked.
+
+    Raises:
+        BadData: see its message.
+    """
+    prm, data = settings.prm, settings.data
+    options = (prm.loss, prm.hard_labels, prm.by_step, prm.steps.prefix, prm.steps.separator, prm.steps.after_error)
+    train = read_data(data.train_paths, *options)
+    validation = read_data(data.val_paths, *options) if data.val_paths else LabelledData()
+    if data.val_fraction:
+        held = [is_held_out(prompt, data.val_fraction, data.split_seed) for prompt in train.prompts]
+        validation = train.keep([group for group, out in enumerate(held) if out])
+        train = train.keep([group for group, out in enumerate(held) if not out])
+    if prm.loss in LOSSES_OF_MIXED_GROUPS:
+        train = train.keep([group for group, examples in enumerate(train.examples) if is_mixed(examples)])
+        if not train.prompts:
+            raise BadData(
+                f"{', '.join(data.train_paths)}: no prompt has both a correct and a wrong response, which "
+                f"prm.loss={prm.loss} needs; ce, kto and ipvrm do not"
+            )
+    if not train.prompts:
+        raise BadData(f"{', '.join(data.train_paths)}: no prompt is left to train on; lower data.val_fraction")
+    if prm.loss == "kto" and prm.kto.mismatched and len(train.prompts) < 2:
+        raise BadData(f"{', '.join(data.train_paths)}: prm.kto.mismatched=true needs at least two prompts")
+    return train, validation
+
+
+def describe(train: LabelledData, validation: LabelledData) -> str:
+    """One line about the data."""
+    examples = [example for group in train.examples for example in group]
+    mixed = sum(map(is_mixed, train.examples))
+    labels = [example.label for example in examples if example.label is not None]
+    what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both" if labels else "labelled steps"
+    return (
+        f"{len(train.prompts)} prompts with {len(examples)} responses to train on ({what}), "
+        f"{len(validation.prompts)} with {validation.n_examples} held out"
+    )
+
+
+def default_conditions(settings: OfflineSettings) -> list[str]:
+    """What every healthy run meets: all its epochs, logged without a gap, and finite numbers."""
+    ends = f"last(train/epoch) >= {settings.trainer.epochs}"
+    return [ends, "complete(step)", "finite(train/loss)", "finite(train/grad_norm)"]
+
+
+def train(config: "DictConfig", settings: OfflineSettings) -> None:
+    """Train, validate, save."""
+    import torch.distributed as dist
+    from omegaconf import OmegaConf
+    from verl.utils.distributed import initialize_global_process_group
+
+    from prime_ext.offline_prm.checkpoints import Checkpoints
+    from prime_ext.offline_prm.export import FILE, model_name, versions, write_model
+    from prime_ext.offline_prm.metrics import MetricsLog
+    from prime_ext.offline_prm.trainer import OfflineTrainer
+
+    data, validation = load(settings)
+    main_rank = int(os.environ["RANK"]) == 0
+    say = print if main_rank else (lambda *_: None)
+    say(describe(data, validation))
+    identity = _identity(config, settings, data)
+    checkpoints = Checkpoints(
+        Path(settings.trainer.output_dir) / "checkpoints", identity, settings.trainer.keep_checkpoints
+    )
+    checkpoints.check()
+    # Also chooses the accelerator of this rank, which the worker leaves to Ray.
+    initialize_global_process_group()
+    trainer = OfflineTrainer(config, settings, data, validation)
+    for name, counts in trainer.dropped.items():
+        for what, count in counts.items():
+            if count:
+                say(f"{name}: {count} {what}, longer than data.max_length={settings.data.max_length}")
+    tracking = _tracking(config, settings) if main_rank and settings.trainer.logger else None
+    log = MetricsLog(trainer.folder / METRICS_FILE, tracking, main_rank)
+    steps = trainer.fit(checkpoints, log)
+    weights = trainer.weights()
+    if main_rank:
+        description = {
+            "loss": settings.prm.loss,
+            "beta": settings.prm.scale,
+            "loss_options": {**settings.prm.prepare_options, **settings.prm.loss_options},
+            "reference": model_name(settings.prm.reference_path),
+            "initial_model": model_name(config.model.path),
+            "append_eos": settings.data.append_eos,
+            "step_prefix": settings.prm.steps.prefix,
+            "step_separator": settings.prm.steps.separator,
+            "steps": steps,
+            "prompts": len(data.prompts),
+            "responses": data.n_examples,
+            "validation": trainer.final_metrics,
+            "settings": {key: value for key, value in asdict(settings).items() if key != "trainer"},
+            "optim": OmegaConf.to_container(config.optim),
+            "versions": versions(),
+        }
+        folder = trainer.folder / "hf"
+        model = trainer.worker.model_config
+        write_model(folder, weights, model, settings.trainer.export_dtype, description)
+        say(f"metrics: {log.path}\nmodel:   {folder} (with {FILE})")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _identity(config: "DictConfig", settings: OfflineSettings, data: LabelledData) -> dict[str, Any]:
+    """What decides the course of a run; the cut into micro-batches does not, the ranks only in how state is stored."""
+    from omegaconf import OmegaConf
+
+    kept = asdict(settings)
+    return {
+        "model": str(config.model.path),
+        "training data": data.digest(),
+        "ranks": int(os.environ["WORLD_SIZE"]),
+        "epochs": settings.trainer.epochs,
+        "seed": settings.trainer.seed,
+        **{
+            f"data.{key}": kept["data"][key]
+            for key in ("max_length", "overlong", "append_eos", "prompts_per_step", "seed")
+        },
+        **{f"prm.{key}": value for key, value in kept["prm"].items()},
+        "optim": OmegaConf.to_container(config.optim),
+    }
+
+
+def _tracking(config: "DictConfig", settings: OfflineSettings) -> Any:
+    from omegaconf import OmegaConf
+    from verl.utils.tracking import Tracking
+
+    run = settings.trainer
+    return Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
+
+
+def _single_rank() -> None:
+    """The variables of torchrun, for a run without it."""
+    if "RANK" not in os.environ:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    if "-h" in words or "--help" in words:
+        print(__doc__)
+        return 0
+    overrides = [word for word in words if word != "--check"]
+    try:
+        config, settings = compose(overrides)
+        if "--check" in words:
+            print(describe(*load(settings)))
+            return 0
+        _single_rank()
+        checks = None
+        if os.environ["RANK"] == "0":
+            path = Path(settings.trainer.output_dir) / METRICS_FILE
+            checks = RunChecks.from_environment(path, default_conditions(settings))
+        from prime_ext.offline_prm.checkpoints import CheckpointError
+
+        try:
+            train(config, settings)
+        except CheckpointError as error:
+            raise SettingsError(str(error)) from error
+    except (SettingsError, BadData, TextError, ConditionError) as error:
+        if int(os.environ.get("RANK", "0")) == 0:
+            print(f"prime_ext: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    if checks is not None:
+        checks.finish()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

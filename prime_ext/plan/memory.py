@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of one engine on one device: what it holds, and what it needs while it works.
+
+Weights, gradients and optimiser states are exact. What a pass needs (gathered weights, activations, logits) is an
+estimate from the sizes of the model; ``docs/cost.md`` says how far it is from measured runs.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from prime_ext.config.engines import CHUNKED
+from prime_ext.plan.model_shape import ModelShape
+
+# Logits that exist at once, in matrices of (tokens, vocabulary): measured on the CPU in float32
+# (tests/benchmarks/chunked_log_probs.py). In 16 bit: logits and gradient, and one copy in float32 for the softmax.
+PLAIN_COPIES_FLOAT32 = 3.7
+PLAIN_BYTES_16_BIT = 8
+# Tokens per chunk, and float32 copies of a chunk.
+CHUNKED_LOGITS = {CHUNKED: (256, 2), "torch": (512, 6)}
+# Hidden-size vectors that a block keeps for its backward pass beside attention and feed-forward.
+KEPT_WIDTHS = 8
+ADAM_STATES = 2
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What the configuration says about one model.
+
+    Attributes:
+        name: in the table.
+        shape: sizes of the model.
+        trained: weights with gradient and optimiser states: all, those of an adapter or of the last layers, or 0.
+        adapter: weights of the adapter, which come on top of the model's.
+        weight_bytes, compute_bytes: bytes of a weight at rest and in a pass.
+        shards: devices that share the weights.
+        tokens: of a micro-batch, on one device.
+        forward_tokens: of a pass without gradients through a model that is trained; None for as many.
+        trained_layers: decoder layers that a backward pass goes through; None for all.
+        recompute: whether only the inputs of the blocks are kept.
+        backend: of fused log-probabilities; None for plain ones.
+        param_offload, optimizer_offload: moved to the host between passes.
+        stays_on_host: gathered from the host block by block, as verl does for models that are not trained.
+    """
+
+    name: str
+    shape: ModelShape
+    trained: int
+    adapter: int
+    weight_bytes: int
+    compute_bytes: int
+    shards: int
+    tokens: int
+    recompute: bool
+    backend: str | None
+    param_offload: bool
+    optimizer_offload: bool
+    stays_on_host: bool
+    forward_tokens: int | None = None
+    trained_layers: int | None = None
+
+    @property
+    def trained_share(self) -> float:
+        """Share of the layers that a backward pass goes through."""
+        return 1 if self.trained_layers is None else self.trained_layers / self.shape.layers
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes.
+
+    ``activations`` and ``logits`` are those of a training pass, if there is one; ``working`` is the larger of what that
+    and a pass without gradients need.
+    """
+
+    name: str
+    weights: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    activations: float
+    logits: float
+    idle: float
+    host: float
+    working: float
+
+
+def engine_memory(engine: Engine) -> EngineMemory:
+    """Memory of an engine, per device."""
+    weights = (engine.shape.weights + engine.adapter) * engine.weight_bytes / engine.shards
+    gradients = engine.trained * engine.weight_bytes / engine.shards
+    optimizer = ADAM_STATES * gradients
+    gathered, activations, logits = gathered_bytes(engine), activation_bytes(engine), logit_bytes(engine)
+    held = 0.0 if engine.stays_on_host else weights + gradients + optimizer
+    working = held + gathered + activations + logits
+    if engine.trained and engine.forward_tokens is not None:
+        forward = replace(engine, trained=0, tokens=engine.forward_tokens)
+        needed = gathered_bytes(forward) + activation_bytes(forward) + logit_bytes(forward)
+        working = max(working, held - gradients - (optimizer if engine.optimizer_offload else 0.0) + needed)
+    # verl frees the gradients when the optimiser has stepped.
+    on_host = pinned_bytes(weights, engine.shape) if engine.stays_on_host or engine.param_offload else 0.0
+    idle = 0.0 if engine.stays_on_host or engine.param_offload else weights
+    if engine.optimizer_offload:
+        on_host += ADAM_STATES * pinned_bytes(gradients, engine.shape)
+    elif not engine.stays_on_host:
+        idle += optimizer
+    return EngineMemory(
+        engine.name,
+        weights,
+        gradients,
+        optimizer,
+        gathered,
+        activations,
+        logits,
+        idle,
+        on_host,
+        working,
+    )
+
+
+def pinned_bytes(total: float, shape: ModelShape) -> float:
+    """Pinned host memory for ``total`` bytes that are spread over a model as its weights are.
+
+    Torch rounds every pinned tensor up to a power of two. A tensor is taken to be the shard of a block, and of all that
+    is outside of the blocks, as FSDP1 flattens them; with FSDP2 it is that of a parameter, and the sum much the same.
+    """
+    units = [shape.root_weights] + [shape.block_weights] * shape.layers
+    parts = [total * unit / sum(units) for unit in units]
+    return float(sum(2 ** math.ceil(math.log2(part)) for part in parts if part > 0))
+
+
+def gathered_bytes(engine: Engine) -> float:
+    """Whole weights that a pass gathers: everything outside of the blocks, a block, and the next one."""
+    shape = engine.shape
+    blocks = min(2, shape.layers) * shape.block_weights
+    gradients = shape.block_weights if engine.trained else 0
+    return float(shape.root_weights + blocks + gradients) * engine.compute_bytes
+
+
+def activation_bytes(engine: Engine) -> float:
+    """Activations of a micro-batch: those of one block, and either its input or everything of each other block."""
+    shape, tokens = engine.shape, engine.tokens
+    block = KEPT_WIDTHS * shape.width + 2 * (shape.attention_width + shape.key_value_width) + 4 * shape.intermediate
+    if not engine.trained:
+        return float(tokens * (shape.width + block) * engine.compute_bytes)
+    layers = engine.trained_layers or shape.layers
+    kept = layers * shape.width + block if engine.recompute else layers * block
+    return float(tokens * kept * engine.compute_bytes)
+
+
+def logit_bytes(engine: Engine) -> float:
+    """Logits that exist at once, and what computing them piece by piece needs."""
+    vocabulary, tokens = engine.shape.vocabulary, engine.tokens
+    if engine.backend is None:
+        each = 4 * PLAIN_COPIES_FLOAT32 if engine.compute_bytes == 4 else PLAIN_BYTES_16_BIT
+        return float(tokens * vocabulary * each)
+    chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
+    # The gradient of the output layer is summed over the chunks before it joins the others.
+    whole = engine.trained > engine.adapter and engine.trained_layers is None
+    summed = vocabulary * engine.shape.width * 4 if whole else 0
+    return float(min(tokens, chunk) * vocabulary * 4 * copies + summed)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of sizes, kernels and machine that every trainer of prime_ext shares. One line per problem."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.config.asynchronous import prompts_per_update
+from prime_ext.config.engines import BACKENDS, CPU_BACKENDS
+from prime_ext.preflight.prm import has_adapter
+from prime_ext.run.ray_cluster import address_of
+from prime_ext.run.ray_reservations import check_own_cpus, reservation
+
+MEGATRON = "megatron"
+# Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
+MEGATRON_PARALLEL = ("tensor_model", "pipeline_model", "context")
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """A model that is trained.
+
+    Attributes:
+        key: that of its mini-batch size.
+        mini_batch: prompts per optimiser step.
+        micro_batch: rollouts per forward pass and rank; None where tokens bound it.
+        sequence_parallel: ranks that share a sequence, or the weights.
+        budgets: by key, tokens per forward pass and rank, and the ranks that share a sequence; empty where rollouts
+            bound it.
+    """
+
+    key: str
+    mini_batch: int
+    micro_batch: int | None
+    sequence_parallel: int
+    budgets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def section(self) -> str:
+        """Key of the model's section."""
+        return self.key.rpartition(".")[0]
+
+
+def actor_optimiser(config: DictConfig) -> Optimiser:
+    """The policy's, with the passes of its rollouts' log-probabilities and of the KL penalty's reference."""
+    policy = config.actor_rollout_ref
+    actor = policy.actor
+    micro = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
+    parallel = share = _ulysses(actor, actor.get("fsdp_config"))
+    share_of_reference = _ulysses(policy.ref, policy.ref.get("fsdp_config"))
+    if actor.strategy == MEGATRON:
+        parallel = math.prod(actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL)
+        share = share_of_reference = actor.megatron.context_parallel_size
+    budgets = {}
+    if actor.use_dynamic_bsz:
+        budgets["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] = (actor.ppo_max_token_len_per_gpu, share)
+        key = "log_prob_max_token_len_per_gpu"
+        budgets[f"actor_rollout_ref.rollout.{key}"] = (policy.rollout[key], share)
+        if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+            budgets[f"actor_rollout_ref.ref.{key}"] = (policy.ref[key], share_of_reference)
+    return Optimiser("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, micro, parallel, budgets)
+
+
+def _ulysses(section: DictConfig, engine: DictConfig | None) -> int:
+    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine."""
+    key = "ulysses_sequence_parallel_size"
+    own = section.get(key) or 1
+    return own if own > 1 or engine is None else engine.get(key) or 1
+
+
+def critic_optimiser(config: DictConfig) -> Optimiser:
+    """The critic's."""
+    critic = config.critic
+    micro = None if critic.use_dynamic_bsz else critic.ppo_micro_batch_size_per_gpu
+    parallel = critic.fsdp.get("ulysses_sequence_parallel_size", 1)
+    # Which verl 0.9.1 reads for updates and values alike; only prime_ext's configurations have it.
+    key = "ppo_infer_max_token_len_per_gpu"
+    budgets = {f"critic.{key}": (critic[key], parallel)} if critic.use_dynamic_bsz and key in critic else {}
+    return Optimiser("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, micro, parallel, budgets)
+
+
+def check_whole_numbers(config: DictConfig) -> Iterable[str]:
+    """The sizes that the other checks calculate with."""
+    keys = (
+        "data.train_batch_size",
+        "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "trainer.n_gpus_per_node",
+        "trainer.nnodes",
+    )
+    for key in keys:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            yield f"{key}={value!r} must be a whole number >= 1"
+
+
+def check_batches(config: DictConfig, optimisers: Sequence[Optimiser]) -> Iterable[str]:
+    """Whether a batch divides into mini-batches, and these over ranks and micro-batches."""
+    prompts = prompts_per_update(config)
+    batch = f"data.train_batch_size={prompts}"
+    if prompts != config.data.train_batch_size:
+        batch = f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
+    rollouts = config.actor_rollout_ref.rollout.n
+    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    for optimiser in optimisers:
+        key, size, micro = optimiser.key, optimiser.mini_batch, optimiser.micro_batch
+        data_parallel = max(1, ranks // (optimiser.sequence_parallel or 1))
+        if size > prompts:
+            yield f"{key}={size} is above {batch}"
+        elif prompts % size:
+            yield f"{batch} is not a multiple of {key}={size}"
+        elif (size * rollouts) % data_parallel:
+            yield (
+                f"{key}={size} times rollout.n={rollouts} is {size * rollouts} rollouts, which do not divide over "
+                f"{data_parallel} data-parallel ranks"
+            )
+        elif micro and (size * rollouts // data_parallel) % micro:
+            yield (
+                f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
+                f"micro-batch of {micro}; change the micro-batch size or set use_dynamic_bsz=true"
+            )
+
+
+def check_token_budgets(config: DictConfig, optimisers: Iterable[Optimiser]) -> Iterable[str]:
+    """Whether a sequence of full length fits into every forward pass; verl stops at the first one that does not."""
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    for optimiser in optimisers:
+        for key, (tokens, ranks) in optimiser.budgets.items():
+            if not isinstance(tokens, int) or tokens * ranks < longest:
+                shared = f" times ulysses_sequence_parallel_size={ranks}" if ranks > 1 else ""
+                yield (
+                    f"{key}={tokens}{shared} is less than data.max_prompt_length + data.max_response_length = "
+                    f"{longest}; set it to {-(-longest // ranks)} or more"
+                )
+
+
+def check_attention(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:
+    """Whether ranks that share a sequence see all of it: verl exchanges its parts inside of flash-attn only."""
+    for key, model in models.items():
+        section = config.prm if key == "prm.model" else config.actor_rollout_ref.actor
+        ranks = _ulysses(section, section.get("engine") or section.get("fsdp_config"))
+        attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
+        if ranks > 1 and not attention.startswith("flash_attention"):
+            yield (
+                f"{key}.override_config.attn_implementation={attention}: with ulysses_sequence_parallel_size={ranks} "
+                f"every rank would see its part of a sequence only; leave it at flash_attention_2, or set the size to 1"
+            )
+
+
+def check_adapter(config: DictConfig) -> Iterable[str]:
+    """Whether the rollout engine can serve the policy's LoRA adapter, where it has one."""
+    model = config.actor_rollout_ref.model
+    served_merged = (model.get("lora") or {}).get("merge", False)
+    if config.actor_rollout_ref.rollout.get("name") == "transformers" and has_adapter(model) and not served_merged:
+        yield (
+            "actor_rollout_ref.rollout.name=transformers cannot serve LoRA adapters; set "
+            "actor_rollout_ref.model.lora.merge=true, which sends it merged weights"
+        )
+
+
+def check_fused_kernels(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:
+    """Whether the device has the fused kernels that models (by key of their section) ask for."""
+    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
+    for key, model in models.items():
+        backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
+        if model.get("use_fused_kernels") and backend not in allowed:
+            yield (
+                f"{key}.fused_kernel_options.impl_backend={backend} is not one of {', '.join(allowed)} "
+                f"(trainer.device={config.trainer.device})"
+            )
+
+
+def policy_strategies(config: DictConfig) -> dict[str, str]:
+    """Engines of the policy and its reference, by key."""
+    return {
+        "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
+        "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
+    }
+
+
+def check_learning_rates(config: DictConfig, optimisers: Iterable[Optimiser]) -> Iterable[str]:
+    """Rates that would turn every weight into NaN at the first update, and negative ones."""
+    for optimiser in optimisers:
+        key = f"{optimiser.section}.optim.lr"
+        rate = OmegaConf.select(config, key)
+        if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+            yield f"{key}={rate} must be a number from 0 on"
+
+
+def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:
+    """What CPU mode needs; nothing on accelerators.
+
+    Args:
+        config: the whole configuration.
+        strategies: engine of every model, by key.
+    """
+    if config.trainer.device != "cpu":
+        return
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+        yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
+    for key, strategy in strategies.items():
+        if strategy != "fsdp2":
+            yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
+    if address_of(config) is not None:
+        # What a running cluster has is no part of the configuration.
+        return
+    yield from check_own_cpus(config)
+    reserved = reservation(config)
+    ranks, rollouts = reserved.ranks, reserved.rollouts
+    gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
+    if gpus < ranks + rollouts:
+        each = "one per rank and rollout rank" if rollouts else "one per rank"
+        yield f"+ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {ranks + rollouts} logical GPU slots, {each}"

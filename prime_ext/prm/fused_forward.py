@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verl's ``use_fused_kernels`` for each model on its own, and one more backend, ``impl_backend=chunked``.
+
+verl 0.9.1 replaces the ``forward`` of the model's *class*, and the replacement returns no logits. The policy, the PRM
+and its reference live in one process and are of one class, so that either all of them would have to use fused kernels,
+with one backend, or none. :func:`install` binds the replacement to the instance instead, and lets it answer only when
+the engine asks for fused log-probabilities; asked otherwise, the model answers with logits as before.
+
+``chunked`` runs wherever torch runs, and holds the logits of 256 tokens at a time. verl's ``torch`` backend does so
+for 512 tokens, but with six copies of them: see ``tests/benchmarks/chunked_log_probs.py``.
+"""
+
+from collections.abc import Callable
+from types import MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
+from prime_ext.config.engines import BACKENDS, CHUNKED, VERL_BACKENDS
+
+MODULE = "verl.models.transformers.monkey_patch"
+
+
+def forward_chunked(
+    self: Any,
+    input_ids: torch.Tensor | None = None,
+    temperature: float = 1.0,
+    shift_labels: torch.Tensor | None = None,
+    return_dict: bool = True,
+    **inputs: Any,
+) -> Any:
+    """Forward pass of a causal language model that ends in log-probabilities and entropies, ``(B, T)``.
+
+    Called by verl's engine with what it passes to its own fused forward passes.
+
+    Args:
+        input_ids: token ids ``(B, T)``.
+        temperature: divisor of the logits.
+        shift_labels: the token whose log-probability is wanted at each position; the next one if None.
+        return_dict: always True here.
+        inputs: for the model below the output layer.
+
+    Raises:
+        ValueError: the output layer is not a plain matrix (a bias, or an adapter on it).
+    """
+    from verl.models.transformers.dense_common import CausalLMOutputForPPO
+
+    output_layer = getattr(self.lm_head, "_fsdp_wrapped_module", self.lm_head)
+    if not isinstance(output_layer, torch.nn.Linear) or output_layer.bias is not None:
+        raise ValueError(
+            f"fused_kernel_options.impl_backend={CHUNKED} needs a plain linear output layer without bias, this is "
+            f"{self.lm_head}; set use_fused_kernels=false or leave lm_head out of the adapters"
+        )
+    hidden_BTH = self.model(input_ids=input_ids, **inputs)[0]
+    target_BT = torch.roll(input_ids, -1, -1) if shift_labels is None else shift_labels
+    log_prob_N, entropy_N = self.lm_head(
+        hidden_BTH.flatten(0, 1), target_N=target_BT.flatten().long(), temperature=float(temperature)
+    )
+    # Copies, because FSDP2 hangs its hook for the backward pass on what is returned, and a view could lose it.
+    return CausalLMOutputForPPO(
+        log_probs=log_prob_N.unflatten(0, target_BT.shape).clone(),
+        entropy=entropy_N.unflatten(0, target_BT.shape).clone(),
+    )
+
+
+def output_layer_forward(
+    self: torch.nn.Linear, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output layer itself.
+
+    FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its backward pass only.
+    """
+    # Autocast would change the forward pass of the product and not its backward pass.
+    with torch.autocast(hidden_NH.device.type, enabled=False):
+        return chunked_log_probs_and_entropy(
+            hidden_NH.to(self.weight.dtype), self.weight, target_N, temperature=temperature
+        )
+
+
+def bind_chunked(model: Any) -> None:
+    """Let ``model``, a causal language model, answer with :func:`forward_chunked` when a temperature is passed."""
+    bind(model, forward_chunked)
+    bind(model.lm_head, output_layer_forward)
+
+
+def bind(module: Any, fused_forward: Callable[..., Any]) -> None:
+    """Let ``module``, and no other of its class, answer with ``fused_forward`` when a temperature is passed to it.
+
+    verl's engine passes a temperature to fused forward passes only.
+    """
+    class_forward = type(module).forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "temperature" in kwargs:
+            return fused_forward(self, *args, **kwargs)
+        return class_forward(self, *args, **kwargs)
+
+    module.forward = MethodType(forward, module)
+
+
+def install(module: ModuleType) -> None:
+    """Replace ``patch_forward_with_backends`` of verl's monkey patches, the given module. Idempotent."""
+    verls_patch = module.patch_forward_with_backends
+    if getattr(verls_patch, "of_prime_ext", False):
+        return
+
+    def patch_forward_with_backends(
+        model: Any, use_fused_kernels: bool = False, fused_kernels_backend: str | None = None
+    ) -> None:
+        if not use_fused_kernels:
+            return
+        if fused_kernels_backend == CHUNKED:
+            bind_chunked(model)
+            return
+        if fused_kernels_backend not in VERL_BACKENDS:
+            raise ValueError(
+                f"fused_kernel_options.impl_backend={fused_kernels_backend!r} is not one of {', '.join(BACKENDS)}"
+            )
+        # verl chooses the function for this kind of model and puts it on the class: take it off again.
+        model_class = type(model)
+        own = model_class.__dict__.get("forward")
+        verls_patch(model, use_fused_kernels, fused_kernels_backend)
+        fused_forward = model_class.forward
+        if own is None:
+            del model_class.forward
+        else:
+            model_class.forward = own
+        bind(model, fused_forward)
+
+    patch_forward_with_backends.of_prime_ext = True  # type: ignore[attr-defined]
+    module.patch_forward_with_backends = patch_forward_with_backends  # type: ignore[attr-defined]
+
+
+def install_when_imported() -> None:
+    """:func:`install` as soon as verl imports its monkey patches; at once if it has."""
+    import wrapt
+
+    wrapt.register_post_import_hook(install, MODULE)

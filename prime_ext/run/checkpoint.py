@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Complete and incomplete checkpoints.
+
+verl writes the file that names the latest checkpoint last, but not atomically, and may delete older checkpoints before
+the new one is whole. Here every whole checkpoint carries a marker of its own, older ones are deleted afterwards, and a
+run that was killed at any moment finds the newest whole one. The marker lists the files and their sizes, so that one
+that was cut short or deleted later is noticed. Changed bytes are not: nobody reads gigabytes twice.
+"""
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from prime_ext.utils.files import read_json, write_json, write_text
+
+logger = logging.getLogger(__name__)
+
+TRACKER = "latest_checkpointed_iteration.txt"
+MARKER = "prime_ext_complete.json"
+_FOLDER = re.compile(r"global_step_(\d+)")
+
+
+class CheckpointDamaged(RuntimeError):
+    """No checkpoint of a run can be resumed from; the message is one line."""
+
+
+def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
+    """Declare a checkpoint whole, with the files it has now."""
+    sizes = {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MARKER
+    }
+    write_json(folder / MARKER, {**contents, "files": sizes})
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with a checkpoint that was declared whole; empty if nothing is.
+
+    Files may have grown: file systems of several nodes report sizes late.
+    """
+    try:
+        # Markers of earlier versions list no files.
+        sizes = read_json(folder / MARKER).get("files", {})
+    except json.JSONDecodeError:
+        return f"{MARKER} is not JSON"
+    for name, size in sizes.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found is None:
+            return f"{name} is missing"
+        if found < size:
+            return f"{name} has {found} of {size} bytes"
+    return ""
+
+
+def mark_incomplete(folder: Path) -> None:
+    """Withdraw the declaration before a checkpoint of the same step is written again, or deleted.
+
+    A tracker that names this step is set back to the latest other whole checkpoint.
+    """
+    (folder / MARKER).unlink(missing_ok=True)
+    root = folder.parent
+    match = _FOLDER.fullmatch(folder.name)
+    if match and int(match[1]) == _tracked_step(root):
+        others = [step for step in complete_steps(root) if step != int(match[1])]
+        if others:
+            write_text(root / TRACKER, str(others[-1]))
+        else:
+            (root / TRACKER).unlink()
+
+
+def _tracked_step(root: Path) -> int | None:
+    try:
+        return int((root / TRACKER).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def complete_steps(root: Path) -> list[int]:
+    """Steps of the whole checkpoints below ``root``, oldest first.
+
+    The one that the tracker names is whole even without a marker, because the tracker is written last.
+    """
+    return sorted(step for step, problem in _declared(root).items() if not problem)
+
+
+def _declared(root: Path) -> dict[int, str]:
+    """The checkpoints that were declared whole, and what is wrong with each."""
+    tracked = _tracked_step(root)
+    found = {}
+    for folder in root.glob("global_step_*"):
+        match = _FOLDER.fullmatch(folder.name)
+        if not (match and folder.is_dir()):
+            continue
+        if (folder / MARKER).exists():
+            found[int(match[1])] = damage(folder)
+        elif int(match[1]) == tracked:
+            found[tracked] = ""
+    return found
+
+
+def repair_tracker(root: Path) -> int | None:
+    """Let the tracker name the latest whole checkpoint. Returns its step, or None when there is none.
+
+    A tracker that already names a whole checkpoint is left alone.
+
+    Raises:
+        CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
+    """
+    declared = _declared(root)
+    steps = sorted(step for step, problem in declared.items() if not problem)
+    damaged = [f"global_step_{step}: {problem}" for step, problem in sorted(declared.items()) if problem]
+    for line in damaged:
+        logger.warning("checkpoint %s/%s: it is damaged and not used", root, line)
+    tracked = _tracked_step(root)
+    if tracked in steps:
+        return tracked
+    if damaged and not steps:
+        raise CheckpointDamaged(
+            f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start anew with "
+            f"trainer.resume_mode=disable"
+        )
+    if not steps:
+        (root / TRACKER).unlink(missing_ok=True)
+        return None
+    logger.warning("checkpoint tracker %s named %s; resuming from global_step_%d", root / TRACKER, tracked, steps[-1])
+    write_text(root / TRACKER, str(steps[-1]))
+    return steps[-1]
+
+
+def prune(root: Path, keep: int | None, newest: int) -> list[int]:
+    """Delete whole checkpoints older than the ``keep`` latest ones, and remains of unfinished saves before ``newest``.
+
+    Nothing is deleted when ``keep`` is None. Returns the deleted steps.
+    """
+    if not keep:
+        return []
+    kept = set([step for step in complete_steps(root) if step <= newest][-keep:])
+    deleted = []
+    for folder in root.glob("global_step_*"):
+        match = _FOLDER.fullmatch(folder.name)
+        if match and int(match[1]) < newest and int(match[1]) not in kept:
+            mark_incomplete(folder)
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                logger.warning("old checkpoint %s could not be deleted: %s", folder, error)
+            else:
+                deleted.append(int(match[1]))
+    return sorted(deleted)

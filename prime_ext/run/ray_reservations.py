@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run reserves in Ray: with fewer logical CPUs, or GPUs for a step scorer, Ray waits without a word."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from prime_ext.config.asynchronous import rollout_ranks
+from prime_ext.config.pspo_settings import SCORER_SECTION, SECTION, uses_manager
+from prime_ext.run.ray_cluster import address_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+# verl 0.9.1: per worker process (ResourcePoolManager), and for TransferQueue's controller.
+CPUS_PER_RANK = 3
+CPUS_PER_ROLLOUT_RANK = 2
+CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+
+
+class ClusterTooSmall(RuntimeError):
+    """A run could not get what it reserves."""
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """What a run reserves: ranks that train, ranks that only generate, TransferQueue's storage units."""
+
+    ranks: int
+    rollouts: int
+    units: int
+
+    @property
+    def cpus(self) -> int:
+        """Logical CPUs, over all nodes."""
+        workers = CPUS_PER_RANK * self.ranks + CPUS_PER_ROLLOUT_RANK * self.rollouts
+        return workers + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + self.units
+
+    def __str__(self) -> str:
+        return (
+            f"verl reserves {self.cpus} logical CPUs ({CPUS_PER_RANK} for each of {self.ranks} ranks, "
+            f"{f'{CPUS_PER_ROLLOUT_RANK} for each of {self.rollouts} rollout ranks, ' if self.rollouts else ''}"
+            f"{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {self.units} for TransferQueue), Ray would wait forever"
+        )
+
+
+def reservation(config: "DictConfig") -> Reservation:
+    """That of a configuration."""
+    return Reservation(
+        config.trainer.n_gpus_per_node * config.trainer.nnodes,
+        rollout_ranks(config),
+        config.transfer_queue.backend.SimpleStorage.num_data_storage_units,
+    )
+
+
+def check_own_cpus(config: "DictConfig") -> Iterable[str]:
+    """Whether the Ray that a run starts on this machine would have too few; nothing for a running cluster."""
+    if address_of(config) is not None:
+        return
+    given, needed = config.ray_kwargs.ray_init.num_cpus, reservation(config)
+    cpus = (os.cpu_count() or 1) if given is None else given
+    if cpus < needed.cpus:
+        yield (
+            f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}; they are only a number to Ray, so "
+            f"set it to {needed.cpus} or more"
+        )
+
+
+def scorer_gpus(config: "DictConfig") -> float:
+    """GPUs that a local step scorer reserves on each node beside those that train; 0 without one."""
+    if not uses_manager(config) or config[SCORER_SECTION].kind != "local":
+        return 0.0
+    return float(config[SECTION].actor.num_gpus)
+
+
+def check_own_gpus(config: "DictConfig") -> Iterable[str]:
+    """Whether a run on GPUs has the platform, and Ray on this machine the GPUs; nothing for other devices.
+
+    Of a running cluster only the platform is asked here.
+    """
+    if config.trainer.device != "cuda":
+        return
+    platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    if platform == "cpu":
+        yield (
+            "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and trainer.device=cuda; "
+            "unset VERL_PLATFORM, or use the configuration for the CPU (--config-name=..._cpu)"
+        )
+        return
+    # trainer.device=cuda is verl's default, and means NPUs where there are some.
+    if address_of(config) is not None or platform not in ("", "cuda") or find_spec("torch_npu") is not None:
+        return
+    import torch
+
+    given = config.ray_kwargs.ray_init.get("num_gpus")
+    found = torch.cuda.device_count() if given is None else given
+    trainer, pool, extra = config.trainer, config.reward.reward_model, scorer_gpus(config)
+    parts = {"trainer.n_gpus_per_node": trainer.n_gpus_per_node, "rollout servers of their own": rollout_ranks(config)}
+    if pool.enable and pool.enable_resource_pool:
+        parts["reward.reward_model"] = pool.nnodes * pool.n_gpus_per_node
+    parts["pspo.actor.num_gpus"] = extra
+    if found < sum(parts.values()):
+        wanted = " + ".join(f"{number:g} ({name})" for name, number in parts.items() if number)
+        remedy = "; or pspo.actor.num_gpus=0 and pspo.actor.cpu_threads=16: the step scorer on the CPU" if extra else ""
+        yield f"this machine has {found} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
+
+
+def require_resources(config: "DictConfig", nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Ask for enough logical CPUs in all nodes together, for the ranks of a node on one, and for a GPU for the scorer.
+
+    Args:
+        config: of the run.
+        nodes: ``ray.nodes()``.
+
+    Raises:
+        ClusterTooSmall: there are fewer.
+    """
+    found = [node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]]
+    needed, more = reservation(config), "give `ray start` more with --num-cpus"
+    if sum(found) < needed.cpus:
+        raise ClusterTooSmall(f"Ray has {sum(found):g} logical CPUs, and {needed}; {more}")
+    ranks, wanted = config.trainer.n_gpus_per_node, config.trainer.nnodes
+    enough = sum(cpus >= CPUS_PER_RANK * ranks for cpus in found)
+    if enough < wanted:
+        raise ClusterTooSmall(
+            f"{enough} of {len(found)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
+            f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
+        )
+    extra = scorer_gpus(config)
+    gpus = [node["Resources"].get("GPU", 0) for node in nodes if node["Alive"]]
+    if extra and sum(count >= ranks + extra for count in gpus) < wanted:
+        raise ClusterTooSmall(
+            f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants pspo.actor."
+            f"num_gpus={extra:g} on each beside trainer.n_gpus_per_node={ranks}; lower one of the two, or set "
+            f"pspo.actor.num_gpus=0 and pspo.actor.cpu_threads=16"
+        )

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scorer that the section ``step_scorer`` asks for."""
+
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.step_scorer_settings import SECTION, ScorerSettings
+from prime_ext.step_rm.description import Description, read_description
+from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.pairs import PairFormat
+from prime_ext.step_rm.scorers.protocol import StepScorer
+
+
+def format_given(settings: ScorerSettings) -> PairFormat | None:
+    """The pair format of the settings. Raises ``StepRMError``."""
+    if settings.pair_format is None:
+        return None
+    unknown = sorted(set(settings.pair_format) - set(PairFormat().as_dict()))
+    if unknown:
+        raise StepRMError(f"pair_format has no key {unknown[0]!r}; it has {', '.join(PairFormat().as_dict())}")
+    return PairFormat(**settings.pair_format)
+
+
+def description_of(settings: ScorerSettings) -> Description:
+    """What the model reads and what its classes mean. Raises ``StepRMError``."""
+    if settings.model_path is not None:
+        return read_description(settings.model_path, format_given(settings))
+    negative, neutral, positive = settings.labels or LABELS
+    return Description(format_given(settings) or PairFormat(layout="text"), 1.0, (negative, neutral, positive))
+
+
+def check_model(settings: ScorerSettings) -> None:
+    """Whether the pair format is one and the model's folder, if one is read, can be; the settings alone do not say so.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    try:
+        format_given(settings)
+        if settings.needs_model:
+            description_of(settings)
+    except StepRMError as error:
+        raise SettingsError(f"{SECTION}.model_path: {error}") from error
+
+
+def build_scorer(settings: ScorerSettings, router_address: str | None = None) -> StepScorer:
+    """The scorer of the settings.
+
+    Args:
+        settings: the section.
+        router_address: of verl's reward-model pool; used when the settings name no server.
+
+    Raises:
+        StepRMError: there is no server to ask, or the model cannot work.
+    """
+    if settings.kind == "local":
+        from prime_ext.step_rm.scorers.local import LocalScorer
+
+        return LocalScorer(
+            settings.model_path or "",
+            format_given(settings),
+            settings.device,
+            settings.dtype,
+            settings.batch_tokens,
+            settings.cache_size,
+            settings.trust_remote_code,
+        )
+    from prime_ext.step_rm.scorers.classify import ClassifyScorer, ServerOptions
+
+    address = settings.address or router_address
+    if address is None:
+        raise StepRMError(
+            f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or set "
+            "reward.reward_model.enable=true"
+        )
+    tokenizer = None
+    if settings.needs_model:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
+    options = ServerOptions(
+        settings.served_model or "",
+        settings.batch_size,
+        settings.concurrency,
+        settings.timeout_seconds,
+        settings.attempts,
+        settings.backoff_seconds,
+        settings.api_key_variable or "",
+        settings.cache_size,
+    )
+    return ClassifyScorer(address, description_of(settings), tokenizer, options)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of verl's RL schema, and parquet files of them.
+
+Every row has ``data_source`` (decides for the verifier), ``prompt`` (chat messages), ``ability``, ``reward_model``
+(``style: rule`` and ``ground_truth``) and ``extra_info``; the last differs between kinds of data.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from prime_ext.utils.rows import SourceError
+
+OUTPUTS = ("train", "validation", "test")
+ROWS_PER_WRITE = 5_000
+
+
+def rl_schema(extra_info: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The schema of a file whose ``extra_info`` has these fields."""
+    return pa.schema(
+        {
+            "data_source": pa.string(),
+            "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+            "ability": pa.string(),
+            "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+            "extra_info": pa.struct(dict(extra_info)),
+        }
+    )
+
+
+# As in Eurus-2-RL-Data, so that files of both can be trained on together.
+MATH_SCHEMA = rl_schema({"split": pa.string(), "index": pa.int64()})
+
+
+def rl_row(
+    data_source: str,
+    messages: Sequence[Mapping[str, str]],
+    ability: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A row that a rule judges."""
+    return {
+        "data_source": data_source,
+        "prompt": [dict(message) for message in messages],
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": ground_truth},
+        "extra_info": dict(extra_info),
+    }
+
+
+class RowWriter:
+    """Writes rows to a parquet file as they come; a context manager. The same rows give the same bytes."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._schema = schema
+        self._pending: list[dict[str, Any]] = []
+        self._writer = pq.ParquetWriter(path, schema)
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._pending.append(row)
+        self.rows += 1
+        if len(self._pending) == ROWS_PER_WRITE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._writer.write_table(pa.Table.from_pylist(self._pending, self._schema))
+            self._pending = []
+
+    def __enter__(self) -> "RowWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+
+def refuse_leftovers(folder: Path, written: Collection[str]) -> None:
+    """Outputs of an earlier run must not stay beside new ones that do not replace them.
+
+    Raises:
+        SourceError: there is one.
+    """
+    for name in OUTPUTS:
+        path = folder / f"{name}.parquet"
+        if name not in written and path.exists():
+            raise SourceError(
+                f"{path} is of an earlier run and would not fit the new files; remove it, or write elsewhere"
+            )

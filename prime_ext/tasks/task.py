@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A benchmark as the evaluation and the RL data see it: where its rows are, what a model is shown, what is right.
+
+A task is read from one declarative file by :mod:`prime_ext.tasks.task_file`. The same definition makes the rows
+of RL and the prompts of the evaluation, so that the two cannot differ.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prime_ext.tasks.cells import PLACEHOLDER, Composed, Pick, cell, first_of, text_of_cell
+from prime_ext.tasks.gold import Gold, read_gold
+from prime_ext.verifiers.sources import source_of
+
+# A split of a source; "all" where its authors made none.
+SPLITS = ("all", "train", "validation", "test")
+DEFAULT_PROMPT = "default"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows are.
+
+    Attributes:
+        hub: id of the data set on the Hugging Face hub; empty if there is none.
+        revision: commit on the hub; empty for the newest.
+        files: files on the hub by split.
+        url: files on the web by split, for sets that have no hub.
+        local: files below a data folder by split.
+        rows: rows of the local files by split, as published; of those, the ones that belong to the task.
+        where: regular expression by column; only rows in which each is found belong to the task.
+        between: first and last text by column, both included, e.g. days in ISO form; only rows in which the beginning
+            of each is between them belong to the task.
+        origin: where the local files are published, for whoever does not have them.
+        generated: instead of all that, a source of :mod:`data_preprocessing.math_sources` that makes the rows; ``rows``
+            says how many.
+    """
+
+    hub: str = ""
+    revision: str = ""
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    url: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    local: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict)
+    between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    origin: str = ""
+    generated: str = ""
+
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of the files belongs to the task.
+
+        Raises:
+            RowError: it lacks a column by which that is decided.
+        """
+        found = all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
+        return found and all(
+            first <= text_of_cell(cell(row, name), name)[: len(first)]
+            and text_of_cell(cell(row, name), name)[: len(last)] <= last
+            for name, (first, last) in self.between.items()
+        )
+
+    def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
+        """Files by split: those of a data folder, or those that are fetched."""
+        return self.local if local else self.files or self.url
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Chat messages with ``{{field}}`` where a problem's field goes.
+
+    Attributes:
+        user: the message of the user.
+        system: the system message; empty for none.
+    """
+
+    user: str
+    system: str = ""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How responses are made.
+
+    Attributes:
+        n: responses per problem.
+        do_sample: sampling; otherwise greedy, or the best beam.
+        temperature: of sampling.
+        top_p: of sampling.
+        top_k: of sampling; 0 for all tokens.
+        num_beams: beams; with ``do_sample`` they are sampled, as transformers does it.
+        min_new_tokens: shortest response.
+        max_new_tokens: longest response.
+        batch_size: prompts at a time; None leaves it to the backend.
+    """
+
+    n: int = 1
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    num_beams: int = 1
+    min_new_tokens: int = 0
+    max_new_tokens: int = 512
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Published numbers.
+
+    Attributes:
+        metric: which one.
+        source: where they were published.
+        values: percent by model.
+        rows: test rows they were measured on, as far as is known.
+    """
+
+    metric: str
+    source: str
+    values: Mapping[str, float]
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A row of a task.
+
+    Attributes:
+        fields: what prompts may show.
+        gold: ``reward_model.ground_truth`` of verl's schema.
+        id: what the source calls it; empty if it does not.
+        groups: subject, level and so on, by which results are broken down.
+        options: what the verifier is told of this problem alone.
+    """
+
+    fields: Mapping[str, str]
+    gold: str
+    id: str = ""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A benchmark.
+
+    Attributes:
+        name: of the task and of its file.
+        title: as the literature writes it.
+        description: what is asked, and what the classes mean.
+        licence: of the data.
+        data_source: which verifier judges (:mod:`prime_ext.verifiers.sources`), and the source in metrics.
+        ability: the column of verl's schema.
+        source: where the rows are.
+        fields: columns by field, of which the first that a row has counts; or a text composed of cells.
+        texts: fields that are the problem itself; duplicates are found by them.
+        gold: ways to say what is right; the first whose columns a row has counts.
+        option_names: names of the options, in order; empty where every row has its own.
+        n_options: number of options; 0 if it is not multiple choice.
+        extraction: how the answer is found in a response; empty for the verifier's own way.
+        limits: ``seconds`` of a test and ``seconds_per_problem`` of programs; empty for the verifier's own.
+        prompts: by name; ``default`` is the one of RL.
+        metrics: names.
+        decoding: by name.
+        id: columns that hold the name of a row, of which the first that it has counts; empty for its number.
+        groups: where subject, level and so on are, by name.
+        references: published numbers.
+        notes: what to know before comparing numbers.
+        overlaps: another task that has some of these problems; empty if there is none. Such a task is in no group of
+            tasks, so that no problem counts twice.
+    """
+
+    name: str
+    title: str
+    description: str
+    licence: str
+    data_source: str
+    ability: str
+    source: Source
+    fields: Mapping[str, tuple[str, ...] | Composed]
+    texts: tuple[str, ...]
+    gold: tuple[Gold, ...]
+    prompts: Mapping[str, Prompt]
+    metrics: tuple[str, ...]
+    decoding: Mapping[str, Decoding]
+    option_names: tuple[str, ...] = ()
+    n_options: int = 0
+    extraction: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    id: tuple[str, ...] = ()
+    groups: Mapping[str, Pick] = field(default_factory=dict)
+    references: tuple[Reference, ...] = ()
+    notes: str = ""
+    overlaps: str = ""
+
+    @property
+    def grader(self) -> str:
+        """The task of the verifier: math, code or choice."""
+        return source_of(self.data_source).task
+
+    def grader_options(self, problem: Problem | None = None) -> dict[str, Any]:
+        """What the verifier is told besides response and gold answer."""
+        own = dict(problem.options) if problem else {}
+        if self.option_names:
+            return {"names": self.option_names, **own}
+        if self.n_options:
+            return {"n_options": self.n_options, **own}
+        extraction = {"extraction": self.extraction} if self.extraction else {}
+        return {**source_of(self.data_source).options, **extraction, **self.limits, **own}
+
+    def problem(self, row: Mapping[str, Any]) -> Problem:
+        """A row of the source as a problem.
+
+        Raises:
+            RowError: a column is missing or empty, or the gold answer is not one.
+        """
+        fields = {}
+        for name, columns in self.fields.items():
+            if isinstance(columns, Composed):
+                fields[name] = columns.read(row)
+                continue
+            column = first_of(row, columns)
+            fields[name] = text_of_cell(cell(row, column), column)
+        gold, options = read_gold(self.gold, row, as_tests=self.grader == "code")
+        column = first_of(row, self.id) if self.id else ""
+        return Problem(
+            fields=fields,
+            gold=gold,
+            id=text_of_cell(cell(row, column), column) if column else "",
+            groups={name: pick.read(row) for name, pick in self.groups.items()},
+            options=options,
+        )
+
+    def messages(self, problem: Problem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:
+        """The chat that a model is shown.
+
+        Raises:
+            KeyError: no prompt of that name.
+        """
+        chosen = self.prompts[prompt]
+        # One pass: braces inside a problem are the problem's.
+        texts = {
+            role: PLACEHOLDER.sub(lambda match: problem.fields[match[1]], text)
+            for role, text in (("system", chosen.system), ("user", chosen.user))
+        }
+        return [{"role": role, "content": text} for role, text in texts.items() if text]
+
+    def problem_texts(self, problem: Problem) -> tuple[str, ...]:
+        """The problem without prompt and options."""
+        return tuple(problem.fields[name] for name in self.texts)
+
+    def label(self, gold: str) -> str:
+        """A gold answer of multiple choice in words."""
+        return self.option_names[int(gold) - 1] if self.option_names else f"option {gold}"
+
+
+def check_placeholders(prompt: Prompt, fields: Sequence[str]) -> list[str]:
+    """Placeholders of a prompt that are no fields."""
+    return [name for name in PLACEHOLDER.findall(prompt.system + prompt.user) if name not in fields]

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The problems of a task, from local files, from the hub or from the web."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prime_ext.tasks.cells import RowError
+from prime_ext.tasks.last_digit_chain import GENERATED
+from prime_ext.tasks.task import Problem, Task
+from prime_ext.tasks.web_files import web_file
+from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
+
+
+class NoData(ValueError):
+    """A task has no usable rows; the message is one line and says what would give some."""
+
+
+def default_split(task: Task, local: bool) -> str:
+    """The split that is evaluated: test, or all where the files, local or fetched, have no test."""
+    if task.source.generated:
+        return "test"
+    splits = task.source.places(local)
+    return "all" if "all" in splits and "test" not in splits else "test"
+
+
+def load_problems(task: Task, data: Path | None = None, split: str | None = None) -> dict[str, Problem]:
+    """All problems of a split by their ids, in the order of the files.
+
+    Rows without an id have their number; if there are several files, after the name of the file, which is also the
+    column ``file`` of rows that have none.
+
+    Args:
+        task: whose rows.
+        data: folder below which the files of ``source.local`` are; None for those of the hub or the web.
+        split: default: see :func:`default_split`.
+
+    Raises:
+        NoData: no such split or file, a row that does not fit the task, two rows of the same id, or not as many rows of
+            the local files as were published.
+    """
+    split = split or default_split(task, local=data is not None)
+    parts = _rows(task, data, split)
+    problems: dict[str, Problem] = {}
+    for place, rows in parts:
+        stem = Path(place).name.partition(".")[0] if len(parts) > 1 else ""
+        try:
+            for number, problem in _problems(task, place, rows, stem):
+                name = problem.id or f"{stem}:{number}".lstrip(":")
+                if name in problems:
+                    message = f"the id {name!r} is not the first of that name"
+                    raise NoData(f"{task.name}: {place} row {number}: {message}")
+                problems[name] = problem
+        except SourceError as error:
+            raise NoData(f"{task.name}: {error}") from error
+    wanted = task.source.rows.get(split)
+    if not problems or (data is not None and wanted not in (None, len(problems))):
+        expected = f"; {wanted} were published" if wanted is not None else ""
+        raise NoData(
+            f"{task.name}: {', '.join(place for place, _ in parts)} has {len(problems)} rows of the task{expected}"
+        )
+    return problems
+
+
+def _problems(task: Task, place: str, rows: Iterator[tuple[int, Any]], stem: str) -> Iterator[tuple[int, Problem]]:
+    """The problems among the rows of a file, with the numbers of their rows."""
+    for number, row in rows:
+        try:
+            if isinstance(row, BadRow):
+                raise row
+            row = {"file": stem, **row} if stem else row
+            if task.source.holds(row):
+                yield number, task.problem(row)
+        except (BadRow, RowError) as error:
+            raise NoData(f"{task.name}: {place} row {number}: {error}") from error
+
+
+def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator[tuple[int, Any]]]]:
+    """Where the rows come from, and the rows with their numbers, file by file."""
+    source = task.source
+    if not source.generated:
+        return [(str(path), read_source(path)) for path in _files(task, data, split)]
+    if split not in source.rows:
+        raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(source.rows)}")
+    rows = GENERATED[source.generated](split, source.rows[split], 0)
+    return [(f"{source.generated} {split}", enumerate(rows, start=1))]
+
+
+def _files(task: Task, data: Path | None, split: str) -> list[Path]:
+    source = task.source
+    splits = source.places(local=data is not None)
+    if split not in splits:
+        if not splits:
+            where = "hub: give --data with a folder of local files" if data is None else "local file: leave out --data"
+            raise NoData(f"{task.name} has no {where}{_hint(task, split)}")
+        raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(splits)}")
+    if data is None:
+        try:
+            if source.url:
+                return [web_file(address) for address in splits[split]]
+            return [hub_file(source.hub, name, source.revision or None) for name in splits[split]]
+        except SourceError as error:
+            raise NoData(f"{task.name}: {error}{_hint(task, split)}") from error
+    return [_local(task, data / name, split) for name in splits[split]]
+
+
+def _local(task: Task, path: Path, split: str) -> Path:
+    """A local file; a packed one may have been unpacked.
+
+    Raises:
+        NoData: it is not there.
+    """
+    if path.is_file():
+        return path
+    if path.suffix == ".gz" and path.with_suffix("").is_file():
+        return path.with_suffix("")
+    raise NoData(f"{task.name}: {path} does not exist{_hint(task, split)}")
+
+
+def _hint(task: Task, split: str) -> str:
+    """What gives the rows."""
+    source = task.source
+    if source.origin:
+        return f"; it is published as {source.origin}"
+    if split in source.url:
+        return f"; get it from {' and '.join(source.url[split])}, or leave out --data"
+    if split in source.files and len(source.files[split]) > 1:
+        names, folder = " ".join(source.files[split]), Path(source.local.get(split, ("",))[0]).parent
+        return f"; get it with: hf download --repo-type dataset {source.hub} {names} --local-dir DATA/{folder}"
+    if split in source.files:
+        names = " ".join(source.files[split])
+        return f"; get it with: hf download --repo-type dataset {source.hub} {names}, and leave out --data"
+    return ""

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the files in which benchmarks are published, whatever their format, with the place of every bad one.
+
+CSV with a header; JSON Lines (``.jsonl``, ``.jsonl.gz``, and ``.json`` or ``.txt`` files that hold it); a JSON list of
+objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem": [...]}``); parquet.
+"""
+
+import csv
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from prime_ext.utils.files import numbered_lines
+
+FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
+# Longer cells are no questions, but they are the rows' own business; the module's limit would end the reading.
+csv.field_size_limit(2**31 - 1)
+
+
+class SourceError(ValueError):
+    """A file that cannot be read at all; the message is one line that names it."""
+
+
+class BadRow(ValueError):
+    """A row that cannot be used; the message says why."""
+
+
+def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
+    """Rows with their numbers from 1 (in JSON Lines, of the line); what is no row comes as a :class:`BadRow`.
+
+    Raises:
+        SourceError: no such file or format, not text, or broken beyond its rows.
+    """
+    if not path.is_file():
+        raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
+    try:
+        if path.name.endswith((".jsonl", ".jsonl.gz")):
+            yield from ((number, _parsed(line)) for number, line in numbered_lines(path))
+        else:
+            yield from enumerate(_rows(path), start=1)
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except (OSError, EOFError, RecursionError, csv.Error, zlib.error, pa.ArrowException) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SourceError(f"{path} cannot be read: {reason}") from error
+
+
+def whole_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Rows of a file of which none may be bad.
+
+    Raises:
+        SourceError: the file cannot be read, or one is.
+    """
+    for number, row in read_source(path):
+        if isinstance(row, BadRow):
+            raise SourceError(f"{path} row {number}: {row}")
+        yield row
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
+    if path.suffix == ".parquet":
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=1024):
+            yield from batch.to_pylist()
+        return
+    if path.suffix not in (".csv", ".json", ".txt"):
+        raise SourceError(f"{path} has none of the formats {FORMATS}")
+    # newline="": the csv module reads line breaks inside quotes itself.
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from _csv_rows(file, path) if path.suffix == ".csv" else _json_rows(file, path)
+
+
+def _parsed(line: str) -> Mapping[str, Any] | BadRow:
+    """A line of JSON Lines."""
+    try:
+        value = json.loads(line.lstrip("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        return BadRow(f"not JSON: {error}")
+    return _object(value)
+
+
+def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
+    reader = csv.DictReader(file, strict=True)
+    if not reader.fieldnames:
+        raise SourceError(f"{path} is empty; the first line must name the columns")
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # The reader goes on behind it.
+            yield BadRow(f"not CSV: {error}")
+            continue
+        if None in row:
+            yield BadRow(f"{len(reader.fieldnames) + len(row[None])} cells under {len(reader.fieldnames)} columns")
+        elif None in row.values():
+            missing = [name for name, cell in row.items() if cell is None]
+            yield BadRow(f"no cell in column {missing[0]}")
+        else:
+            yield row
+
+
+def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
+    """A list, columns, or JSON Lines under the wrong suffix; the first two have to be read whole."""
+    first = file.readline()
+    rest = file.read()
+    try:
+        value = json.loads(first + rest)
+    except ValueError as error:
+        try:
+            json.loads(first)
+        except ValueError:
+            raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
+        # Not splitlines: it also splits where JSON allows a separator inside a text.
+        yield from (_parsed(line) for line in (first, *rest.split("\n")) if line.strip())
+        return
+    if isinstance(value, list):
+        yield from map(_object, value)
+    elif isinstance(value, dict) and value and all(isinstance(column, (list, dict)) for column in value.values()):
+        yield from _columns(value, path)
+    else:
+        # One line of JSON Lines.
+        yield _object(value)
+
+
+def _columns(value: dict[str, Any], path: Path) -> Iterator[Mapping[str, Any]]:
+    columns = {name: list(c.values()) if isinstance(c, dict) else c for name, c in value.items()}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise SourceError(f"{path} has columns of different lengths: {lengths}")
+    for cells in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, cells, strict=True))
+
+
+def _object(value: Any) -> Mapping[str, Any] | BadRow:
+    return value if isinstance(value, Mapping) else BadRow(f"not an object but {str(value)[:40]!r}")
+
+
+def hub_file(repository: str, name: str, revision: str | None) -> Path:
+    """The local copy of a file of a data set on the Hugging Face hub.
+
+    Raises:
+        SourceError: it cannot be fetched; the message says what to do without the hub.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(repository, name, repo_type="dataset", revision=revision))
+    except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SourceError(
+            f"{name} of {repository} cannot be fetched from the hub ({reason}); give local files instead"
+        ) from error
+
+
+def hub_rows(
+    repository: str, config: str | None, split: str, files: str | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a data set on the Hugging Face hub with their numbers from 1, as they come over the line.
+
+    Args:
+        repository: its id, or a local folder.
+        config: its configuration.
+        split: its split.
+        files: read these of its files (JSON Lines or parquet; wildcards) instead of what its own configuration names.
+
+    Raises:
+        SourceError: it cannot be fetched; the message says what to do without the hub.
+    """
+    from datasets import load_dataset
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        if files is None:
+            rows = load_dataset(repository, config, split=split, streaming=True)
+        else:
+            kind = "parquet" if files.endswith(".parquet") else "json"
+            found = f"hf://datasets/{repository}/{files}"
+            rows = load_dataset(kind, data_files=found, split="train", streaming=True)
+        yield from enumerate(rows, start=1)
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SourceError(
+            f"{split} of {repository} cannot be fetched from the hub ({reason}); give local files instead"
+        ) from error

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user may name as a model, and what each becomes."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from gloo_ranks import run_ranks
+from safetensors.torch import load_file
+from tiny_llama import save_llama
+
+from prime_ext.generate import merge_checkpoint
+from prime_ext.generate.backend import BackendError, Request, Sampling
+from prime_ext.generate.checkpoints import TRACKER, ModelSource, find_model, weights_digest
+from prime_ext.generate.merge_checkpoint import MERGED
+from prime_ext.generate.open import open_backend
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    return save_llama(tmp_path_factory.mktemp("model"))
+
+
+# ---- Hugging Face ----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_and_a_hub_id_are_taken_as_they_are(model_path):
+    assert find_model(str(model_path)) == ModelSource(str(model_path), str(model_path))
+    assert find_model("Qwen/Qwen2.5-Math-7B", revision="v1").path == "Qwen/Qwen2.5-Math-7B"
+    assert find_model("gpt2").path == "gpt2"
+
+
+def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(model_path, tmp_path):
+    copy, other = shutil.copytree(model_path, tmp_path / "copy"), save_llama(tmp_path / "other", seed=1)
+    assert weights_digest(copy) == weights_digest(model_path) != weights_digest(other)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda path: None, "--model .*here does not exist; give a folder, or a hub id"),
+        (lambda path: path.write_text(""), "here is a file; give the folder it is in"),
+        (lambda path: path.mkdir(), "is neither a Hugging Face model .* nor a checkpoint of verl .*; it holds nothing"),
+        (lambda path: (path / "data.pt").mkdir(parents=True), "it holds data.pt"),
+    ],
+)
+def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, message):
+    make(tmp_path / "here")
+    with pytest.raises(BackendError, match=message):
+        find_model(str(tmp_path / "here"))
+
+
+def test_a_folder_without_weights_is_refused(model_path, tmp_path):
+    shutil.copy(model_path / "config.json", tmp_path)
+    with pytest.raises(BackendError, match=r"has a config.json but no weights .*; it holds config.json"):
+        find_model(str(tmp_path))
+
+
+# ---- LoRA ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adapter_path(model_path, tmp_path_factory):
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=2, lora_alpha=64, target_modules=["q_proj", "up_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(model_path), config)
+    model.save_pretrained(folder := tmp_path_factory.mktemp("adapter"))
+    return folder
+
+
+def test_an_adapter_finds_its_base_and_changes_the_responses(model_path, adapter_path):
+    assert find_model(str(adapter_path)) == ModelSource(str(adapter_path), str(model_path), str(adapter_path))
+    request = Request("a", "Once upon", Sampling(max_new_tokens=12))
+    options = {"device": "cpu", "dtype": "float64"}
+    plain = open_backend("transformers", str(model_path), **options)
+    adapted = open_backend("transformers", str(adapter_path), **options)
+    named = open_backend("transformers", str(model_path), lora=str(adapter_path), **options)
+    texts = [next(backend.generate([request])).text for backend in (plain, adapted, named)]
+    assert texts[0] != texts[1] == texts[2]
+    assert adapted.description()["lora_weights"] == named.description()["lora_weights"]
+
+
+def test_adapters_that_cannot_be_applied_are_refused(model_path, adapter_path, tmp_path):
+    with pytest.raises(BackendError, match="is itself an adapter; give its base as --model"):
+        find_model(str(adapter_path), lora=str(adapter_path))
+    with pytest.raises(BackendError, match="is no LoRA adapter: adapter_config.json is missing or broken"):
+        find_model(str(model_path), lora=str(model_path))
+    lost = shutil.copytree(adapter_path, tmp_path / "lost")
+    config = json.loads((lost / "adapter_config.json").read_text())
+    for base, message in (("/gone/base", "is an adapter of /gone/base, which is not here"), (None, "does not name")):
+        (lost / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": base}))
+        with pytest.raises(BackendError, match=f"{message}.*give --model BASE --lora"):
+            find_model(str(lost))
+    (lost / "adapter_config.json").write_text(json.dumps(config | {"peft_type": "IA3"}))
+    with pytest.raises(BackendError, match="is an adapter of type IA3; only LORA"):
+        find_model(str(lost))
+
+
+# ---- checkpoints of verl ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(model_path, tmp_path_factory):
+    """A run's folder with a checkpoint of two ranks, and the weights that were trained, in float32."""
+    work_dir = tmp_path_factory.mktemp("ranks")
+    weights = run_ranks(Path(__file__).parent / "checkpoint_rank.py", [model_path], work_dir, 2)
+    (work_dir / "run" / TRACKER).write_text("3")
+    return work_dir / "run", weights
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    return shutil.copytree(saved[0], tmp_path / "run")
+
+
+def test_a_sharded_checkpoint_is_merged_once_and_again_when_it_changes(saved, monkeypatch, capsys):
+    run, weights = saved
+    actor = run / "global_step_3" / "actor"
+    found = [find_model(str(folder)) for folder in (run, run / "global_step_3", actor)]
+    assert {source.path for source in found} == {str(actor / MERGED)} and all(source.merged for source in found)
+    assert capsys.readouterr().err.count("merging ") == 1
+    # The merger rounds to bfloat16, whatever was trained.
+    merged = load_file(actor / MERGED / "model.safetensors")
+    assert {tensor.dtype for tensor in merged.values()} == {torch.bfloat16}
+    assert all(torch.equal(merged[name], weights[name].bfloat16()) for name in merged)
+    assert open_backend("transformers", str(run), device="cpu").description()["merged_to"] == "bfloat16"
+
+    calls = []
+    monkeypatch.setattr(merge_checkpoint, "_run_merger", lambda _, target: (target.mkdir(), calls.append(target)))
+    os.utime(actor / "model_world_size_2_rank_1.pt", ns=(0, 0))
+    find_model(str(run)), find_model(str(run))
+    assert len(calls) == 1
+
+
+def test_weights_in_hugging_face_format_within_a_checkpoint_are_used(run, model_path):
+    ready = run / "global_step_3" / "actor" / "huggingface"
+    shutil.copy(model_path / "model.safetensors", ready)
+    assert find_model(str(run)) == ModelSource(str(run), str(ready))
+
+
+def test_checkpoints_that_are_not_whole_are_one_line(run):
+    actor = run / "global_step_3" / "actor"
+    (actor / "model_world_size_2_rank_1.pt").unlink()
+    with pytest.raises(BackendError, match="1 of 2 shards are missing, model_world_size_2_rank_1.pt first"):
+        find_model(str(run))
+    (actor / "fsdp_config.json").unlink()
+    with pytest.raises(BackendError, match="it has no fsdp_config.json with a world_size"):
+        find_model(str(run))
+    (run / TRACKER).write_text("9")
+    with pytest.raises(BackendError, match="names step 9, but there is no folder global_step_9"):
+        find_model(str(run))
+    (run / TRACKER).unlink()
+    with pytest.raises(BackendError, match=r"does not say which checkpoint is the latest .*; give .*global_step_3"):
+        find_model(str(run))
+
+
+def test_a_merger_that_fails_leaves_nothing_behind(run):
+    actor = run / "global_step_3" / "actor"
+    shutil.rmtree(actor / MERGED, ignore_errors=True)
+    (actor / "model_world_size_2_rank_0.pt").write_bytes(b"half a file")
+    with pytest.raises(BackendError, match="verl's merger cannot merge .*actor: "):
+        find_model(str(run))
+    assert not any(name.startswith((MERGED, f".{MERGED}")) for name in os.listdir(actor))
+
+
+def test_a_checkpoint_of_megatron_says_how_to_merge_it(tmp_path):
+    (tmp_path / "global_step_1" / "actor" / "model" / "dist_ckpt").mkdir(parents=True)
+    with pytest.raises(BackendError, match="checkpoint of Megatron; merge it with python -m verl.model_merger"):
+        find_model(str(tmp_path / "global_step_1"))

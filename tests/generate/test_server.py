@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server backend against a server that really speaks HTTP, with and without faults."""
+
+import asyncio
+import json
+import socket
+import time
+from collections import Counter
+from datetime import datetime, timezone
+
+import pytest
+from scripted_server import Answer, ScriptedServer
+
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling
+from prime_ext.generate.http_retry import RetryPolicy, pause_before, retry_after
+from prime_ext.generate.openai_protocol import api_url
+from prime_ext.generate.server import ServerBackend
+
+FAST = RetryPolicy(
+    attempts=4, timeout_seconds=200, deadline_seconds=600, backoff_seconds=0.01, max_answer_bytes=1_000_000
+)
+
+
+def chat(key, text, **sampling):
+    return Request(key, ({"role": "user", "content": text},), Sampling(max_new_tokens=8, **sampling), seed=7)
+
+
+def backend_of(server, policy=FAST, **options):
+    return ServerBackend(server.base_url, **{"model": "scripted", **options}, policy=policy)
+
+
+def answers(server, requests, **options):
+    return {response.key: response for response in backend_of(server, **options).generate(requests)}
+
+
+def test_chats_and_raw_texts_are_answered():
+    script = {"1+1?": "2", "Once": Answer(" upon a time", "length", tokens=3, prompt_tokens=1)}
+    with ScriptedServer(script) as server:
+        found = answers(server, [chat("a", "1+1?"), Request("b", "Once", Sampling())])
+    assert found == {
+        "a": Response("a", "2", 2, 1, "stop"),
+        "b": Response("b", " upon a time", 3, 1, "length"),
+    }
+
+
+def test_the_sampling_is_sent_and_extensions_only_where_they_mean_something():
+    sampling = {"temperature": 0.3, "top_p": 0.95, "top_k": 20, "min_new_tokens": 2, "stop": ("\n\n",)}
+    with ScriptedServer() as server:
+        answers(server, [chat("a", "x", **sampling)])
+        answers(server, [Request("b", "y", Sampling(max_new_tokens=5), seed=2**64 - 1)])
+    assert server.requests[0] == {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 8,
+        "temperature": 0.3,
+        "top_p": 0.95,
+        "n": 1,
+        "stream": False,
+        "seed": 7,
+        "top_k": 20,
+        "min_tokens": 2,
+        "stop": ["\n\n"],
+    }
+    assert not {"top_k", "min_tokens", "stop"} & set(server.requests[1])
+    assert 0 <= server.requests[1]["seed"] < 2**63
+
+
+@pytest.mark.parametrize(
+    "fault", [429, (429, "0.05"), 408, 500, 503, "cut", "cut_body", "not_json", "no_choices", "no_text", "no_finish"]
+)
+def test_what_may_pass_is_asked_again(fault):
+    with ScriptedServer({"q": "fine"}, faults=[fault] * 3) as server:
+        assert answers(server, [chat("a", "q")])["a"].text == "fine"
+    assert server.counts["q"] == 4
+
+
+@pytest.mark.parametrize(
+    "fault, detail",
+    [
+        (429, "HTTP 429: "),
+        (500, "HTTP 500: "),
+        ("cut", "connection lost: "),
+        ("not_json", "the answer is not JSON: '<html> Bad gateway</html>'"),
+        (b"[1]", "the answer is no JSON object"),
+        ("no_choices", "the answer has no choices"),
+        ("no_text", "the answer's first choice has no text 'content'"),
+        ("no_finish", "the answer does not say why the response ended"),
+    ],
+)
+def test_what_does_not_pass_is_one_failed_response_with_one_line(fault, detail):
+    with ScriptedServer(faults_of={"bad": [fault] * 99}) as server:
+        found = answers(server, [chat("a", "bad"), chat("b", "good")])
+    assert found["b"] == Response("b", "good", 2, 1, "stop")
+    assert (found["a"].finish, found["a"].text, found["a"].tokens) == ("failed", "", 0)
+    assert found["a"].detail.startswith(detail) and found["a"].detail.endswith("(4 attempts)")
+    assert "\n" not in found["a"].detail
+    assert server.counts["bad"] == 4
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+def test_a_refused_request_is_not_asked_again(status):
+    with ScriptedServer(faults_of={"bad": [status] * 9}) as server:
+        response = answers(server, [chat("a", "bad")])["a"]
+    assert response.finish == "failed" and response.detail.startswith(f"HTTP {status}: ")
+    assert "told\\n to fail" in response.detail and server.counts["bad"] == 1
+
+
+def test_an_answer_that_is_too_large_is_not_read_and_not_asked_for_again():
+    with ScriptedServer(always="huge") as server:
+        response = answers(server, [chat("a", "q")])["a"]
+    assert (response.finish, response.detail) == ("failed", "the answer is larger than 1000000 bytes")
+    assert server.counts["q"] == 1
+
+
+def test_a_server_asks_for_a_pause_and_gets_it():
+    with ScriptedServer(faults=[(429, "0.6")]) as server:
+        start = time.monotonic()
+        assert answers(server, [chat("a", "q")])["a"].finish == "stop"
+        assert time.monotonic() - start > 0.6
+
+
+def test_a_pause_beyond_the_deadline_ends_the_request_at_once():
+    with ScriptedServer(always=(429, "3600")) as server:
+        response = answers(server, [chat("a", "q")])["a"]
+    assert "attempt 2 would come after the deadline of 600 s" in response.detail and server.counts["q"] == 1
+
+
+def test_silence_ends_after_the_time_for_an_attempt_and_all_after_the_deadline():
+    policy = RetryPolicy(attempts=99, timeout_seconds=0.3, deadline_seconds=1.0, backoff_seconds=0.01)
+    with ScriptedServer(always="hang") as server:
+        response = answers(server, [chat("a", "q")], policy=policy)["a"]
+    assert response.finish == "failed" and response.detail.startswith("no answer in ")
+    # A busy machine has time for fewer.
+    assert 1 <= server.counts["q"] <= 5
+
+
+def test_one_silent_request_does_not_hold_up_the_others():
+    policy = RetryPolicy(attempts=1, timeout_seconds=8)
+    requests = [chat("slow", "slow"), *(chat(str(k), f"q{k}") for k in range(20))]
+    with ScriptedServer(faults_of={"slow": ["hang"]}) as server:
+        order = [response.key for response in backend_of(server, policy, concurrency=4).generate(requests)]
+    assert order[-1] == "slow" and len(order) == 21
+
+
+def test_no_more_requests_at_a_time_than_allowed():
+    with ScriptedServer(seconds=0.1) as server:
+        found = answers(server, [chat(str(k), f"q{k}") for k in range(40)], concurrency=5)
+    assert len(found) == 40 and server.most_active == 5
+
+
+def test_a_caller_that_stops_early_stops_the_requests():
+    with ScriptedServer(seconds=0.05) as server:
+        responses = backend_of(server, concurrency=2).generate([chat(str(k), f"q{k}") for k in range(1000)])
+        next(responses)
+        responses.close()
+        # Requests that were on their way may still arrive.
+        time.sleep(0.3)
+        assert len(server.requests) < 100
+
+
+def test_it_works_where_an_event_loop_is_running():
+    async def inside():
+        return answers(server, [chat("a", "q")])
+
+    with ScriptedServer() as server:
+        assert asyncio.run(inside())["a"].text == "q"
+
+
+def test_lengths_that_are_not_told_are_said_to_be_unknown():
+    with ScriptedServer(always="no_usage") as server:
+        response = answers(server, [chat("a", "q")])["a"]
+    assert response == Response("a", "q", 0, 0, "stop", "the server does not tell lengths (usage)")
+
+
+@pytest.mark.parametrize(
+    "answer, expected",
+    [
+        (Answer(None, "length"), ("", "length")),
+        (Answer("x", "content_filter"), ("", "failed")),
+        (Answer("x", "eos_token"), ("x", "stop")),
+    ],
+    ids=["cut off while reasoning", "filtered", "another server's word for the end"],
+)
+def test_why_a_response_ended(answer, expected):
+    with ScriptedServer({"q": answer}) as server:
+        response = answers(server, [chat("a", "q")])["a"]
+    assert (response.text, response.finish) == expected
+    assert (response.detail == "the server ended the response: content_filter") == (response.finish == "failed")
+
+
+# ---- the server and its model ----------------------------------------------------------------------------------------
+
+
+def test_the_model_must_be_served():
+    with ScriptedServer(models=("small", "large")) as server:
+        with pytest.raises(BackendError, match="does not serve 'huge'; it serves small, large"):
+            backend_of(server, model="huge").check([])
+        with pytest.raises(BackendError, match=r"needs a model's name \(--model\); it serves small, large"):
+            backend_of(server, model="").check([])
+        backend_of(server, model="small").check([chat("a", "q")])
+    with ScriptedServer(models=("only",), max_model_len=32) as server:
+        assert backend_of(server, model="").description() == {
+            "backend": "server",
+            "model": "only",
+            "max_model_len": 32,
+        }
+
+
+def test_a_server_without_a_list_of_models_is_taken_at_its_word():
+    with ScriptedServer(models=None) as server:
+        backend_of(server, model="any").check([chat("a", "q")])
+        with pytest.raises(BackendError, match="answers with HTTP 404"):
+            backend_of(server, model="").check([])
+
+
+def test_no_server_is_one_line_at_check_and_one_failure_per_request():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(BackendError, match="cannot be reached, is the server running?"):
+        ServerBackend(url, "m").check([])
+    with ScriptedServer(models=None) as server:
+        backend = backend_of(server, concurrency=4)
+        backend.check([])
+    found = list(backend.generate([chat(str(k), "q") for k in range(200)]))
+    assert len(found) == 200 and {response.finish for response in found} == {"failed"}
+    reasons = Counter(response.detail.split(":")[0] for response in found)
+    assert set(reasons) == {"no connection", "not asked"} and reasons["no connection"] < 20
+
+
+def test_beams_and_a_context_that_is_too_short_are_refused():
+    with ScriptedServer(max_model_len=16) as server:
+        with pytest.raises(BackendError, match="servers have no beams .num_beams 5.; use --backend transformers"):
+            backend_of(server).check([chat("a", "q", num_beams=5)])
+        with pytest.raises(BackendError, match="request b: 512 new tokens leave no room .* 16 tokens of scripted"):
+            backend_of(server).check([Request("b", "q", Sampling())])
+
+
+def test_what_the_model_sees_is_known_for_raw_texts_only():
+    with ScriptedServer() as server:
+        assert backend_of(server).shown(Request("a", "raw", Sampling())) == "raw"
+        with pytest.raises(BackendError, match="the server applies its own chat template"):
+            backend_of(server).shown(chat("a", "q"))
+
+
+def test_the_key_comes_from_the_environment_and_is_never_repeated(monkeypatch):
+    monkeypatch.setenv("RIGHT", "sesame")
+    monkeypatch.setenv("WRONG", "open-barley")
+    with ScriptedServer(key="sesame", models=("scripted",)) as server:
+        assert answers(server, [chat("a", "q")], api_key_variable="RIGHT")["a"].finish == "stop"
+        with pytest.raises(BackendError, match="HTTP 401") as refused:
+            backend_of(server, api_key_variable="WRONG").check([])
+        with pytest.raises(BackendError, match="the environment variable UNSET with the server's key is not set"):
+            backend_of(server, api_key_variable="UNSET")
+    assert "open-barley" not in str(refused.value) and "***" in str(refused.value)
+    assert "sesame" not in json.dumps(server.requests)
+
+
+@pytest.mark.parametrize("url, expected", [("http://h:1", "http://h:1/v1"), ("https://h/x/v2/", "https://h/x/v2")])
+def test_the_path_of_the_interface_may_be_left_out(url, expected):
+    assert api_url(url) == expected
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://h", "http://", ""])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(BackendError, match="is no URL; it looks like"):
+        ServerBackend(url, "m")
+
+
+# ---- pauses ----------------------------------------------------------------------------------------------------------
+
+
+def test_retry_after_is_a_number_of_seconds_or_a_date():
+    now = datetime(2024, 5, 1, 12, 0, tzinfo=timezone.utc)
+    assert retry_after("1.5", now) == 1.5
+    assert retry_after("Wed, 01 May 2024 12:00:30 GMT", now) == 30
+    assert retry_after("Wed, 01 May 2024 11:00:00 GMT", now) == 0
+    assert retry_after("soon", now) is None and retry_after(None, now) is None
+
+
+def test_pauses_double_up_to_a_bound_and_are_never_shorter_than_asked():
+    policy = RetryPolicy(backoff_seconds=0.5, longest_pause_seconds=30)
+    longest = [pause_before(attempt, policy, asked=None, draw=1.0) for attempt in range(1, 3000)]
+    assert longest[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30] and set(longest[8:]) == {30}
+    assert pause_before(3, policy, asked=None, draw=0.0) == 1
+    assert pause_before(3, policy, asked=45, draw=1.0) == 45

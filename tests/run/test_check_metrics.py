@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conditions over the metrics of a run: what they say, what they answer, and how a training run ends with them."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from prime_ext import train
+from prime_ext.config.compose import compose_config
+from prime_ext.run import check_metrics
+from prime_ext.run.check_metrics import check, default_conditions
+from prime_ext.run.metric_conditions import ConditionError, parse
+from recipes.shrink.prepare import overrides, prepare
+
+METRICS = {
+    1: {"prm/loss": 0.7, "critic/score/mean": 0.1, "actor/lr": 1e-6},
+    2: {"prm/loss": None, "critic/score/mean": 0.3, "val-core/openai/gsm8k/acc/mean@4": 0.25},
+    3: {"prm/loss": 0.5, "critic/score/mean": 0.5},
+}
+
+
+def problem(text, metrics=METRICS):
+    return parse(text).problem(metrics)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "last(step) >= 3",
+        "count(step) == 3",
+        "complete(step)",
+        "finite(critic/score/mean)",
+        "complete(critic/score/mean)",
+        "max(critic/score/mean) < 1",
+        "min(critic/score/mean)>=.1",
+        "mean(critic/score/mean, last=2) > 0.39",
+        "mean( critic/score/mean , first=1 ) <= 1e-1",
+        "mean(critic/score/mean) != 0",
+        "last(critic/score/mean) > first(critic/score/mean)",
+        "last(prm/loss, first=1) == 0.7",
+        "count(actor/lr) == 1",
+        "max(val-core/openai/gsm8k/acc/mean@4) == 0.25",
+        "last(step) >= 592 or finite(actor/lr)",
+    ],
+)
+def test_these_hold(text):
+    assert problem(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("last(step) >= 592", "last(step) >= 592: 3 against 592"),
+        ("finite(prm/loss)", "finite(prm/loss): prm/loss is no finite number in step 2"),
+        ("max(prm/loss) < 9", "max(prm/loss) < 9: prm/loss is no finite number in step 2"),
+        ("finite(prm/grad_norm)", "finite(prm/grad_norm): prm/grad_norm was never logged"),
+        ("count(prm/grad_norm) > 0", "count(prm/grad_norm) > 0: prm/grad_norm was never logged"),
+        ("complete(actor/lr)", "complete(actor/lr): actor/lr of steps 2-3 missing"),
+        (
+            "last(step) >= 592 or last(x) > 1",
+            "last(step) >= 592 or last(x) > 1: 3 against 592; x was never logged",
+        ),
+    ],
+)
+def test_what_does_not_hold_says_why_in_one_line(text, reason):
+    assert problem(text) == reason
+
+
+def test_missing_steps_are_named():
+    logged = {step: {"x": 1.0} for step in [1, 2, 5, 9, 10]}
+    assert problem("complete(step)", logged) == "complete(step): steps 3-4, 6-8 missing"
+    # A run that was resumed in another folder starts later.
+    assert problem("complete(step)", {5: {}, 6: {}}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", "not of the form"),
+        ("prm/loss < 1", "'prm/loss' is neither a number nor FUNCTION(NAME)"),
+        ("median(prm/loss) < 1", "median is not one of first, last, min, max, mean, count"),
+        ("last(prm/loss)", "not of the form"),
+        ("last(prm/loss) < nan", "nan is no number to compare with"),
+        ("mean(prm/loss, last=0) < 1", "last=0 must be >= 1"),
+        ("mean(prm/loss, tail=5) < 1", "is neither"),
+        ("__import__('os').getcwd() == 1", "is neither"),
+    ],
+)
+def test_what_is_no_condition_is_refused(text, hint):
+    with pytest.raises(ConditionError, match=r".*") as error:
+        parse(text)
+    assert hint in str(error.value) and "\n" not in str(error.value)
+
+
+# ---- the command ----
+
+
+def write(path, metrics):
+    path.write_text("".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in metrics.items()))
+
+
+def run_command(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["check_metrics", *map(str, words)])
+    check_metrics.main()
+
+
+def test_the_command_reads_all_parts_of_an_interrupted_run(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "metrics.part0.jsonl", {1: METRICS[1], 2: METRICS[2]})
+    write(tmp_path / "metrics.jsonl", {3: METRICS[3]})
+    run_command(monkeypatch, tmp_path / "metrics.jsonl", "complete(step)", "last(step) == 3")
+    assert "all 2 conditions hold" in capsys.readouterr().out
+
+
+def test_the_command_fails_with_one_line_for_each(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "metrics.jsonl", METRICS)
+    with pytest.raises(SystemExit) as end:
+        run_command(
+            monkeypatch, tmp_path / "metrics.jsonl", "finite(prm/loss)", "last(step) == 3", "finite(x)",
+            "--checkpoints", tmp_path,
+        )  # fmt: skip
+    lines = capsys.readouterr().err.splitlines()
+    assert end.value.code == 1 and len(lines) == 3
+    assert lines[-1] == f"prime_ext: does not hold: {tmp_path} has no whole checkpoint"
+
+
+def test_no_file_is_no_success(tmp_path):
+    assert check(tmp_path / "metrics.jsonl", []) == [f"{tmp_path}/metrics.jsonl has no metrics"]
+
+
+def test_a_slip_of_the_pen_has_a_status_of_its_own(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        run_command(monkeypatch, tmp_path / "metrics.jsonl", "finite[x]")
+    assert end.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+# ---- training runs ----
+
+
+def conditions_of(*words, name="prime_trainer"):
+    return default_conditions(compose_config(name, words))
+
+
+def test_the_default_follows_the_configuration():
+    assert conditions_of("trainer.total_training_steps=592", "trainer.total_epochs=3") == [
+        "last(step) >= 592 or last(training/epoch) >= 2",
+        "complete(step)",
+        "finite(actor/pg_loss)",
+        "finite(actor/grad_norm)",
+        "finite(prm/loss)",
+        "finite(prm/grad_norm)",
+    ]
+    assert conditions_of("trainer.total_epochs=3")[0] == "last(training/epoch) >= 2"
+    for words in (["prm.update_mode=none"], ["trainer.total_training_steps=2", "prm.update_freq=4"]):
+        assert not any("prm/" in text for text in conditions_of(*words))
+    late = conditions_of("trainer.total_training_steps=2", "trainer.critic_warmup=2", name="pspo_trainer")
+    assert late[2:] == ["finite(critic/vf_loss)", "finite(critic/grad_norm)"]
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """Runs prime_ext.train's main on a trainer that only writes down two steps and a checkpoint."""
+    inputs = tmp_path / "inputs"
+    prepare("prime", inputs)
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "prime_ext.plugin")
+    names = ("actor/pg_loss", "actor/grad_norm", "prm/loss", "prm/grad_norm")
+
+    def verl_main():
+        write(tmp_path / "metrics.jsonl", {step: dict.fromkeys(names, 0.5) for step in (1, 2)})
+        (tmp_path / "checkpoints" / "global_step_2").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoints" / "global_step_2" / "prime_ext_complete.json").write_text("{}")
+
+    def run(checks, *words, main=verl_main):
+        monkeypatch.setitem(sys.modules, "verl.trainer.main_ppo", types.SimpleNamespace(main=main))
+        monkeypatch.setenv("PRIME_EXT_CHECKS", checks)
+        local = f"trainer.default_local_dir={tmp_path}/checkpoints"
+        argv = ["train", "--config-name=prime_trainer_cpu", *overrides("prime", inputs), local, *words]
+        monkeypatch.setattr(sys, "argv", argv)
+        train.main()
+
+    return run
+
+
+def test_a_healthy_run_ends_well_and_says_how_to_check_it_again(trained, tmp_path, capsys):
+    trained("default;last(prm/loss) < 0.6")
+    out = capsys.readouterr().out
+    assert f"python -m prime_ext.run.check_metrics {tmp_path}/metrics.jsonl 'last(step) >= 2 or" in out
+    assert "all 8 conditions hold" in out
+
+
+def test_a_run_that_is_not_what_was_asked_ends_with_1(trained, capsys):
+    with pytest.raises(SystemExit) as end:
+        trained("default;mean(critic/score/mean, last=20) > 0.3;last(prm/loss) < 0.4")
+    assert end.value.code == 1
+    assert [line.split(": ", 2)[2] for line in capsys.readouterr().err.splitlines()] == [
+        "mean(critic/score/mean, last=20) > 0.3: critic/score/mean was never logged",
+        "last(prm/loss) < 0.4: 0.5 against 0.4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("checks", "word", "hint"),
+    [
+        ("default;loss < 3", "trainer.save_freq=2", "'loss' is neither a number nor"),
+        ("default", "trainer.logger=[console]", "add `file` to trainer.logger"),
+    ],
+)
+def test_what_could_not_be_checked_does_not_start(trained, capsys, checks, word, hint):
+    with pytest.raises(SystemExit) as end:
+        trained(checks, word, main=lambda: pytest.fail("the run was started"))
+    lines = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and len(lines) == 1 and hint in lines[0]
+
+
+def test_a_run_that_fails_has_its_own_status(trained):
+    def main():
+        raise SystemExit(7)
+
+    with pytest.raises(SystemExit) as end:
+        trained("default", main=main)
+    assert end.value.code == 7

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last line of a run that failed."""
+
+import shutil
+from collections import namedtuple
+
+import pytest
+
+from prime_ext.run.checkpoint import mark_complete
+from prime_ext.run.failure_message import failure_message, one_line
+
+
+class TaskError(Exception):
+    """Like Ray's: the error of a task, with its cause."""
+
+    def __init__(self, cause):
+        super().__init__("a traceback\nof many lines")
+        self.cause = cause
+
+
+def test_the_cause_is_what_counts():
+    assert one_line(TaskError(TaskError(ValueError("too few\nprompts")))) == "ValueError: too few"
+
+
+def test_of_a_dead_process_its_class_is_told():
+    message = "The actor died unexpectedly before finishing this task.\n\tclass_name: WorkerDict\n\tpid: 7"
+    said = one_line(RuntimeError(message))
+    assert said == "RuntimeError: The actor died unexpectedly before finishing this task. class_name: WorkerDict"
+
+
+def test_a_line_that_only_announces_the_error_is_not_all():
+    message = "Error in call to target 'HFModelConfig':\nOSError('no such model' {})\nfull_key: critic.model"
+    said = one_line(RuntimeError(message.format("")))
+    assert said == (
+        "RuntimeError: Error in call to target 'HFModelConfig': OSError('no such model' ) full_key: critic.model"
+    )
+    long = one_line(RuntimeError(message.format("x" * 500)))
+    assert len(long) <= 300 and long.endswith(" full_key: critic.model")
+
+
+@pytest.mark.parametrize("error", [ValueError(), None])
+def test_errors_without_a_message(tmp_path, error):
+    said = failure_message(tmp_path, error)
+    assert said.startswith("the run failed" + (" with ValueError;" if error else ";"))
+
+
+def test_what_is_saved_and_what_to_do(tmp_path):
+    assert failure_message(tmp_path, ValueError("why")) == (
+        f"the run failed with ValueError: why; nothing was saved in {tmp_path}"
+    )
+    for step in (2, 4):
+        (tmp_path / f"global_step_{step}").mkdir()
+        mark_complete(tmp_path / f"global_step_{step}", {})
+    (tmp_path / "global_step_6").mkdir()
+    assert failure_message(tmp_path, ValueError("why")).endswith(
+        f"{tmp_path}/global_step_4, and the same command goes on from there"
+    )
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1e9, 1e9 - 5e5, 5e5))
+    said = failure_message(tmp_path / "not" / "there", RuntimeError("file write failed"))
+    assert "file write failed" in said and f"the disk of {tmp_path} is full (0.5 of 1000 MB left)" in said

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every trainer does about faults, on a stand-in for verl's trainer that writes files and polls."""
+
+import errno
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
+
+from prime_ext.run import guarded_run, worker_watch
+from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
+from prime_ext.run.guarded_run import GuardedRunMixin
+from prime_ext.run.ray_reservations import ClusterTooSmall
+from prime_ext.run.run_lock import RunFolderInUse
+from prime_ext.run.worker_watch import WorkerDied
+
+
+class Verl:
+    """As much of verl's trainer as is asked."""
+
+    def __init__(self, config):
+        self.config = config
+        self.global_steps = 0
+        self.kept_while_saving = []
+        self.fails = None
+        self.replay_buffer = SimpleNamespace(_wait_for_next_poll=lambda partition, last: last + 1)
+        self.llm_server_manager = SimpleNamespace(get_replicas=list)
+
+    def init(self):
+        pass
+
+    def get_reward_handles(self):
+        return None
+
+    def fit(self, agent_loop_manager):
+        self.polled = [self.replay_buffer._wait_for_next_poll("train", 0.0) for _ in range(3)]
+        if self.fails:
+            raise self.fails
+
+    def _load_checkpoint(self):
+        self.loaded = True
+
+    def _save_checkpoint(self):
+        self.kept_while_saving.append(self.config.trainer.max_actor_ckpt_to_keep)
+        folder = f"{self.config.trainer.default_local_dir}/global_step_{self.global_steps}"
+        with open(f"{folder}/weights", "w") as stream:
+            stream.write("half")
+            if self.fails:
+                raise self.fails
+            stream.write(" and half")
+        with open(f"{self.config.trainer.default_local_dir}/latest_checkpointed_iteration.txt", "w") as stream:
+            stream.write(str(self.global_steps))
+
+
+class Trainer(GuardedRunMixin, Verl):
+    def _save_more(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "more").write_text("more")
+
+
+def asked(config, nodes):
+    """In place of what Ray is asked for; tests/trainer/test_ray_reservations.py has that."""
+    if len(nodes) < config.get("wants", 0):
+        raise ClusterTooSmall("too small")
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.setattr(guarded_run.RunLock, "acquire", lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0))
+    monkeypatch.setattr(guarded_run.ray, "nodes", lambda: ["a node"])
+    monkeypatch.setattr(guarded_run, "require_resources", asked)
+    made = []
+
+    def make(wants=0, **changes):
+        trainer = {
+            "default_local_dir": str(tmp_path),
+            "resume_mode": "auto",
+            "max_actor_ckpt_to_keep": None,
+            "max_critic_ckpt_to_keep": None,
+            **changes,
+        }
+        config = {
+            "wants": wants,
+            "trainer": trainer,
+            "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}},
+        }
+        trainer = Trainer(OmegaConf.create(config))
+        trainer.init()
+        made.append(trainer)
+        return trainer
+
+    yield make
+    for trainer in made:
+        if not trainer.config.trainer.get("val_only", False):
+            trainer._run_lock.release()
+
+
+def save(trainer, step):
+    trainer.global_steps = step
+    trainer._save_checkpoint()
+
+
+def test_a_run_that_ray_cannot_place_ends_before_it_takes_the_folder(make):
+    with pytest.raises(ClusterTooSmall):
+        make(wants=2)
+    make(wants=1)
+
+
+def test_two_trainers_never_have_one_folder(make):
+    make()
+    with pytest.raises(RunFolderInUse):
+        make()
+
+
+def test_looking_at_a_model_needs_no_folder_of_its_own(make):
+    make()
+    make(val_only=True)
+
+
+def test_a_save_that_fails_leaves_the_earlier_ones_alone(make, tmp_path):
+    trainer = make(max_actor_ckpt_to_keep=1)
+    save(trainer, 1)
+    trainer.fails = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space left"):
+        save(trainer, 2)
+    assert complete_steps(tmp_path) == [1]
+    assert trainer.config.trainer.max_actor_ckpt_to_keep == 1
+    trainer.fails = None
+    save(trainer, 2)
+    # The older one goes when the new one is whole, and verl itself is never asked to delete any.
+    assert complete_steps(tmp_path) == [2] and trainer.kept_while_saving == [None] * 3
+
+
+def test_saving_a_step_again_that_fails_is_no_whole_checkpoint(make, tmp_path):
+    trainer = make()
+    for step in (1, 2):
+        save(trainer, step)
+    trainer.fails = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError):
+        save(trainer, 2)
+    assert complete_steps(tmp_path) == [1]
+
+
+def test_a_resume_passes_over_a_damaged_checkpoint(make, tmp_path):
+    trainer = make()
+    for step in (1, 2):
+        save(trainer, step)
+    (tmp_path / "global_step_2" / "weights").write_text("h")
+    trainer._load_checkpoint()
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "1" and trainer.loaded
+    (tmp_path / "global_step_1" / "weights").unlink()
+    with pytest.raises(CheckpointDamaged):
+        trainer._load_checkpoint()
+
+
+def test_asynchronous_saves_are_verls_own(make, tmp_path):
+    trainer = make()
+    trainer.config.actor_rollout_ref.actor.checkpoint.async_save = True
+    (tmp_path / "global_step_1").mkdir()
+    save(trainer, 1)
+    assert not (tmp_path / "global_step_1" / "more").exists()
+
+
+def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch):
+    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda actors: worker_watch.WorkerWatch(actors, seconds=0))
+    actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "asked"))
+    monkeypatch.setattr(worker_watch.ray, "wait", lambda asked, **_: (asked, []))
+    monkeypatch.setattr(worker_watch.ray, "get", lambda asked: None)
+    trainer = make()
+    trainer.fit(SimpleNamespace(agent_loop_workers=[actor]))
+    assert trainer.polled == [1.0] * 3
+
+    def dead(asked):
+        raise ActorDiedError()
+
+    monkeypatch.setattr(worker_watch.ray, "get", dead)
+    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
+        trainer._pause(0)
+    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
+        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+
+
+def test_an_error_that_a_dead_worker_caused_is_told_as_its_death(make, monkeypatch):
+    trainer = make()
+    trainer.fails = ValueError("no rollout came")
+    deaths = [""]
+    monkeypatch.setattr(guarded_run.WorkerWatch, "death", lambda watch: deaths[0])
+    with pytest.raises(ValueError, match="no rollout came"):
+        trainer.fit(SimpleNamespace())
+    deaths[0] = "the reward worker 0 died (killed)"
+    with pytest.raises(WorkerDied, match="the reward worker 0 died") as error:
+        trainer.fit(SimpleNamespace())
+    assert error.value.__cause__ is trainer.fails

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two runs never work in one folder, and a killed one leaves no lock behind."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from prime_ext import train
+from prime_ext.run import run_lock
+from prime_ext.run.run_lock import RunFolderInUse, RunLock
+
+
+def test_the_second_run_is_told_who_has_the_folder(tmp_path):
+    first = RunLock(tmp_path / "checkpoints")
+    first.acquire()
+    with pytest.raises(RunFolderInUse, match=f"checkpoints is in use by process {os.getpid()} on .*choose another"):
+        RunLock(tmp_path / "checkpoints").acquire(wait_seconds=0)
+    first.release()
+    RunLock(tmp_path / "checkpoints").acquire(wait_seconds=0)
+
+
+def test_other_folders_are_free(tmp_path):
+    locks = [RunLock(tmp_path / name) for name in "ab"]
+    for lock in locks:
+        lock.acquire(wait_seconds=0)
+
+
+def test_it_waits_for_a_run_that_is_about_to_end_and_says_so_once(tmp_path, monkeypatch, caplog):
+    first, naps = RunLock(tmp_path), []
+    first.acquire()
+
+    def nap(seconds):
+        naps.append(seconds)
+        if len(naps) == 3:
+            first.release()
+
+    monkeypatch.setattr(run_lock.time, "sleep", nap)
+    RunLock(tmp_path).acquire(wait_seconds=600)
+    (line,) = caplog.messages
+    assert line == (
+        f"trainer.default_local_dir={tmp_path} is in use by process {os.getpid()} on {socket.gethostname()}; "
+        f"waiting up to 600 s for it to end"
+    )
+    assert len(naps) == 3
+
+
+def test_a_killed_run_holds_nothing(tmp_path):
+    hold = (
+        "import sys, time; from prime_ext.run.run_lock import RunLock; "
+        "lock = RunLock(sys.argv[1]); lock.acquire(0); print('held', flush=True); time.sleep(3600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RunFolderInUse, match=f"process {process.pid}"):
+            RunLock(tmp_path).acquire(wait_seconds=0)
+        process.kill()
+    RunLock(tmp_path).acquire(wait_seconds=0)
+
+
+def test_a_command_is_refused_before_ray_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(train.RunLock, "acquire", lambda lock, _take=RunLock.acquire: _take(lock, 0))
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+    assert train.folder_in_use(config) == ""
+    first = RunLock(tmp_path)
+    first.acquire()
+    assert "choose another folder" in train.folder_in_use(config)
+    # A validation alone writes no checkpoints.
+    assert train.folder_in_use(OmegaConf.create({"trainer": {**config.trainer, "val_only": True}})) == ""
+
+
+def test_a_command_leaves_the_folder_to_its_trainer(tmp_path):
+    assert train.folder_in_use(OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})) == ""
+    RunLock(tmp_path).acquire(wait_seconds=0)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    problem = train.folder_in_use(OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "file" / "x")}}))
+    assert "Not a directory" in problem and "\n" not in problem

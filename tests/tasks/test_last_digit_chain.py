@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task of the quickstart: problems, demonstrators, the rule that checks steps, the outcome rule."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_ext.reward.compute_score import compute_score
+from prime_ext.tasks import last_digit_chain as task
+
+problems = st.builds(
+    task.Problem,
+    start=st.integers(0, 9),
+    operations=st.lists(
+        st.sampled_from([(o, n) for o, operands in task.OPERANDS.items() for n in operands]), min_size=1, max_size=8
+    ).map(tuple),
+)
+
+
+def test_a_known_problem_and_its_solution():
+    problem = task.parse_prompt("3*9+6*7*9+1?")
+    assert problem == task.Problem(3, (("*", 9), ("+", 6), ("*", 7), ("*", 9), ("+", 1)))
+    assert problem.answer == 0
+    assert task.solve(problem) == r"3*9=7;7+6=3;3*7=1;1*9=9;9+1=0;\boxed{0}"
+
+
+@given(problems)
+def test_a_prompt_reads_back_as_its_problem(problem):
+    assert task.parse_prompt(problem.prompt) == problem
+
+
+@pytest.mark.parametrize("prompt", ["", "3?", "3*9", "3*9+6 ?", "13*9?", "3/9?", "3*9?4"])
+def test_other_text_is_not_a_prompt(prompt):
+    with pytest.raises(ValueError, match="not a last-digit chain"):
+        task.parse_prompt(prompt)
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.sampled_from([(o, n) for o, ns in task.OPERANDS.items() for n in ns]))
+def test_every_operation_is_invertible_so_a_single_mistake_is_never_masked(one, other, operation):
+    same = task.apply_operation(one, *operation) == task.apply_operation(other, *operation)
+    assert same == (one == other)
+
+
+def test_problems_are_unique_repeatable_and_of_every_length():
+    problems_of_seed = task.generate_problems("train", 500, seed=3)
+    prompts = [problem.prompt for problem in problems_of_seed]
+    assert len(set(prompts)) == 500
+    assert prompts == [problem.prompt for problem in task.generate_problems("train", 500, seed=3)]
+    assert prompts != [problem.prompt for problem in task.generate_problems("train", 500, seed=4)]
+    assert {len(problem.operations) for problem in problems_of_seed} == set(task.CHAIN_LENGTHS)
+
+
+def test_the_splits_share_no_prompt_whatever_the_seeds():
+    prompts = {
+        split: {problem.prompt for seed in (0, 1) for problem in task.generate_problems(split, 300, seed)}
+        for split in task.SPLITS
+    }
+    assert all(task.split_of(prompt) == split for split, some in prompts.items() for prompt in some)
+    assert len(set.union(*prompts.values())) == sum(len(some) for some in prompts.values())
+
+
+def test_every_prompt_belongs_to_one_split():
+    bounds = sorted(task.SPLITS.values())
+    assert bounds[0][0] == 0 and bounds[-1][1] == 100
+    assert all(left[1] == right[0] for left, right in zip(bounds, bounds[1:], strict=False))
+
+
+def test_too_many_problems_are_refused_instead_of_searched_for_ever():
+    with pytest.raises(ValueError, match="too many"):
+        task.generate_problems("val", 200, seed=0, chain_lengths=(1,))
+
+
+def test_misconceptions_have_the_wanted_mean_and_are_really_wrong():
+    means = []
+    for seed in range(40):
+        table = task.draw_misconceptions(0.25, seed)
+        means.append(sum(fact.error_probability for fact in table.values()) / len(table))
+        assert all(fact.wrong_result != task.apply_operation(*key) for key, fact in table.items())
+    assert sum(means) / len(means) == pytest.approx(0.25, abs=0.02)
+
+
+@given(problems, st.integers(0, 10))
+def test_the_step_rule_finds_exactly_the_mistakes_of_the_demonstrator(problem, seed):
+    misconceptions = task.draw_misconceptions(0.5, seed)
+    response = task.demonstrate(problem, misconceptions, random.Random(seed))
+    checks = task.check_steps(problem.prompt, response)
+    assert len(checks) == len(problem.operations)
+    assert all(check.follows_prompt for check in checks)
+    value = problem.start
+    for check, (operator, operand) in zip(checks, problem.operations, strict=True):
+        stated = int(response[check.result])
+        assert check.text == f"{value}{operator}{operand}={stated}"
+        assert check.locally_right == (stated == task.apply_operation(value, operator, operand))
+        if not check.locally_right:
+            assert stated == misconceptions[value, operator, operand].wrong_result
+        value = stated
+    assert task.outcome_reward(response, str(value)) == 1.0
+
+
+@given(problems)
+def test_a_demonstrator_without_misconceptions_is_always_right(problem):
+    response = task.solve(problem)
+    assert task.outcome_reward(response, str(problem.answer)) == 1.0
+    assert all(check.locally_right for check in task.check_steps(problem.prompt, response))
+
+
+@pytest.mark.parametrize(
+    ("response", "right"),
+    [
+        (r"3*9=7;7+6=3;\boxed{3}", [True, True]),
+        (r"3*9=8;8+6=4;\boxed{4}", [False, True]),  # wrong fact, then right from the wrong value
+        (r"3*9=7;3+6=9;\boxed{9}", [True, False]),  # true arithmetic, but not from the value before
+        (r"3*9=7;7+7=4;\boxed{4}", [True, False]),  # true arithmetic, but not the operation of the prompt
+        (r"3*9=7;7+6=3;3+1=4;\boxed{4}", [True, True, False]),  # one step too many
+        (r"3*9==7;7+6=3;\boxed{3}", [False, False]),  # unreadable; the next does not follow a stated value
+        (r"3*9=7;7+6=3", [True]),  # only what ends in ';' is a step
+        (r"\boxed{3}", []),
+        ("", []),
+    ],
+)
+def test_local_correctness_of_single_steps(response, right):
+    assert [check.locally_right for check in task.check_steps("3*9+6?", response)] == right
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        (r"3*9=7;7+6=3;\boxed{3}", 1.0),
+        (r"3*9=8;8+6=3;\boxed{3}", 1.0),  # only the answer counts
+        (r"3*9=7;7+6=3;\boxed{4}", 0.0),
+        (r"\boxed{3};", 1.0),  # text behind the box does not matter
+        (r"\boxed{3}\boxed{4}", 0.0),
+        (r"\boxed{33}", 0.0),
+        ("3", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_outcome_is_what_the_last_box_holds(response, reward):
+    assert task.outcome_reward(response, "3") == reward
+
+
+def test_training_uses_the_same_verifier_as_evaluation():
+    train = (Path(task.__file__).parents[2] / "recipes" / "quickstart" / "train.sh").read_text()
+    assert f"reward_kwargs.sources={{{task.DATA_SOURCE}: math}}" in train
+    row = asyncio.run(
+        compute_score(
+            task.DATA_SOURCE,
+            r"3*9=7;\boxed{7}",
+            "7",
+            {"raw_prompt": [{"role": "user", "content": "3*9?"}]},
+            sources={task.DATA_SOURCE: "math"},
+        )
+    )
+    assert (row["acc"], row["verdict"]) == (1.0, "correct")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of benchmarks: every format gives the same rows, and what is broken is named."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_preprocessing.problem_texts import problem_texts
+from prime_ext.utils.rows import BadRow, SourceError, read_source
+
+ROWS = [{"question": "How many?\nAll of them.", "answer": "7"}, {"question": "Which, then?", "answer": "8"}]
+
+
+def _write(path, name):
+    path = path / name
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
+    if name == "rows.csv":
+        path.write_text('question,answer\n"How many?\nAll of them.",7\n"Which, then?",8\n', encoding="utf-8-sig")
+    elif name == "list.json":
+        path.write_text(json.dumps(ROWS, indent=1))
+    elif name == "columns.json":
+        path.write_text(json.dumps({key: {"0": ROWS[0][key], "1": ROWS[1][key]} for key in ROWS[0]}))
+    elif name == "lists.json":
+        path.write_text(json.dumps({key: [row[key] for row in ROWS] for key in ROWS[0]}))
+    elif name == "rows.jsonl.gz":
+        with gzip.open(path, "wt") as file:
+            file.write(lines)
+    elif name == "rows.parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    else:
+        path.write_text(lines)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rows.csv", "list.json", "columns.json", "lists.json", "lines.json", "rows.txt", "rows.jsonl", "rows.jsonl.gz"]
+    + ["rows.parquet"],
+)
+def test_every_format_gives_the_same_numbered_rows(tmp_path, name):
+    assert list(read_source(_write(tmp_path, name))) == list(enumerate(ROWS, start=1))
+
+
+def test_one_line_of_json_lines_under_the_wrong_suffix_is_one_row(tmp_path):
+    (tmp_path / "one.json").write_text(json.dumps(ROWS[0]))
+    assert list(read_source(tmp_path / "one.json")) == [(1, ROWS[0])]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.csv", "premise,label\na,b,c\n", "3 cells under 2 columns"),
+        ("x.csv", "premise,label\na\n", "no cell in column label"),
+        ("x.csv", 'premise,label\n"a', "not CSV"),
+        ("x.jsonl", '{"a": 1\n', "not JSON"),
+        ("x.jsonl", "[" * 100_000, "not JSON"),
+        ("x.jsonl", "[1, 2]\n", "not an object"),
+        ("x.json", '["text"]', "not an object"),
+    ],
+)
+def test_a_bad_row_keeps_its_place_and_says_why(tmp_path, name, content, reason):
+    (tmp_path / name).write_text(content)
+    ((number, row),) = read_source(tmp_path / name)
+    assert number == 1 and isinstance(row, BadRow) and reason in str(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.csv", b"", "is empty; the first line must name the columns"),
+        ("x.json", b'[{"a": 1}', "is neither JSON nor JSON Lines"),
+        ("x.json", b'{"a": [1], "b": [1, 2]}', "columns of different lengths"),
+        ("x.jsonl", b"\xff\xfe", "is not UTF-8 text"),
+        ("x.jsonl.gz", b"not gzip", "cannot be read"),
+        ("x.parquet", b"not parquet", "cannot be read"),
+        ("x.xlsx", b"", "has none of the formats"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line_with_its_name(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=reason) as caught:
+        list(read_source(tmp_path / name))
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rows_behind_a_bad_one_are_read(tmp_path):
+    (tmp_path / "x.csv").write_text('premise,label\n"a"b,c\nd,e\n')
+    (tmp_path / "x.json").write_text('{"a": "one\u2028line"}\n{"a": \n{"a": 3}\n')
+    bad, good = [row for _, row in read_source(tmp_path / "x.csv")]
+    assert isinstance(bad, BadRow) and good == {"premise": "d", "label": "e"}
+    first, bad, last = [row for _, row in read_source(tmp_path / "x.json")]
+    assert first == {"a": "one\u2028line"} and isinstance(bad, BadRow) and last == {"a": 3}
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    with pytest.raises(SourceError, match="nothing.csv does not exist"):
+        list(read_source(tmp_path / "nothing.csv"))
+    with pytest.raises(SourceError, match="is a folder"):
+        list(read_source(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("row", "texts"),
+    [
+        ({"premise": "P", "hypothesis": "H", "label": "x"}, ("P", "H")),
+        ({"statement1": "P", "statement2": "H"}, ("P", "H")),
+        ({"problem": " Compute. "}, ("Compute.",)),
+        ({"question": "Q", "problem": "not this"}, ("Q",)),
+        ({"prompt": "def f():"}, ("def f():",)),
+        ({"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]}, ("Q",)),
+        ({"prompt": [{"role": "user", "content": "Q"}], "extra_info": {"index": 3}}, ("Q",)),
+        ({"prompt": [{"role": "user", "content": "Q"}], "extra_info": {"texts": ["P", "H"]}}, ("P", "H")),
+        ({"prompt": [{"role": "user", "content": "Q"}], "extra_info": {"question": "P"}}, ("P",)),
+    ],
+)
+def test_the_question_is_found_by_its_column(row, texts):
+    assert problem_texts(row) == texts
+
+
+def test_columns_can_be_named_and_shared_instructions_cut_out():
+    row = {"problem": "P", "body": "Add 3 and 4. Think step by step."}
+    assert problem_texts(row, columns=("body",), remove=("Think step by step.",)) == ("Add 3 and 4.",)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"answer": "7"}, {"question": "  "}, {"question": 7}, {"prompt": [1]}, {"prompt": []}, {"question": "\ud800"}],
+)
+def test_a_row_without_a_question_says_so(row):
+    with pytest.raises(BadRow, match="no column|empty text|neither a text|half a character"):
+        problem_texts(row)

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Task files: the six numeric sets, what a file may say, and one line for every mistake."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from prime_ext.tasks.cells import Composed, RowError
+from prime_ext.tasks.task import Decoding, Source
+from prime_ext.tasks.task_file import TaskError, load_task, main, task_names
+
+NUMERIC = ("awpnli", "newsnli", "qqa", "redditnli", "rte_quant", "stresstest")
+PSPO = {"awpnli": 86.76, "newsnli": 64.91, "redditnli": 67.60, "rte_quant": 71.57, "stresstest": 52.29, "qqa": 54.70}
+
+
+def test_the_six_sets_are_there():
+    assert set(NUMERIC) <= set(task_names())
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_a_numeric_task_is_complete(name):
+    task = load_task(name)
+    assert task.grader == "choice" and task.data_source == name
+    assert set(task.prompts) == {"default", "fields_only"}
+    assert task.decoding["paper"] == Decoding(
+        do_sample=True, num_beams=5, min_new_tokens=10, max_new_tokens=512, batch_size=1
+    )
+    assert task.decoding["sampling"].n == 8 and task.decoding["sampling"].num_beams == 1
+    assert task.metrics == ("accuracy", "micro_f1", "macro_f1")
+    (published,) = task.references
+    assert published.values["PSPO-WRS"] == PSPO[name] and "DIRECT-BIT/PSPO" in published.source
+    assert len(published.values) == 7
+    for prompt in task.prompts.values():
+        # Every option has a line of its own, and the instruction is the only difference.
+        assert f"### option{task.n_options}: " in prompt.user and f"option{task.n_options + 1}" not in prompt.user
+        assert prompt.user.endswith("### Response: Let's think step by step.")
+    assert task.prompts["default"].user.endswith(task.prompts["fields_only"].user)
+    for number, option in enumerate(task.option_names, start=1):
+        assert f"### option{number}: {option}\n" in task.prompts["default"].user
+        assert all(gold.values[option] == str(number) for gold in task.gold)
+
+
+MATH = {
+    "name": "mine",
+    "title": "Mine",
+    "description": "Sums.",
+    "licence": "MIT",
+    "data_source": "math500",
+    "ability": "math",
+    "source": {"local": {"test": "math500/test.json"}, "rows": {"test": 500}},
+    "fields": {"problem": ["problem", "question"]},
+    "texts": ["problem"],
+    "gold": [{"column": "expected_answer"}, {"column": "answer"}],
+    "prompts": {"default": {"user": "{{problem}}\n\nPut the answer in \\boxed{}.", "system": "You calculate."}},
+    "metrics": ["accuracy"],
+    "decoding": {"greedy": {"max_new_tokens": 4096}},
+}
+CODE = {
+    **MATH,
+    "data_source": "humaneval",
+    "ability": "code",
+    "fields": {"prompt": ["prompt"]},
+    "texts": ["prompt"],
+    "gold": [{"columns": ["test", "entry_point"]}],
+    "prompts": {"default": {"user": "Write it:\n{{prompt}}"}},
+}
+
+
+def write(folder, content):
+    path = folder / "mine.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_mathematics_fits_the_same_file(tmp_path):
+    task = load_task(write(tmp_path, {**MATH, "extraction": "gsm8k"}))
+    problem = task.problem({"question": "What is $\\frac{{1}}{2}$ of {{problem}}?", "answer": 142.0})
+    assert task.grader == "math" and problem.gold == "142.0"
+    assert task.grader_options() == {"extraction": "gsm8k"}
+    assert task.messages(problem) == [
+        {"role": "system", "content": "You calculate."},
+        {"role": "user", "content": "What is $\\frac{{1}}{2}$ of {{problem}}?\n\nPut the answer in \\boxed{}."},
+    ]
+
+
+def test_programs_have_tests_of_several_columns_as_gold(tmp_path):
+    task = load_task(write(tmp_path, CODE))
+    problem = task.problem({"prompt": "def f():", "test": "assert f()", "entry_point": "f"})
+    assert task.grader == "code" and problem.gold == '{"entry_point": "f", "test": "assert f()"}'
+    assert task.grader_options() == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"premise": "a"}, "no column hypothesis or statement2 or sentence2; it has premise"),
+        ({"premise": "a", "hypothesis": " ", "label": "neutral"}, "hypothesis is empty"),
+        ({"premise": "a", "hypothesis": None, "label": "neutral"}, "hypothesis must be a text, got 'None'"),
+        ({"premise": "a", "hypothesis": "b"}, "no column label or answer or gold_label"),
+        (
+            {"premise": "a", "hypothesis": "b", "label": "contradiction"},
+            "'contradiction' is none of entailment, neutral",
+        ),
+        ({"premise": "a", "hypothesis": "b", "label": 1}, "label '1' is none of entailment, neutral"),
+        ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
+        ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"}, "hypothesis has half a character"),
+    ],
+)
+def test_a_row_that_does_not_fit_says_why(row, message):
+    with pytest.raises(RowError, match=message):
+        load_task("newsnli").problem(row)
+
+
+def _changed(path, value, name="awpnli"):
+    """A task with one key changed; None removes it."""
+    content = yaml.safe_load((Path(__file__).resolve().parents[2] / "prime_ext" / "tasks" / "benchmarks" / f"{name}.yaml").read_text())
+    content = {**copy.deepcopy(content), "name": "mine"}
+    *parents, last = path.split("/")
+    place = content
+    for key in parents:
+        place = place[int(key) if key.isdigit() else key]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("name", "other", "name must be that of the file, 'mine', got 'other'"),
+        ("title", None, "the file needs the key 'title'"),
+        ("overlaps", "aime2021", "overlaps must be the name of a task, got 'aime2021'"),
+        ("prompt", {"user": "x"}, "the file has no key 'prompt'; did you mean prompts"),
+        ("data_source", "nowhere", "data_source: no verifier for data_source='nowhere'"),
+        ("data_source", "math500", "options must be left out: math500 is judged as math"),
+        ("options", None, "options are missing: awpnli is judged as choice"),
+        ("options", ["yes"], "options must be at least two names"),
+        ("options", ["yes", "yes"], "options has the same text twice"),
+        ("options", 1, "options must be a whole number from 2 to 10, got 1"),
+        ("options", True, "options must be a whole number"),
+        ("source/hub", None, "source.hub, source.files and source.revision belong together"),
+        ("source", {"rows": {"all": 3}}, "source needs hub and files, url, local, or generated"),
+        (
+            "source",
+            {"generated": "gsm8k", "rows": {"test": 3}},
+            "source.generated must be one of last_digit_chain, got",
+        ),
+        ("source", {"generated": "last_digit_chain"}, "source needs the key 'rows'"),
+        ("source", {"generated": "last_digit_chain", "hub": "x", "rows": {"test": 3}}, "source has no key 'hub'"),
+        ("source/local", {"all": "/data/x.csv"}, "source.local.all must be a path below the data folder"),
+        ("source/local", {"dev": "x.csv"}, "source.local has no key 'dev'"),
+        ("source/rows/all", 0, "source.rows.all must be a whole number"),
+        ("fields/statement1", [], "fields.statement1 must be a list that is not empty"),
+        ("texts", ["premise"], "texts has 'premise', which is no field; fields are statement1, statement2"),
+        ("gold/0/values/entailment", 3, "gold.values.entailment must be a whole number from 1 to 2, got 3"),
+        ("gold/0/values", None, "gold of multiple choice needs values"),
+        ("gold/0/columns", ["a", "b"], "gold needs either column or columns"),
+        ("prompts/default", None, "prompts needs the key 'default'"),
+        ("prompts/default/user", "{{premise}}", "prompts.default shows {{premise}}, which is no field"),
+        ("prompts/default/user", "Decide.", "prompts.default.user shows no field; write e.g. {{statement1}}"),
+        ("metrics", ["f1"], "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1"),
+        ("decoding/paper/beams", 5, "decoding.paper has no key 'beams'; did you mean num_beams"),
+        ("decoding/paper/num_beams", 0, "decoding.paper.num_beams must be a whole number from 1"),
+        ("decoding/greedy/temperature", 0.3, "decoding.greedy.temperature has no effect without do_sample: true"),
+        ("decoding/greedy/n", 4, "decoding.greedy.n 4 responses are all the same"),
+        ("decoding/paper/min_new_tokens", 600, "min_new_tokens 600 is above 512"),
+        ("references/0/values/PSPO-WRS", 186.0, "references.values.PSPO-WRS must be a number from 0 to 100"),
+        ("references/0/metric", "accurracy", "references.metric 'accurracy' is none of the metrics"),
+        ("references/0/source", None, "references needs the key 'source'"),
+        ("extraction", "boxed", "extraction 'boxed' must be left out"),
+    ],
+)
+def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, path, value, message):
+    file = write(tmp_path, _changed(path, value))
+    with pytest.raises(TaskError) as caught:
+        load_task(file)
+    assert str(caught.value).startswith("mine.yaml: ") and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "message"),
+    [
+        ("aime2024", "source/where", {"url": "("}, "source.where.url is no regular expression: missing )"),
+        ("aime2024", "source/where", {"url": 2024}, "source.where.url must be a text"),
+        ("minerva_math", "source/origin", "", "source.origin must be a text"),
+        ("minerva_math", "gold/0/extract", "box", "gold.extract must be one of answer_is, boxed, gsm8k, lenient"),
+        ("minerva_math", "gold/0/extract", ["boxed"], "gold.extract must be a text"),
+        ("minerva_math", "gold/0/corrections", {"a": 3}, "gold.corrections.a must be a text"),
+        ("minerva_math", "gold/0/colunm", "x", "gold has no key 'colunm'; did you mean column"),
+        ("olympiadbench", "gold/0/unit", 3, "gold.unit must be a text"),
+        ("math500", "gold", [{"columns": ["a", "b"]}], "gold of math needs a single column"),
+        ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
+        ("math500", "groups/level", {"column": "level"}, "groups.level needs the key 'pattern'"),
+        ("math500", "groups/level", 3, "groups.level must be a list that is not empty"),
+        ("math500", "id", [], "id must be a list that is not empty"),
+        ("math500", "metrics", ["macro_f1"], "metrics has 'macro_f1', which is for multiple choice, not math"),
+        ("math500", "metrics", ["avg@0"], "metrics has 'avg@0', which is none of accuracy"),
+        ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
+        (
+            "gsm8k",
+            "source/local/test",
+            ["a.jsonl", "/b.jsonl"],
+            "source.local.test must be a path below the data folder",
+        ),
+        ("gsm8k", "source/files/test", ["a", "a"], "source.files.test has the same text twice"),
+        ("gsm8k", "source/url", {"test": "https://example.org/a.jsonl"}, "source has hub and url"),
+        (
+            "gsm8k",
+            "source/between",
+            {"day": ["2024-02-01", "2024-01-01"]},
+            "source.between.day must be the first and the",
+        ),
+        ("gsm8k", "source/between", {"day": "2024-02-01"}, "source.between.day must be a list"),
+        (
+            "mbpp",
+            "source/url",
+            {"test": "http://example.org/a.jsonl"},
+            "source.url.test must be the https address of a",
+        ),
+        ("mbpp", "source/url", {"test": "https://example.org/"}, "source.url.test must be the https address of a file"),
+        ("gsm8k", "limits", {"seconds": 6}, "limits must be left out: they are for programs, not math"),
+        ("livecodebench_v2", "limits/seconds", 0, "limits.seconds must be a number from 0.01 to 3600, got 0"),
+        ("livecodebench_v2", "limits/second", 6, "limits has no key 'second'; did you mean seconds"),
+        (
+            "livecodebench_v2",
+            "fields/format",
+            {"first": ["a"]},
+            "fields.format has no key 'first'; did you mean first_of",
+        ),
+        ("livecodebench_v2", "fields/format/first_of", "a", "fields.format.first_of must be a list"),
+        ("livecodebench_v2", "fields/a b", ["a"], "fields.a b: the name of a field has only letters, digits"),
+        ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
+        ("humaneval", "gold/0/unit", "u", "gold.unit must be left out: it is for mathematics, not code"),
+        ("humaneval", "gold/0/values", {"a": 1}, "gold.values must be left out: the gold of code is its tests"),
+        ("awpnli", "gold/0/tolerance", "error", "gold.tolerance must be left out: it is for mathematics, not choice"),
+    ],
+)
+def test_every_mistake_in_a_file_of_mathematics_or_code_too(tmp_path, name, path, value, message):
+    file = write(tmp_path, _changed(path, value, name))
+    with pytest.raises(TaskError) as caught:
+        load_task(file)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
+    extended = {"name": "mine", "extends": "aime", "title": "Mine", "id": None, "source": {"rows": {"all": 3}}}
+    task, base = load_task(write(tmp_path, extended)), load_task("aime")
+    assert (task.name, task.title, task.id) == ("mine", "Mine", ())
+    # The keys of the source are taken one by one, all others as a whole.
+    assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
+    assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
+
+
+def test_a_file_may_extend_one_that_extends_another(tmp_path):
+    task = load_task(write(tmp_path, {"name": "mine", "extends": "humaneval_plus", "source": {"rows": None}}))
+    assert task.source.hub == "" and task.source.url == load_task("humaneval_plus").source.url
+    assert task.decoding == load_task("humaneval").decoding and task.source.rows == {}
+
+
+def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("prime_ext.tasks.task_file.FOLDER", tmp_path)
+    for name, other in (("mine", "yours"), ("yours", "theirs"), ("theirs", "yours")):
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nextends: {other}\n")
+    with pytest.raises(TaskError, match="mine.yaml: extends goes round in a circle: yours, theirs, yours"):
+        load_task("mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
+        ({"extends": "aime.yaml"}, "extends must be the name of a task, got 'aime.yaml'"),
+        ({"extends": 3}, "extends must be a text"),
+        ({"extends": "aime", "name": "aime"}, "name must be that of the file, 'mine', got 'aime'"),
+        ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
+        ({"extends": "aime", "source": {"hub": None}}, "source.hub, source.files and source.revision belong together"),
+        ({"extends": "aime", "prompt": 3}, "the file has no key 'prompt'; did you mean prompts"),
+    ],
+)
+def test_mistakes_in_a_file_that_extends_another_are_one_line(tmp_path, change, message):
+    with pytest.raises(TaskError) as caught:
+        load_task(write(tmp_path, {"name": "mine", **change}))
+    assert str(caught.value).startswith("mine.yaml: ") and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+COMPOSED = {"first_of": ["Begin with {{starter}} here.", "Read {{meta.kind}}."]}
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"starter": "  def f():\n    "}, "Begin with   def f():\n     here."),
+        ({"starter": "", "meta": {"kind": "lines"}}, "Read lines."),
+        ({"starter": None, "meta": {"kind": "{{starter}}"}}, "Read {{starter}}."),
+        ({"meta": {"kind": 3}}, "Read 3."),
+    ],
+)
+def test_a_field_may_be_a_text_around_cells(tmp_path, row, text):
+    task = load_task(write(tmp_path, {**CODE, "fields": {"prompt": ["prompt"], "form": COMPOSED}}))
+    assert task.problem({"prompt": "p", "test": "t", "entry_point": "f", **row}).fields["form"] == text
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"starter": " "}, "no text in column starter or meta.kind; it has starter"),
+        ({"starter": ["a"]}, "starter must be a text"),
+    ],
+)
+def test_a_field_without_its_cells_says_so(row, message):
+    with pytest.raises(RowError, match=message):
+        Composed(tuple(COMPOSED["first_of"])).read(row)
+
+
+def test_limits_of_programs_reach_the_verifier(tmp_path):
+    assert load_task(write(tmp_path, {**CODE, "limits": {"seconds": 0.5}})).grader_options() == {"seconds": 0.5}
+    live = load_task("livecodebench_v2").grader_options()
+    assert live == {"seconds": 6, "seconds_per_problem": 300}
+
+
+def test_only_rows_between_two_days_belong_to_a_window():
+    window = Source(between={"day": ("2024-08-01", "2024-11-01")})
+    days = ["2024-07-31T23:59:59", "2024-08-01T00:00:00", "2024-11-01T12:00:00", "2024-11-02"]
+    assert [window.holds({"day": day}) for day in days] == [False, True, True, False]
+    with pytest.raises(RowError, match="no column day; it has date"):
+        window.holds({"date": "2024-08-01"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [", "mine.yaml is not YAML"),
+        ("name: a\nname: b\n", "key 'name' is given twice"),
+        ("", "mine.yaml: the file must be a mapping"),
+        ("- a", "mine.yaml: the file must be a mapping"),
+        ("1: a", "the key 1 must be a text"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_one_line(tmp_path, text, message):
+    with pytest.raises(TaskError) as caught:
+        load_task(write(tmp_path, text))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_task_suggests_near_names():
+    with pytest.raises(TaskError, match=r"no task 'rte-quant'; did you mean rte_quant"):
+        load_task("rte-quant")
+    with pytest.raises(TaskError, match=r"no task 'zzz'; there are aime, aime2022, aime2023, aime2024"):
+        load_task("zzz")
+
+
+def test_the_command_lists_shows_and_checks(tmp_path, capsys):
+    assert main([]) == 0 and set(NUMERIC) <= set(capsys.readouterr().out.split())
+    assert main(["qqa"]) == 0 and '"n_options": 2' in capsys.readouterr().out
+    assert main([str(write(tmp_path, MATH))]) == 0
+    assert main([str(write(tmp_path, "name: ["))]) == 2
+    assert capsys.readouterr().err.startswith("task: mine.yaml is not YAML")

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The floors of the house: imports go downwards, nothing goes round, and few modules stand in the hall."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_contracts_of_pyproject_are_kept():
+    program = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+def test_the_root_of_the_package_holds_entry_points_only():
+    modules = {path.stem for path in (ROOT / "prime_ext").glob("*.py")}
+    assert modules == {"__init__", "plugin", "train", "sft", "doctor", "verl_compat"}
