@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users get, in a few numbers that a redesign must not move: ``python tests/goldens/measure.py`` writes goldens.json.
+
+Data by its bytes, verdicts one by one, an evaluation's scores, the plan that a dry run prints, and what three methods learn
+in a few steps of the laboratory, which uses the functions of training.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = Path(__file__).with_name("goldens.json")
+RECIPES = {
+    "prime/run_eurus2-7b_fsdp.sh": (),
+    "prime/run_eurusprm-stage1_fsdp.sh": (),
+    "pspo_wrs/run_abel-7b_ppo_fsdp.sh": ("GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"),
+}
+METHODS = ("paper", "guarded", "distilled")
+
+
+def call(*words: str, **environment: str) -> str:
+    """What a command prints; it must succeed."""
+    known = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=known | environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words[:4])}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def python(module: str, *words: object) -> str:
+    return call(sys.executable, "-m", module, *map(str, words))
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def data(folder: Path) -> dict[str, str]:
+    """The quickstart's rows, the pipeline's, and the numeric sets'."""
+    fixtures = ROOT / "tests" / "data" / "fixtures"
+    python("recipes.quickstart.data", "--output-dir", folder / "quickstart", "--seed", 0)
+    settings = ROOT / "data_preprocessing" / "settings" / "gsm8k_math.yaml"
+    python("data_preprocessing.pipeline", settings, f"data_dir={fixtures}", "--output-dir", folder / "pipeline")
+    python("data_preprocessing.numeric_reasoning", "--data-dir", fixtures, "--output-dir", folder / "numeric")
+    return {str(path.relative_to(folder)): digest(path) for path in sorted(folder.glob("*/*.parquet"))}
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    """Of every pair of mathematics, as one letter each."""
+    pairs, output = ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl", folder / "verdicts.jsonl"
+    python("eval.grade", "--task", "math", "--input", pairs, "--output", output)
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    return {"mathematics": "".join(str(row["verdict"])[0] for row in rows)}
+
+
+def plans() -> dict[str, list[str]]:
+    """The lines of dry runs."""
+    found = {name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170") for name, words in RECIPES.items()}
+    return {name: text.replace(str(ROOT), "").splitlines() for name, text in found.items()}
+
+
+def learning(folder: Path) -> dict[str, Any]:
+    """The curves of short runs in the laboratory."""
+    python("recipes.lab.run", "compact", *METHODS, "--seeds", 0, "--rollouts", 320, "--output", folder / "lab")
+    found = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "lab").rglob("*_seed0.json"))}
+    kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
+    return {name: [{key: point[key] for key in kept} for point in run["curve"]] for name, run in found.items()}
+
+
+def measure() -> dict[str, Any]:
+    """All of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        return {"data": data(folder), "verdicts": verdicts(folder), "plans": plans(), "learning": learning(folder)}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(measure(), indent=1) + "\n")

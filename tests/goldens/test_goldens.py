@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users get has not moved; see measure.py."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def found():
+    spec = importlib.util.spec_from_file_location("measure_goldens", FOLDER / "measure.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.measure()
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return json.loads((FOLDER / "goldens.json").read_text())
+
+
+@pytest.mark.parametrize("part", ["data", "verdicts", "plans"])
+def test_what_is_exact_is_equal(found, kept, part):
+    assert found[part] == kept[part]
+
+
+def test_the_methods_learn_as_they_did(found, kept):
+    """On the machine of the file to the digit; elsewhere sums round differently, and single tokens fall otherwise."""
+    assert found["learning"].keys() == kept["learning"].keys()
+    for method, curve in kept["learning"].items():
+        for point, expected in zip(found["learning"][method], curve, strict=True):
+            assert point == pytest.approx(expected, abs=0.05), method
