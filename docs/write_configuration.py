@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/configuration.md: every key that prime_ext adds, from the comments in its YAML files.
 
-    python docs/write_configuration.py
+python docs/write_configuration.py
 """
 
 import re
@@ -26,8 +26,9 @@ TITLES = {"offline_prm_common.yaml": "Offline implicit PRMs", "step_rm.yaml": "S
 HEAD = """# Configuration reference
 
 Keys that prime_ext adds to verl's, with their defaults, written from the comments of the YAML files in
-[`prime_ext/config`](../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and keep their meaning.
-`variant=distilled` (the default), `guarded` and `paper` set several of them at once: [`config/variant`](../prime_ext/config/variant).
+[`prime_ext/config`](../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
+keep their meaning. `variant=distilled` (the default), `guarded` and `paper` set several of them at once:
+[`config/variant`](../prime_ext/config/variant).
 """
 _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 

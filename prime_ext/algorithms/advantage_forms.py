@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advantages that are neither returns nor returns minus a baseline: segments, masked steps, steps of trajectories."""
+"""Advantages that are neither returns nor returns minus a baseline: segments and masked steps."""
 
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.process_reward import prefix_values
-from prime_ext.algorithms.steps import StepSpans
 
 
-def masked_step_advantage(
-    log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, group_B: torch.Tensor, beta: float
-) -> torch.Tensor:
+def masked_step_advantage(reward_BT: torch.Tensor, mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """V_it minus its mean over the rollouts of the prompt that are still valid at position t (SPRO, arXiv 2507.01551).
 
-    V_it = beta * (q_i1 + ... + q_it), for SPRO with the policy's own log-ratio to its reference. To be added to the
+    V_it = r_i1 + ... + r_it, for SPRO the policy's own log-ratio to its reference. To be added to the
     outcome advantage of GRPO. 0 where no other rollout is left to compare with. Positions are those of the response, so
     a hole counts as a position.
     """
-    value_BT, _ = prefix_values(log_ratio_BT, mask_BT, beta)
+    value_BT, _ = prefix_values(reward_BT, mask_BT, 1.0)
     valid_BT = mask_BT.bool()
     groups = PromptGroups.of(group_B, valid_BT.any(-1))
     alive_BT = groups.sum(valid_BT.to(value_BT.dtype))
@@ -57,62 +54,12 @@ def segment_advantage(
     return torch.where(mask_BT.bool() & (segment_BT >= 0), taken_BT, taken_BT.new_zeros(()))
 
 
-def probability_mask(probability_BT: torch.Tensor, mask_BT: torch.Tensor, threshold: float = 0.9) -> torch.Tensor:
-    """Tokens the old policy was not sure of (SPO, arXiv 2505.23564): the only ones to be trained, ``(B, T)`` bool.
-
-    A token at the threshold itself counts as sure. (In the released code it is in neither of two complementary tests.)
-    """
-    return mask_BT.bool() & (probability_BT < threshold)
-
-
 def low_probability_cuts(
     probability_BT: torch.Tensor, mask_BT: torch.Tensor, threshold: float = 0.9, every: int = 5
 ) -> torch.Tensor:
     """Every ``every``-th token the old policy was not sure of starts a segment (SPO-chain), ``(B, T)`` bool.
 
-    The first such token is the first cut.
+    The first such token is the first cut; one at the threshold itself counts as sure.
     """
-    candidate_BT = probability_mask(probability_BT, mask_BT, threshold)
+    candidate_BT = mask_BT.bool() & (probability_BT < threshold)
     return candidate_BT & ((candidate_BT.cumsum(-1) - 1) % every == 0)
-
-
-def vine_cuts(spans: StepSpans) -> tuple[torch.Tensor, torch.Tensor]:
-    """First token of each step and the mask of steps, as cuts for :func:`segment_advantage`."""
-    n_steps = spans.mask_BS.shape[1]
-    is_first_BT = torch.ones_like(spans.step_BT, dtype=torch.bool)
-    valid_BT = spans.step_BT >= 0
-    # The highest step so far: a hole inside a step does not start it again.
-    reached_BT = spans.step_BT.cummax(-1).values
-    is_first_BT[:, 1:] = reached_BT[:, 1:] > reached_BT[:, :-1]
-    is_first_BT &= valid_BT
-    position_BT = torch.arange(valid_BT.shape[1], device=valid_BT.device).expand_as(spans.step_BT)
-    cut_BS = torch.zeros(len(valid_BT), n_steps + 1, dtype=torch.int64, device=valid_BT.device)
-    cut_BS = cut_BS.scatter_(1, torch.where(is_first_BT, spans.step_BT, n_steps), position_BT)[:, :-1]
-    return torch.where(spans.mask_BS, cut_BS, 0), spans.mask_BS
-
-
-def trajectory_step_advantage(
-    step_reward_B: torch.Tensor, mask_BT: torch.Tensor, group_B: torch.Tensor, epsilon: float = 1e-6
-) -> torch.Tensor:
-    """Leave-one-out of step rewards over all steps of all trajectories of a task (iStar, arXiv 2509.19199), ``(B, T)``.
-
-    A row is one step of a trajectory of several turns: its state is the prompt and its action the response. Rewards are
-    first divided by the largest |reward| of the batch. To be added, with a weight, to the advantage of the trajectory's
-    outcome. A task with a single step receives 0.
-
-    The released code takes the first step of each trajectory only into the baseline, so that later steps are compared
-    with first ones; here the baseline is over all other steps of the task.
-
-    Args:
-        step_reward_B: summed process reward of each step, beta * sum_t q_t.
-        mask_BT: valid tokens; rows without any are padding.
-        group_B: integer id of the task.
-        epsilon: added to the divisor.
-    """
-    valid_B = mask_BT.bool().any(-1)
-    kept_B = torch.where(valid_B, step_reward_B, step_reward_B.new_zeros(()))
-    kept_B = kept_B / (kept_B.abs().max() + epsilon)
-    groups = PromptGroups.of(group_B, valid_B)
-    others_B = (groups.sum(kept_B) - kept_B) / (groups.size_B - 1).clamp_min(1)
-    advantage_B = torch.where(groups.size_B > 1, kept_B - others_B, kept_B.new_zeros(()))
-    return torch.where(mask_BT.bool(), advantage_B[:, None], kept_B.new_zeros(()))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From log-ratios to process rewards: per token, per step or whole, as differences of prefix values, lambda-returns.
+"""From log-ratios to process rewards: per token, per step or whole, without the last one.
 
 Every function takes ``log_ratio_BT`` (q) or rewards with anything outside the mask, and returns 0 there.
 """
 
 import torch
 
-from prime_ext.algorithms.returns import last_token_mask, return_to_go
+from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.steps import StepSpans, place_at_ends, sum_over_steps
 
 
@@ -36,18 +36,6 @@ def implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Ten
     return torch.where(mask_BT.bool(), kept_BT.cumsum(-1) - kept_BT, kept_BT.new_zeros(()))
 
 
-def td_rewards(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float, zero_last: bool = True) -> torch.Tensor:
-    """beta * q_t = V_t - V_{t-1}, 0 at the last valid token if asked (IPVRM, arXiv 2604.13197, section 4).
-
-    Without the last token (``zero_last``) a response of one token has no reward. PRIME keeps it: the released code and
-    the paper count every token, and only verl's recipe drops the last one unasked.
-    """
-    reward_BT = beta * _kept(log_ratio_BT, mask_BT)
-    if not zero_last:
-        return reward_BT
-    return torch.where(last_token_mask(mask_BT).bool(), reward_BT.new_zeros(()), reward_BT)
-
-
 def step_rewards(reward_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     """Token rewards summed over each step and placed at its last token, ``(B, T)``."""
     return place_at_ends(sum_over_steps(reward_BT, spans), spans)
@@ -58,26 +46,13 @@ def whole_response_rewards(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> to
     return _kept(reward_BT, mask_BT).sum(-1, keepdim=True) * last_token_mask(mask_BT).to(torch.float32)
 
 
-def lambda_rewards(
-    log_ratio_BT: torch.Tensor,
-    mask_BT: torch.Tensor,
-    beta: float,
-    trace: float,
-    outcome_B: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """r_t = sum_{l >= 0} trace^l * delta_{t+l} with delta_t = beta * q_t (``lambda`` of verl's recipe and of iStar).
+def without_last_reward(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """The rewards, 0 at the last valid token (IPVRM, arXiv 2604.13197, section 4).
 
-    With ``outcome_B`` the last delta is replaced so that they sum to the outcome. These are rewards: give them to an
-    estimator that sums them up again with the discount 1 only if a double sum is meant, never a second lambda.
+    A response of one token then has no reward. PRIME keeps it: the released code and the paper count every token, and
+    only verl's recipe drops the last one unasked.
     """
-    delta_BT = beta * _kept(log_ratio_BT, mask_BT)
-    if outcome_B is not None:
-        last_BT = last_token_mask(mask_BT).bool()
-        earlier_B = torch.where(last_BT, delta_BT.new_zeros(()), delta_BT).sum(-1)
-        delta_BT = torch.where(last_BT, (outcome_B.to(delta_BT.dtype) - earlier_B)[:, None], delta_BT)
-    if trace == 0.0:
-        return delta_BT
-    return return_to_go(delta_BT, mask_BT, trace)
+    return torch.where(last_token_mask(mask_BT).bool(), reward_BT.new_zeros(()), _kept(reward_BT, mask_BT))
 
 
 def redistribute(reward_BT: torch.Tensor, mask_BT: torch.Tensor, where: str = "uniform") -> torch.Tensor:

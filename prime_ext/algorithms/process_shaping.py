@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
-from prime_ext.algorithms.process_reward import lambda_rewards, redistribute, td_rewards, whole_response_rewards
-from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.process_reward import redistribute, whole_response_rewards, without_last_reward
+from prime_ext.algorithms.returns import last_token_mask, return_to_go
 from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans, end_mask, place_at_ends, sum_over_steps
@@ -24,7 +24,7 @@ class ProcessShaping:
 
     Attributes:
         granularity: ``token``, ``prefix_value``, ``step`` or ``response``.
-        reward_lambda: of tokens and prefix values, see :func:`lambda_rewards`; 0 leaves rewards alone.
+        reward_lambda: of tokens and prefix values: sum_l lambda^l r_(t+l); 0 leaves rewards alone.
         credit: of steps; of an accumulated reward at step ends the shares, see :meth:`StepCredit.shares`.
         redistribution: ``none``, ``uniform`` or ``last``, see :func:`redistribute`.
         score: how the sum over a step becomes its score.
@@ -78,11 +78,12 @@ class ProcessShaping:
             paid_BS = paid_at_steps(score_BS, spans.mask_BS, self.chain, self.credit)
             return place_at_ends(paid_BS, spans), end_mask(spans)
         if self.granularity == "prefix_value":
-            reward_BT = td_rewards(reward_BT, mask_BT, beta=1.0, zero_last=True)
+            reward_BT = without_last_reward(reward_BT, mask_BT)
         elif self.granularity != "token":
             raise ValueError(f"granularity {self.granularity!r} is not one of token, prefix_value, step, response")
         if self.reward_lambda > 0.0:
-            reward_BT = lambda_rewards(reward_BT, mask_BT, beta=1.0, trace=self.reward_lambda)
+            # sum_l lambda^l r_(t+l), as "lambda" of verl's recipe and of iStar.
+            reward_BT = return_to_go(reward_BT, mask_BT, self.reward_lambda)
         return reward_BT, mask_BT
 
     def _placed(self, reward_B: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,29 +15,12 @@ def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(mask_BT).scatter_(1, last_B1, mask_BT.gather(1, last_B1))
 
 
-# Tokens that one matrix product of a discounted sum spans.
-_BLOCK = 64
-
-
 def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
-    """x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis.
-
-    Inside blocks of tokens it is a product with a triangular matrix of powers; what follows a block is the same sum
-    over the heads of the later blocks, so that no loop over tokens is needed and no power is ever divided by.
-    """
-    n_rows, n_tokens = value_BT.shape
-    n_blocks = -(-n_tokens // _BLOCK)
-    width = min(n_tokens, _BLOCK)
-    lag_KK = torch.arange(width)[:, None] - torch.arange(width)[None, :]
-    power_KK = torch.where(lag_KK >= 0, float(discount) ** lag_KK.clamp_min(0).double(), 0.0).to(value_BT)
-    if n_blocks <= 1:
-        return value_BT @ power_KK
-    padded_BT = torch.nn.functional.pad(value_BT, (0, n_blocks * width - n_tokens))
-    local_BNK = padded_BT.view(n_rows, n_blocks, width) @ power_KK
-    following_BN = torch.zeros_like(local_BNK[..., 0])
-    following_BN[:, :-1] = _reverse_discounted_sum(local_BNK[..., 0], discount**width)[:, 1:]
-    decay_K = (float(discount) ** (width - torch.arange(width)).double()).to(value_BT)
-    return local_BNK.add_(following_BN[..., None] * decay_K).view(n_rows, -1)[:, :n_tokens]
+    """x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis."""
+    total_TB = value_BT.t().contiguous()
+    for t in range(len(total_TB) - 2, -1, -1):
+        total_TB[t].add_(total_TB[t + 1], alpha=discount)
+    return total_TB.t()
 
 
 def has_holes(mask_BT: torch.Tensor) -> bool:

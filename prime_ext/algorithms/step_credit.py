@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.steps import StepSpans, spread_over_tokens
 
 
 def min_form(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
@@ -32,21 +31,11 @@ def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperat
     return torch.where(mask_BS, weight_BS, weight_BS.new_zeros(()))
 
 
-def strict_min_return(score_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Return at token t: the smallest score of the steps that end at t or later (PURE's "strict" variant), ``(B, T)``.
-
-    The original takes the running minimum on the token grid, where tokens that end no step hold 0, so that every return
-    is at most 0. Here they take no part.
-    """
-    ahead_BS = torch.where(spans.mask_BS, score_BS, torch.inf)
-    lowest_BS = ahead_BS.flip(-1).cummin(-1).values.flip(-1)
-    return spread_over_tokens(torch.where(spans.mask_BS, lowest_BS, lowest_BS.new_zeros(())), spans)
-
-
 def strict_min_rewards(score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-    """r_k = G_k - G_{k+1} with G_k the smallest score of the steps from k on: :func:`strict_min_return` as rewards.
+    """r_k = G_k - G_{k+1} with G_k the smallest score of the steps from k on (PURE's "strict" variant).
 
-    Their undiscounted return-to-go is G_k, so that every estimator can follow.
+    Their undiscounted return-to-go is G_k, so that every estimator can follow. The original takes the running minimum
+    on the token grid, where tokens that end no step hold 0, so that every return is at most 0; here they take no part.
     """
     mask_BS = step_mask_BS.bool()
     ahead_BS = torch.where(mask_BS, score_BS, torch.inf)

@@ -68,11 +68,6 @@ def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     return total_BS.scatter_add_(1, torch.where(inside_BT, spans.step_BT, n_steps), kept_BT)[:, :-1]
 
 
-def mean_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Mean of the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
-    return sum_over_steps(value_BT, spans) / spans.length_BS.clamp_min(1)
-
-
 def place_at_ends(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     """Each step's value at its last token, 0 elsewhere, ``(B, T)``."""
     n_tokens = spans.step_BT.shape[1]

@@ -20,7 +20,6 @@ from verl.utils.debug import marked_timer
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.algorithms.warm_up import ProcessWarmUp
 from prime_ext.config.pspo_settings import uses_manager
 from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.config.sharding import shard_over_all_ranks
@@ -364,8 +363,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _gate_value(self, step: PrimeStep, metrics: dict) -> float:
         """Factor on the coefficient of the process rewards in this step: the warm-up's times the gate's."""
-        warm_up = self.prime.process.warm_up_steps
-        value = ProcessWarmUp(warm_up).factor(self.global_steps - 1) if warm_up else 1.0
+        value = float(self.global_steps > self.prime.process.warm_up_steps)
         if self.gate is not None:
             gate = self.gate.update(step.pairs_before)
             metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})

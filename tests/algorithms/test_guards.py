@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations of the process rewards, the running scale relative to the outcome, and the warm-up."""
+"""Normalisations of the process rewards and the running scale relative to the outcome."""
 
 import math
 import statistics
@@ -12,7 +12,6 @@ from rollout_batches import batches, orders
 
 from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go
-from prime_ext.algorithms.warm_up import ProcessWarmUp
 
 
 def valid_values(batch, value_BT):
@@ -96,23 +95,3 @@ def test_the_relative_scale_lies_between_the_smallest_and_the_largest_ratio_of_t
     factors = [scale.update(*pair) for pair in pairs]
     low, high = min(o for _, o in pairs) / max(p for p, _ in pairs), max(o for _, o in pairs) / min(p for p, _ in pairs)
     assert all(math.isfinite(f) and low * 0.999 <= f <= high * 1.001 for f in factors)
-
-
-def test_the_warm_up_ends_after_a_number_of_steps():
-    warm_up = ProcessWarmUp(steps=2)
-    assert [warm_up.factor(step) for step in range(4)] == [0.0, 0.0, 1.0, 1.0]
-
-
-def test_the_warm_up_ends_with_the_skill_of_the_prm_and_does_not_come_back():
-    warm_up = ProcessWarmUp(accuracy=0.7)
-    assert [warm_up.factor(step, a) for step, a in enumerate([0.5, None, 0.69, 0.7, 0.4])] == [0.0, 0.0, 0.0, 1.0, 1.0]
-    assert ProcessWarmUp(accuracy=0.7, finished=True).factor(0, 0.1) == 1.0
-
-
-def test_with_both_conditions_the_first_one_met_ends_the_warm_up():
-    assert [ProcessWarmUp(steps=3, accuracy=0.7).factor(step, 0.9) for step in (0, 5)] == [1.0, 1.0]
-    assert [ProcessWarmUp(steps=3, accuracy=0.7).factor(step, 0.5) for step in (2, 3)] == [0.0, 1.0]
-
-
-def test_without_conditions_there_is_no_warm_up():
-    assert ProcessWarmUp().factor(0) == 1.0

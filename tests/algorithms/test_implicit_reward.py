@@ -11,7 +11,6 @@ from rollout_batches import INF, NAN, batches, orders
 
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
-from prime_ext.algorithms.prm_loss import cross_entropy
 
 betas = st.sampled_from([0.05, 1.0])
 
@@ -56,47 +55,6 @@ def test_no_gradient_flows_into_padding():
 
 
 # ---- loss --------------------------------------------------------------------------------------------------------
-
-
-@given(batches(), betas)
-def test_cross_entropy_equals_the_formula_with_soft_labels(batch, beta):
-    ratio_sum_B = ratio_of(batch).sum(-1)
-    n = len(batch.rows)
-    weight_B = torch.tensor([1.0 / n if i in batch.rows else 0.0 for i in range(len(batch.group_B))])
-    loss = cross_entropy(ratio_sum_B, batch.label_B.float(), weight_B, beta)
-    expected = 0.0
-    for i in batch.rows:
-        p = 1.0 / (1.0 + math.exp(-beta * float(ratio_sum_B[i])))
-        y = float(batch.label_B[i])
-        expected -= (y * math.log(p) + (1 - y) * math.log(1 - p)) / n
-    assert float(loss) == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), betas)
-def test_the_loss_at_initialisation_is_ln_2_whatever_the_labels(labels, beta):
-    n = len(labels)
-    loss = cross_entropy(torch.zeros(n), torch.tensor(labels), torch.full((n,), 1 / n), beta)
-    assert float(loss) == pytest.approx(math.log(2), abs=1e-6)
-
-
-@pytest.mark.parametrize("ratio_sum, label", [(1000.0, 0.0), (-1000.0, 1.0)])
-def test_a_saturated_prm_that_is_wrong_keeps_its_gradient(ratio_sum, label):
-    """With a probability instead of the logit the loss would be capped and its gradient 0."""
-    ratio_sum_B = torch.tensor([ratio_sum], requires_grad=True)
-    loss = cross_entropy(ratio_sum_B, torch.tensor([label]), torch.ones(1), 1.0)
-    loss.backward()
-    assert float(loss) == pytest.approx(1000.0) and abs(float(ratio_sum_B.grad)) == pytest.approx(1.0)
-
-
-@given(batches(), st.integers(0, 1000), st.integers(1, 4))
-def test_the_loss_of_a_mini_batch_is_the_sum_over_any_micro_batches(batch, seed, size):
-    ratio_sum_B, label_B = ratio_of(batch).sum(-1), batch.label_B.float()
-    weight_B = (batch.mask_BT.sum(-1) > 0).float() / len(batch.rows)
-    whole = cross_entropy(ratio_sum_B, label_B, weight_B, 0.05)
-    order = orders(batch, seed)
-    parts = [order[k : k + size] for k in range(0, len(order), size)]
-    total = sum(cross_entropy(ratio_sum_B[part], label_B[part], weight_B[part], 0.05) for part in parts)
-    assert float(total) == pytest.approx(float(whole), abs=1e-6)
 
 
 # ---- accuracy ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granularity of process rewards, prefix values, lambda-returns and redistribution, against loops and known values."""
+"""Granularity of process rewards, prefix values and redistribution, against loops and known values."""
 
 import pytest
 import torch
@@ -10,12 +10,11 @@ from rollout_batches import batches
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
 from prime_ext.algorithms.process_reward import (
     implicit_values,
-    lambda_rewards,
     prefix_values,
     redistribute,
     step_rewards,
-    td_rewards,
     whole_response_rewards,
+    without_last_reward,
 )
 from prime_ext.algorithms.returns import return_to_go
 from prime_ext.algorithms.steps import step_spans
@@ -49,18 +48,11 @@ def test_golden_normalized_prefix_values():
     torch.testing.assert_close(normalized_BT, torch.tensor([[1.0, -0.5, 2 / 3]]))
 
 
-@given(batches(), betas)
-def test_td_rewards_are_differences_of_prefix_values_and_sum_to_beta_h_with_the_last_token(batch, beta):
-    """verl's recipe drops the reward of the last token unasked; here it is an option."""
-    value_BT, _ = prefix_values(batch.reward_BT, batch.mask_BT, beta)
-    full_BT = td_rewards(batch.reward_BT, batch.mask_BT, beta, zero_last=False)
-    zeroed_BT = td_rewards(batch.reward_BT, batch.mask_BT, beta)
-    for i in batch.rows:
-        tokens = batch.tokens(i)
-        values = [0.0, *value_BT[i, tokens].tolist()]
-        assert full_BT[i, tokens].tolist() == pytest.approx([b - a for a, b in zip(values, values[1:], strict=False)])
-        assert float(full_BT[i].sum()) == pytest.approx(beta * sum(q_of(batch, i)), abs=1e-9)
-        assert zeroed_BT[i, tokens].tolist() == [*full_BT[i, tokens[:-1]].tolist(), 0.0]
+@given(batches())
+def test_the_last_reward_alone_can_be_left_out(batch):
+    """verl's recipe drops it unasked; here it is an option."""
+    without_BT = without_last_reward(batch.reward_BT, batch.mask_BT)
+    torch.testing.assert_close(without_BT, on_tokens(batch, lambda i: [*q_of(batch, i)[:-1], 0.0]))
 
 
 @given(batches())
@@ -106,19 +98,6 @@ def test_the_whole_response_of_several_tokens_is_one_sum():
     """verl's recipe assigned a vector to this slot, an error for every response longer than one token."""
     rewards_BT = whole_response_rewards(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
     assert rewards_BT.tolist() == [[0.0, 3.0, 0.0]]
-
-
-@given(batches(), betas, st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
-def test_lambda_rewards_are_the_discounted_sum_of_differences(batch, beta, trace, with_outcome):
-    result_BT = lambda_rewards(batch.reward_BT, batch.mask_BT, beta, trace, batch.label_B if with_outcome else None)
-
-    def expected(i):
-        deltas = [beta * q for q in q_of(batch, i)]
-        if with_outcome:
-            deltas[-1] = float(batch.label_B[i]) - sum(deltas[:-1])
-        return [sum(trace ** (s - t) * deltas[s] for s in range(t, len(deltas))) for t in range(len(deltas))]
-
-    torch.testing.assert_close(result_BT, on_tokens(batch, expected))
 
 
 @given(batches(), st.sampled_from(["uniform", "last"]))

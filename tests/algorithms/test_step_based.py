@@ -12,7 +12,7 @@ from rollout_batches import NAN, batches
 from prime_ext.algorithms.advantage import RewardSource, combine_sources
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import return_to_go
-from prime_ext.algorithms.step_credit import CREDITS, StepCredit, strict_min_return, strict_min_rewards
+from prime_ext.algorithms.step_credit import CREDITS, StepCredit, strict_min_rewards
 from prime_ext.algorithms.steps import end_mask, place_at_ends, step_spans, sum_over_steps
 
 seeds = st.integers(0, 10_000)
@@ -76,11 +76,15 @@ def test_a_segment_receives_the_rise_of_the_value_over_it_and_the_last_one_the_o
 
 
 @given(batches(), seeds)
-def test_strict_min_rewards_are_the_differences_of_the_strict_min_return(batch, seed):
+def test_the_return_to_go_of_strict_min_is_the_smallest_score_ahead(batch, seed):
     spans = step_spans(random_boundaries(batch, seed), batch.mask_BT)
     score_BS = sum_over_steps(batch.reward_BT, spans)
     reward_BT = place_at_ends(strict_min_rewards(score_BS, spans.mask_BS), spans)
-    torch.testing.assert_close(return_to_go(reward_BT, batch.mask_BT), strict_min_return(score_BS, spans))
+    return_BT = return_to_go(reward_BT, batch.mask_BT)
+    for i in batch.rows:
+        scores = score_BS[i, spans.mask_BS[i]].tolist()
+        expected = [min(scores[spans.step_BT[i, t] :]) for t in batch.tokens(i)]
+        assert return_BT[i, batch.tokens(i)].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @given(batches(), seeds, st.sampled_from(sorted(CREDITS)), st.sampled_from(["none", "uniform", "last"]))

@@ -15,7 +15,6 @@ from prime_ext.algorithms.step_credit import (
     clip_rewards,
     delta_rewards,
     min_form,
-    strict_min_return,
     token_leave_one_out,
 )
 from prime_ext.algorithms.steps import place_at_ends, step_spans
@@ -80,13 +79,6 @@ def test_the_rewards_of_the_min_form_sum_to_the_minimum_when_it_is_cold(steps):
 def test_the_min_form_survives_scores_of_any_size(steps):
     score_BS, mask_BS = steps
     assert min_form(1e4 * score_BS, mask_BS).isfinite().all()
-
-
-def test_the_strict_minimum_is_not_capped_at_zero_by_the_tokens_between_steps():
-    """The original takes the running minimum over tokens, most of which hold 0."""
-    spans = step_spans(torch.tensor([[0, 1, 0, 0, 1, 0, 0]]), torch.tensor([[1, 1, 1, 1, 1, 1, 0]]))
-    result_BT = strict_min_return(torch.tensor([[0.9, 0.4, 0.7]]), spans)
-    torch.testing.assert_close(result_BT, torch.tensor([[0.4, 0.4, 0.4, 0.4, 0.4, 0.7, 0.0]]))
 
 
 GOLDEN = torch.tensor([[0.9, 0.95, 0.4, 0.7]])

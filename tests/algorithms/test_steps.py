@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import batches
 
-from prime_ext.algorithms.advantage_forms import vine_cuts
 from prime_ext.algorithms.steps import (
     delimiter_boundaries,
     end_mask,
-    mean_over_steps,
     place_at_ends,
     spread_over_tokens,
     step_spans,
@@ -50,22 +48,19 @@ def test_spans_cut_after_boundaries_and_the_last_valid_token_closes_the_last_ste
         assert spans.length_BS[i].tolist() == [len(s) for s in expected] + [0] * (spans.mask_BS.shape[1] - n)
         number = {t: k for k, step in enumerate(expected) for t in step}
         assert spans.step_BT[i].tolist() == [number.get(t, -1) for t in range(spans.step_BT.shape[1])]
-        first_BS, exists_BS = vine_cuts(spans)
-        assert first_BS[i, :n].tolist() == [step[0] for step in expected] and exists_BS is spans.mask_BS
 
 
 @given(batches(), st.integers(0, 1000))
 def test_values_of_steps_go_back_and_forth(batch, seed):
     boundary_BT = random_boundaries(batch, seed)
     spans = step_spans(boundary_BT, batch.mask_BT)
-    total_BS, mean_BS = sum_over_steps(batch.reward_BT, spans), mean_over_steps(batch.reward_BT, spans)
+    total_BS = sum_over_steps(batch.reward_BT, spans)
     placed_BT, spread_BT = place_at_ends(total_BS, spans), spread_over_tokens(total_BS, spans)
     expected_placed, expected_spread = torch.zeros_like(placed_BT), torch.zeros_like(placed_BT)
     for i in batch.rows:
         for k, step in enumerate(steps_by_loops(batch.tokens(i), boundary_BT[i])):
             total = sum(float(batch.reward_BT[i, t]) for t in step)
             assert float(total_BS[i, k]) == pytest.approx(total)
-            assert float(mean_BS[i, k]) == pytest.approx(total / len(step))
             expected_placed[i, step[-1]] = total
             expected_spread[i, step] = total
     torch.testing.assert_close(placed_BT, expected_placed)

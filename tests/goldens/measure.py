@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users get, in a few numbers that a redesign must not move: ``python tests/goldens/measure.py`` writes goldens.json.
+"""What users get, in a few numbers that a redesign must not move; this program writes goldens.json.
 
-Data by its bytes, verdicts one by one, an evaluation's scores, the plan that a dry run prints, and what three methods learn
-in a few steps of the laboratory, which uses the functions of training.
+Data by its bytes, verdicts one by one, the plan that a dry run prints, and what three methods learn in a few steps of
+the laboratory, which uses the functions of training.
 """
 
 import hashlib

@@ -115,7 +115,8 @@ def test_a_row_that_does_not_fit_says_why(row, message):
 
 def _changed(path, value, name="awpnli"):
     """A task with one key changed; None removes it."""
-    content = yaml.safe_load((Path(__file__).resolve().parents[2] / "prime_ext" / "tasks" / "benchmarks" / f"{name}.yaml").read_text())
+    folder = Path(__file__).resolve().parents[2] / "prime_ext" / "tasks" / "benchmarks"
+    content = yaml.safe_load((folder / f"{name}.yaml").read_text())
     content = {**copy.deepcopy(content), "name": "mine"}
     *parents, last = path.split("/")
     place = content

@@ -33,7 +33,7 @@ def masked_step(source: RewardSource, response_mask_BT: torch.Tensor, group_B: t
     See :func:`masked_step_advantage`. SPRO takes the policy's own log-ratio for q, here it is the PRM's. There is no
     discount, and a rollout alone in its group receives 0.
     """
-    return masked_step_advantage(source.kept_reward(), response_mask_BT, group_B, beta=1.0)
+    return masked_step_advantage(source.kept_reward(), response_mask_BT, group_B)
 
 
 def segment(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-entropy of the outcome, plain and weighted by the chance of a response to be the best of n."""
 
+import math
+
 import torch
+import torch.nn.functional as F
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_loss import cross_entropy
 from prime_ext.algorithms.prm_losses.row_fields import (
     RowFields,
     checked_labels,
@@ -29,12 +31,26 @@ def cross_entropy_loss(
     beta: float,
     bias: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
-    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) from the logits (PRIME, arXiv 2502.01456, Eq. 4, where b = 0).
+    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) (PRIME, arXiv 2502.01456, Eq. 4, where b = 0).
 
-    ln 2 at initialisation if the weights sum to one and b is 0.
+    From the logits, so that a saturated PRM still receives a gradient. ln 2 at initialisation if the weights sum to one
+    and b is 0. A trained b takes over what all responses have in common; the log-ratios need only tell them apart.
     """
     sum_B = log_ratio_sum(log_ratio_BT, mask_BT)
-    return cross_entropy(sum_B, rows.target_B.to(sum_B.dtype), rows.weight_B, beta, bias)
+    target_B = rows.target_B.to(sum_B.dtype)
+    loss_B = F.binary_cross_entropy_with_logits(beta * sum_B + bias, target_B, reduction="none")
+    return (loss_B * rows.weight_B).sum()
+
+
+# Of the starting value of the bias: a first batch with one outcome only says no more than that.
+LIMIT = 4.0
+
+
+def logit_of_mean(mean_outcome: float) -> float:
+    """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]: where a trained bias starts."""
+    if not 0.0 < mean_outcome < 1.0:
+        return math.copysign(LIMIT, mean_outcome - 0.5)
+    return min(max(math.log(mean_outcome / (1.0 - mean_outcome)), -LIMIT), LIMIT)
 
 
 def _best_of_n_weight(rank_key_B: torch.Tensor, groups: PromptGroups) -> torch.Tensor:
