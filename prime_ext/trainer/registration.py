@@ -2,12 +2,14 @@
 """The trainers that ``trainer.v1.trainer_mode`` can name."""
 
 import logging
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import ray
+import torch
+from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -15,9 +17,38 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
+
+
+def copied(saved: Any, in_use: set[int]) -> Any:
+    """``saved`` with every tensor that lies in memory of ``in_use`` (addresses of storages) replaced by a copy."""
+    if isinstance(saved, torch.Tensor):
+        return saved.clone() if saved.untyped_storage().data_ptr() in in_use else saved
+    if isinstance(saved, dict):
+        return {key: copied(value, in_use) for key, value in saved.items()}
+    # Not DTensorSpec and the like, which are dataclasses.
+    if type(saved) in (list, tuple):
+        return type(saved)(copied(value, in_use) for value in saved)
+    return saved
+
+
+def storages(module: torch.nn.Module) -> set[int]:
+    """Addresses of the memory that holds the module's parameters, or this rank's shards of them."""
+    local = [getattr(parameter, "_local_tensor", parameter) for parameter in module.parameters()]
+    return {tensor.untyped_storage().data_ptr() for tensor in local}
+
+
+class SnapshotActorWorker(DetachActorWorker):
+    """verl takes a snapshot with ``tensor.cpu()``, which copies nothing when the weights are in host memory already: on
+    the CPU, and with ``param_offload``. Restoring the policy of the step's start would then overwrite the "saved"
+    current one, and the updates of all mini-batches but the last would be lost.
+    """
+
+    @property
+    def copy_handler(self) -> Callable[[torch.nn.Module], Any]:
+        take = super().copy_handler
+        return lambda module: copied(take(module), storages(module))
 
 
 class _WithoutFlush(logging.LoggerAdapter):

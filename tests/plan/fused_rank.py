@@ -16,7 +16,7 @@ import torch.distributed as dist  # noqa: E402
 from gloo_ranks import finish
 from verl.utils import tensordict_utils as tu  # noqa: E402
 
-from prime_ext.prm.fused_guard import FusedLogProbsDiffer  # noqa: E402
+from prime_ext.prm.fused_forward import FusedLogProbsDiffer  # noqa: E402
 
 VOCABULARY, ROWS = 600, 4
 BACKENDS = (None, "chunked", "torch")

@@ -15,7 +15,7 @@ from gloo_ranks import finish
 from omegaconf import OmegaConf
 
 from prime_ext.prm.engines import copy_weights
-from prime_ext.trainer.actor_worker import SnapshotActorWorker
+from prime_ext.trainer.registration import SnapshotActorWorker
 
 FSDP1 = {"prm.engine.strategy": "fsdp"}
 PACKED = {"prm.model.use_remove_padding": True}

@@ -15,8 +15,7 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.settings import BiasSettings
 from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, OfflineLoss
 from prime_ext.prm import bias
-from prime_ext.prm.pass_counter import PassCounter
-from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss, padded_responses
+from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PassCounter, PRMLoss, padded_responses
 
 PROMPTS, RESPONSES = [3, 1, 4], [2, 6, 1]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from prime_ext.reward.pspo_info import MEANS
-from prime_ext.trainer.verdict_log import NOT_SCORED
+from prime_ext.trainer.prompt_judge import NOT_SCORED
 from prime_ext.verifiers import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ OURS = re.compile(r"(prm|prime|pspo|verifier|weight_sync|train|val)/[a-z0-9_/]+|
 UPDATES = ("before", "during", "after")
 
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
-# engine reports the first three, prime_ext/prm/fused_guard.py the fourth, prime_ext/prm/implicit_prm.py the last.
+# engine reports the first three, prime_ext/prm/fused_forward.py the fourth, prime_ext/prm/implicit_prm.py the last.
 PUT_TOGETHER: Mapping[str, Iterable[str]] = {
     "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference", "bias"),
     "prm/reward_sum/{}": ("correct", "wrong"),

@@ -11,10 +11,8 @@ from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.config.settings import VerifierSettings
-from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
-from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
-from prime_ext.trainer.staleness import staleness_metrics
-from prime_ext.trainer.verdict_log import VerifierFailed
+from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
+from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync, staleness_metrics
 
 GOOD, HARD, EASY = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
 HALF_FAILED, FAILED = [None, 1.0, 0.0], [None, None]

@@ -16,9 +16,8 @@ from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.config.settings import SettingsError
-from prime_ext.trainer.actor_worker import SnapshotActorWorker
 from prime_ext.trainer.prime_trainer import STATE_FILE
-from prime_ext.trainer.registration import PrimeTrainerColocateAsync, PrimeTrainerSeparateAsync
+from prime_ext.trainer.registration import PrimeTrainerColocateAsync, PrimeTrainerSeparateAsync, SnapshotActorWorker
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.utils.files import read_json
 

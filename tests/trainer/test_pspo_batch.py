@@ -18,9 +18,8 @@ from verl.utils import tensordict_utils as tu
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.config.settings import SettingsError, VerifierSettings
-from prime_ext.trainer.pspo_batch import ScoringFailed, scored_rows, token_rewards
-from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
-from prime_ext.trainer.verdict_log import VerdictLog, VerifierFailed
+from prime_ext.trainer.prompt_judge import VerdictLog, VerifierFailed
+from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin, ScoringFailed, scored_rows, token_rewards
 
 SCORER = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]

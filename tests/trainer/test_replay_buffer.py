@@ -11,9 +11,8 @@ from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.config.settings import VerifierSettings
-from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
+from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
-from prime_ext.trainer.verdict_log import VerifierFailed
 
 GOOD, HARD, EASY = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
 HALF_FAILED, FAILED = [None, 1.0], [None, None]
