@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from prime_ext.verifiers.code.assertions import AssertionTests
+from prime_ext.verifiers.code.assertions import AssertionProblem
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, SuiteRequest
 from prime_ext.verifiers.sandbox.plain_data import loads
 
@@ -43,7 +43,12 @@ class SuiteReport:
 
 
 def request(
-    program: str, tests: AssertionTests, codes: Sequence[str], limits: Limits, budget: float, stop_at_first: bool = True
+    program: str,
+    problem: AssertionProblem,
+    codes: Sequence[str],
+    limits: Limits,
+    budget: float,
+    stop_at_first: bool = True,
 ) -> SuiteRequest:
     """Return the request that runs these tests in two processes.
 
@@ -52,10 +57,10 @@ def request(
     seconds = min(budget, limits.seconds * (len(codes) + 1)) + _START_SECONDS
     return SuiteRequest(
         program=program,
-        setup=tests.setup,
+        setup=problem.setup,
         tests=tuple(codes),
-        entry_points=tests.entry_points,
-        context=tests.context,
+        entry_points=problem.entry_points,
+        context=problem.context,
         seconds_per_test=limits.seconds,
         stop_at_first=stop_at_first,
         limits=replace(limits, seconds=seconds),

@@ -15,7 +15,6 @@ from prime_ext.verifiers.code.problems import (
     AssertionProblem,
     CallProblem,
     MalformedTests,
-    Problem,
     StdinProblem,
     TestCases,
     parse_test_cases,
@@ -204,8 +203,8 @@ class CodeVerifier:
         try:
             problem = parse_test_cases(test_cases)
             if isinstance(problem, AssertionProblem):
-                program = as_methods(program, problem.tests.entry_points)
-            number = _number_of_tests(problem)
+                program = as_methods(program, problem.entry_points)
+            number = len(problem.tests)
             if isinstance(problem, AssertionProblem):
                 failures, note = yield from self._run_assertions(program, problem, reward)
             else:
@@ -217,7 +216,7 @@ class CodeVerifier:
             return grader_failed(error.outcome, program, time.perf_counter() - started, str(error)[:_DETAIL])
         seconds = time.perf_counter() - started
         failed = [index for index, _ in failures]
-        parts = problem.tests.scores(failed) if isinstance(problem, AssertionProblem) else {}
+        parts = problem.scores(failed) if isinstance(problem, AssertionProblem) else {}
         if not failures:
             return replace(correct(program, seconds, f"{number} of {number} tests passed{note}"), parts=parts)
         index, first = failures[0]
@@ -267,8 +266,7 @@ class CodeVerifier:
         self, program: str, problem: AssertionProblem, reward: RewardName
     ) -> Generator[Request, Execution, tuple[list[tuple[int, Failure]], str]]:
         """Run the tests in one go; those behind a test that ended the go run alone, if every test counts."""
-        tests = problem.tests
-        number = len(tests.tests)
+        number = len(problem.tests)
         failures: list[tuple[int, Failure]] = []
         left, together, position = self.seconds_per_problem, False, 0
         while position < number:
@@ -277,8 +275,8 @@ class CodeVerifier:
                     (i, Failure(Outcome.TIMEOUT, "the problem's time is used up")) for i in range(position, number)
                 ]
                 break
-            codes = tests.tests if position == 0 else [tests.alone(position)]
-            sent = test_suite.request(program, tests, codes, self.limits, left, stop_at_first=reward == "all")
+            codes = problem.tests if position == 0 else [problem.alone(position)]
+            sent = test_suite.request(program, problem, codes, self.limits, left, stop_at_first=reward == "all")
             if together:
                 sent = test_suite.in_one_process(sent, self.limits)
             execution = yield sent
@@ -305,10 +303,6 @@ class CodeVerifier:
 def _check_reward(reward: str) -> None:
     if reward not in ("all", "fraction"):
         raise ValueError(f"reward={reward!r} is not one of all, fraction")
-
-
-def _number_of_tests(problem: Problem) -> int:
-    return len(problem.tests.tests if isinstance(problem, AssertionProblem) else problem.tests)
 
 
 def _request(program: str, code: bytes, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
