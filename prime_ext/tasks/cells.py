@@ -4,7 +4,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+
+from prime_ext.tasks.checked import NO_OTHER_KEYS, Pattern, Text, Texts
 
 # {{name}} in a text: a field of the problem, or a cell of the row.
 PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
@@ -12,6 +16,12 @@ PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
 
 class RowError(ValueError):
     """A row that does not fit the task; the message says why."""
+
+
+def _with_one_group(pattern: str) -> str:
+    if re.compile(pattern).groups != 1:
+        raise ValueError("must have one group in round brackets, the text")
+    return pattern
 
 
 @dataclass(frozen=True)
@@ -24,8 +34,9 @@ class Pick:
         pattern: regular expression with one group, the text; empty for the whole cell.
     """
 
-    columns: tuple[str, ...]
-    pattern: str = ""
+    __pydantic_config__ = NO_OTHER_KEYS
+    columns: Annotated[Texts, Field(alias="column")]
+    pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""
 
     def read(self, row: Mapping[str, Any]) -> str:
         """The text.
@@ -51,7 +62,8 @@ class Composed:
         texts: with ``{{column}}`` where a cell goes, which stays as it is, white space at its ends included.
     """
 
-    texts: tuple[str, ...]
+    __pydantic_config__ = NO_OTHER_KEYS
+    texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]
 
     def read(self, row: Mapping[str, Any]) -> str:
         """The text.
@@ -64,6 +76,14 @@ class Composed:
                 return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
         wanted = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
         raise RowError(f"no text in column {wanted}; {held(row)}")
+
+
+# In a task file: columns alone, or a mapping with a pattern, or with texts around cells.
+Columns = Annotated[Pick, BeforeValidator(lambda value: value if isinstance(value, Mapping) else {"column": value})]
+Shown = Annotated[
+    Annotated[Columns, Tag("<columns>")] | Annotated[Composed, Tag("<texts>")],
+    Discriminator(lambda value: "<texts>" if isinstance(value, Mapping) else "<columns>"),
+]
 
 
 def row_has_text(row: Mapping[str, Any], column: str) -> bool:

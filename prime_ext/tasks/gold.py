@@ -4,11 +4,26 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from prime_ext.tasks.cells import RowError, cell, has, held, text_of_cell
-from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.tasks.checked import NO_OTHER_KEYS, Text, Texts
+from prime_ext.verifiers.math.extraction import STYLES, extract_answer
 from prime_ext.verifiers.math.verifier import read_tolerance
+
+
+def _style(name: str) -> str:
+    if name not in STYLES:
+        raise ValueError(f"must be one of {', '.join(sorted(STYLES))}")
+    return name
+
+
+# How an answer is found in a text.
+Style = Annotated[Text, AfterValidator(_style)]
+Answer = Annotated[str, BeforeValidator(str)]
+AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 
 
 @dataclass(frozen=True)
@@ -25,12 +40,13 @@ class Gold:
         corrections: gold answers in full by what the source says, for answers that nothing a model writes would equal.
     """
 
-    columns: tuple[str, ...]
-    values: Mapping[str, str] = field(default_factory=dict)
-    extract: str = ""
-    unit: str = ""
-    tolerance: str = ""
-    corrections: Mapping[str, str] = field(default_factory=dict)
+    __pydantic_config__ = NO_OTHER_KEYS
+    columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
+    values: Mapping[AnyCase, Answer] = field(default_factory=dict)
+    extract: Style = ""
+    unit: Text = ""
+    tolerance: Text = ""
+    corrections: Mapping[str, Text] = field(default_factory=dict)
 
     def read(self, row: Mapping[str, Any], as_tests: bool) -> tuple[str, dict[str, str]]:
         """The gold answer of a row that has the columns, and what the verifier is told besides.

@@ -6,17 +6,29 @@ of RL and the prompts of the evaluation, so that the two cannot differ.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from prime_ext.tasks.cells import PLACEHOLDER, Composed, Pick, cell, first_of, text_of_cell
-from prime_ext.tasks.gold import Gold, read_gold
+from pydantic import Discriminator, Field, Tag
+
+from prime_ext.tasks.cells import PLACEHOLDER, Columns, Shown, cell, text_of_cell
+from prime_ext.tasks.checked import NO_OTHER_KEYS, Addresses, Count, Number, Paths, Pattern, Text, Texts
+from prime_ext.tasks.gold import Gold, Style, read_gold
 from prime_ext.verifiers.sources import source_of
 
 # A split of a source; "all" where its authors made none.
 SPLITS = ("all", "train", "validation", "test")
+Split = Annotated[str, Field(pattern=f"^({'|'.join(SPLITS)})$")]
+# Of programs; see :class:`Task`.
+Limit = Annotated[str, Field(pattern=r"^seconds(_per_problem)?$")]
 DEFAULT_PROMPT = "default"
+# Names of the options, in order, or how many there are where every row has its own.
+Options = Annotated[
+    Annotated[int, Field(strict=True, ge=2, le=10), Tag("<number>")]
+    | Annotated[Texts, Field(min_length=2), Tag("<names>")],
+    Discriminator(lambda value: "<number>" if isinstance(value, int) else "<names>"),
+]
 
 
 @dataclass(frozen=True)
@@ -38,16 +50,17 @@ class Source:
             says how many.
     """
 
-    hub: str = ""
-    revision: str = ""
-    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    url: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    local: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    rows: Mapping[str, int] = field(default_factory=dict)
-    where: Mapping[str, str] = field(default_factory=dict)
-    between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    origin: str = ""
-    generated: str = ""
+    __pydantic_config__ = NO_OTHER_KEYS
+    hub: Text = ""
+    revision: Text = ""
+    files: Mapping[Split, Texts] = field(default_factory=dict)
+    url: Mapping[Split, Addresses] = field(default_factory=dict)
+    local: Mapping[Split, Paths] = field(default_factory=dict)
+    rows: Mapping[Split, Count] = field(default_factory=dict)
+    where: Mapping[str, Pattern] = field(default_factory=dict)
+    between: Mapping[str, tuple[Text, Text]] = field(default_factory=dict)
+    origin: Text = ""
+    generated: Text = ""
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row of the files belongs to the task.
@@ -76,8 +89,9 @@ class Prompt:
         system: the system message; empty for none.
     """
 
-    user: str
-    system: str = ""
+    __pydantic_config__ = NO_OTHER_KEYS
+    user: Text
+    system: Text = ""
 
 
 @dataclass(frozen=True)
@@ -96,15 +110,16 @@ class Decoding:
         batch_size: prompts at a time; None leaves it to the backend.
     """
 
-    n: int = 1
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    num_beams: int = 1
-    min_new_tokens: int = 0
-    max_new_tokens: int = 512
-    batch_size: int | None = None
+    __pydantic_config__ = NO_OTHER_KEYS
+    n: Count = 1
+    do_sample: Annotated[bool, Field(strict=True)] = False
+    temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0
+    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(strict=True, ge=0)] = 0
+    num_beams: Count = 1
+    min_new_tokens: Annotated[int, Field(strict=True, ge=0)] = 0
+    max_new_tokens: Count = 512
+    batch_size: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -118,10 +133,11 @@ class Reference:
         rows: test rows they were measured on, as far as is known.
     """
 
-    metric: str
-    source: str
-    values: Mapping[str, float]
-    rows: int | None = None
+    __pydantic_config__ = NO_OTHER_KEYS
+    metric: Text
+    source: Text
+    values: Mapping[str, Annotated[Number, Field(ge=0, le=100)]]
+    rows: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -158,8 +174,7 @@ class Task:
         fields: columns by field, of which the first that a row has counts; or a text composed of cells.
         texts: fields that are the problem itself; duplicates are found by them.
         gold: ways to say what is right; the first whose columns a row has counts.
-        option_names: names of the options, in order; empty where every row has its own.
-        n_options: number of options; 0 if it is not multiple choice.
+        options: names of the options, in order, or their number; empty if it is not multiple choice.
         extraction: how the answer is found in a response; empty for the verifier's own way.
         limits: ``seconds`` of a test and ``seconds_per_problem`` of programs; empty for the verifier's own.
         prompts: by name; ``default`` is the one of RL.
@@ -173,28 +188,38 @@ class Task:
             tasks, so that no problem counts twice.
     """
 
-    name: str
-    title: str
-    description: str
-    licence: str
-    data_source: str
-    ability: str
+    __pydantic_config__ = NO_OTHER_KEYS
+    name: Text
+    title: Text
+    description: Text
+    licence: Text
+    data_source: Text
+    ability: Text
     source: Source
-    fields: Mapping[str, tuple[str, ...] | Composed]
-    texts: tuple[str, ...]
-    gold: tuple[Gold, ...]
+    fields: Annotated[Mapping[Annotated[str, Field(pattern=r"^\w+$")], Shown], Field(min_length=1)]
+    texts: Texts
+    gold: Annotated[tuple[Gold, ...], Field(min_length=1)]
     prompts: Mapping[str, Prompt]
-    metrics: tuple[str, ...]
-    decoding: Mapping[str, Decoding]
-    option_names: tuple[str, ...] = ()
-    n_options: int = 0
-    extraction: str = ""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    id: tuple[str, ...] = ()
-    groups: Mapping[str, Pick] = field(default_factory=dict)
+    metrics: Texts
+    decoding: Annotated[Mapping[str, Decoding], Field(min_length=1)]
+    options: Options = ()
+    extraction: Style = ""
+    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)
+    id: Columns | None = None
+    groups: Mapping[str, Columns] = field(default_factory=dict)
     references: tuple[Reference, ...] = ()
-    notes: str = ""
-    overlaps: str = ""
+    notes: Text = ""
+    overlaps: Text = ""
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """Names of the options, in order; empty where every row has its own."""
+        return () if isinstance(self.options, int) else self.options
+
+    @property
+    def n_options(self) -> int:
+        """Number of options; 0 if it is not multiple choice."""
+        return self.options if isinstance(self.options, int) else len(self.options)
 
     @property
     def grader(self) -> str:
@@ -217,20 +242,13 @@ class Task:
         Raises:
             RowError: a column is missing or empty, or the gold answer is not one.
         """
-        fields = {}
-        for name, columns in self.fields.items():
-            if isinstance(columns, Composed):
-                fields[name] = columns.read(row)
-                continue
-            column = first_of(row, columns)
-            fields[name] = text_of_cell(cell(row, column), column)
+        fields = {name: shown.read(row) for name, shown in self.fields.items()}
         gold, options = read_gold(self.gold, row, as_tests=self.grader == "code")
-        column = first_of(row, self.id) if self.id else ""
         return Problem(
             fields=fields,
             gold=gold,
-            id=text_of_cell(cell(row, column), column) if column else "",
-            groups={name: pick.read(row) for name, pick in self.groups.items()},
+            id=self.id.read(row) if self.id else "",
+            groups={name: column.read(row) for name, column in self.groups.items()},
             options=options,
         )
 
@@ -255,8 +273,3 @@ class Task:
     def label(self, gold: str) -> str:
         """A gold answer of multiple choice in words."""
         return self.option_names[int(gold) - 1] if self.option_names else f"option {gold}"
-
-
-def check_placeholders(prompt: Prompt, fields: Sequence[str]) -> list[str]:
-    """Placeholders of a prompt that are no fields."""
-    return [name for name in PLACEHOLDER.findall(prompt.system + prompt.user) if name not in fields]

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the values in a task file. Each returns the value, or raises :class:`Wrong` with the key that holds it."""
+"""Checks of values one by one, for settings without types. Each returns the value, or raises :class:`Wrong`."""
 
 import difflib
-import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from prime_ext.tasks.checked import Wrong
 from prime_ext.tasks.task import SPLITS
 
-
-class Wrong(ValueError):
-    """What is wrong with a key; whoever read the file adds its name."""
+__all__ = ["Wrong", "by_split", "list_of", "mapping", "number_of", "text_of", "texts_of"]
 
 
 def mapping(value: Any, key: str, known: Sequence[str] = (), needed: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -37,15 +34,6 @@ def text_of(value: Any, key: str) -> str:
     return value
 
 
-def pattern_of(value: Any, key: str) -> str:
-    """A regular expression."""
-    try:
-        re.compile(text_of(value, key))
-    except re.error as error:
-        raise Wrong(f"{key} is no regular expression: {error}: {value!r}") from error
-    return value
-
-
 def list_of(value: Any, key: str) -> list[Any]:
     """A list with something in it."""
     if not isinstance(value, list) or not value:
@@ -59,30 +47,6 @@ def texts_of(value: Any, key: str) -> tuple[str, ...]:
     if len(set(texts)) < len(texts):
         raise Wrong(f"{key} has the same text twice: {', '.join(texts)}")
     return texts
-
-
-def paths_of(value: Any, key: str) -> tuple[str, ...]:
-    """Files below a folder."""
-    for name in texts_of(value, key):
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise Wrong(f"{key} must be a path below the data folder, got {name!r}")
-    return texts_of(value, key)
-
-
-def addresses_of(value: Any, key: str) -> tuple[str, ...]:
-    """Files on the web."""
-    for address in texts_of(value, key):
-        if not address.startswith("https://") or not address.rpartition("/")[2]:
-            raise Wrong(f"{key} must be the https address of a file, got {address!r}")
-    return texts_of(value, key)
-
-
-def range_of(value: Any, key: str) -> tuple[str, str]:
-    """The first and the last of a range of texts."""
-    ends = tuple(text_of(item, key) for item in list_of(value, key))
-    if len(ends) != 2 or ends[0] > ends[1]:
-        raise Wrong(f"{key} must be the first and the last, got {value!r}")
-    return ends[0], ends[1]
 
 
 def by_split(value: Any, key: str, check: Callable[[Any, str], Any]) -> dict[str, Any]:

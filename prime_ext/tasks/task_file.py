@@ -11,6 +11,7 @@ A mistake is one line: file, key, what it is and what would be right.
 import argparse
 import difflib
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,21 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
-from prime_ext.tasks.task import DEFAULT_PROMPT, Decoding, Prompt, Task, check_placeholders
-from prime_ext.tasks.task_checks import Wrong, mapping, number_of, text_of, texts_of
-from prime_ext.tasks.task_scoring import gold_of, groups_of, metrics_of, references_of
-from prime_ext.tasks.task_source import fields_of, source_keys
-from prime_ext.verifiers.math.extraction import STYLES
+from prime_ext.tasks.cells import PLACEHOLDER
+from prime_ext.tasks.checked import Wrong, checked
+from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.tasks.last_digit_chain import GENERATED
+from prime_ext.tasks.task import DEFAULT_PROMPT, Decoding, Source, Task
 from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
-from prime_ext.verifiers.sources import UnknownSource, source_of
+from prime_ext.verifiers.sources import UnknownSource
 
 FOLDER = Path(__file__).parent / "benchmarks"
-_TEXTS = ("name", "title", "description", "licence", "data_source", "ability")
-_KEYS = (*_TEXTS, "source", "fields", "texts", "gold", "options", "extraction", "prompts", "metrics", "decoding")
-_OPTIONAL = ("options", "extraction", "limits", "id", "groups", "references", "notes", "overlaps")
 # The key of a file that says only in what it differs from another.
 EXTENDS = "extends"
+_TASK = TypeAdapter(Task)
 
 
 class TaskError(ValueError):
@@ -69,7 +69,9 @@ def load_task(name: str | Path) -> Task:
         raise TaskError(f"no task {str(name)!r}; {hint}")
     content = _content(path)
     try:
-        return _task(_extended(content) if isinstance(content, Mapping) and EXTENDS in content else content, path.stem)
+        if isinstance(content, dict) and EXTENDS in content:
+            content = _extended(content)
+        return _check(checked(_TASK, content), path.stem)
     except Wrong as error:
         raise TaskError(f"{path.name}: {error}") from error
 
@@ -86,12 +88,11 @@ def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[
 
     A key that is null is left out. The other task may extend one itself; ``before`` are those on the way.
     """
-    name = text_of(content[EXTENDS], EXTENDS)
-    path = FOLDER / f"{name}.yaml"
+    name = str(content[EXTENDS])
     if name not in task_names():
         near = difflib.get_close_matches(name, task_names(), n=1)
         raise Wrong(f"extends must be the name of a task, got {name!r}{f'; did you mean {near[0]}?' if near else ''}")
-    base = mapping(_content(path), name)
+    base = _content(FOLDER / f"{name}.yaml")
     if name in before:
         raise Wrong(f"extends goes round in a circle: {', '.join((*before, name))}")
     if EXTENDS in base:
@@ -103,138 +104,96 @@ def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[
     return {key: value for key, value in merged.items() if key != EXTENDS and value is not None}
 
 
-def _overlaps(value: Any) -> str:
-    name = text_of(value, "overlaps")
-    if name not in task_names():
-        raise Wrong(f"overlaps must be the name of a task, got {name!r}")
-    return name
+# avg@16 and the like: scores of several responses per problem.
+_AT_K = re.compile(r"(avg|pass|maj)@([1-9]\d{0,5})")
 
 
-_LIMITS = {"seconds": (0.01, 3600.0), "seconds_per_problem": (0.01, 86400.0)}
+def _must(right: bool, message: str) -> None:
+    if not right:
+        raise Wrong(message)
 
 
-def _limits(value: Any, grader: str) -> dict[str, float]:
-    given = mapping(value, "limits", known=tuple(_LIMITS))
-    if grader != "code":
-        raise Wrong(f"limits must be left out: they are for programs, not {grader}")
-    return {key: number_of(item, f"limits.{key}", *_LIMITS[key], whole=False) for key, item in given.items()}
-
-
-def _options(value: Any) -> tuple[tuple[str, ...], int]:
-    if isinstance(value, int):
-        return (), number_of(value, "options", 2, 10)
-    names = texts_of(value, "options")
-    if len(names) < 2:
-        raise Wrong(f"options must be at least two names or a number of options, got {value!r}")
-    return names, len(names)
-
-
-def _prompts(value: Any, field_names: Sequence[str]) -> dict[str, Prompt]:
-    prompts = {}
-    for name, item in mapping(value, "prompts", needed=[DEFAULT_PROMPT]).items():
-        key = f"prompts.{name}"
-        given = mapping(item, key, known=("user", "system"), needed=["user"])
-        prompt = Prompt(**{role: text_of(text, f"{key}.{role}") for role, text in given.items()})
-        unknown = check_placeholders(prompt, field_names)
-        if unknown:
-            raise Wrong(f"{key} shows {{{{{unknown[0]}}}}}, which is no field; fields are {', '.join(field_names)}")
-        if not any(f"{{{{{field}}}}}" in prompt.user for field in field_names):
-            raise Wrong(f"{key}.user shows no field; write e.g. {{{{{field_names[0]}}}}}")
-        prompts[name] = prompt
-    return prompts
-
-
-_RANGES: dict[str, tuple[float, float, bool]] = {
-    "n": (1, 1e6, True),
-    "temperature": (1e-6, 100, False),
-    "top_p": (1e-6, 1, False),
-    "top_k": (0, 1e9, True),
-    "num_beams": (1, 1000, True),
-    "min_new_tokens": (0, 1e9, True),
-    "max_new_tokens": (1, 1e9, True),
-    "batch_size": (1, 1e9, True),
-}
-
-
-def _decoding(value: Any) -> dict[str, Decoding]:
-    found = {}
-    for name, item in mapping(value, "decoding").items():
-        key = f"decoding.{name}"
-        given = mapping(item, key, known=("do_sample", *_RANGES))
-        if not isinstance(given.get("do_sample", False), bool):
-            raise Wrong(f"{key}.do_sample must be true or false, got {given['do_sample']!r}")
-        for setting, number in given.items():
-            if setting in _RANGES:
-                low, high, whole = _RANGES[setting]
-                number_of(number, f"{key}.{setting}", low, high, whole)
-        decoding = Decoding(**given)
-        if decoding.min_new_tokens > decoding.max_new_tokens:
-            raise Wrong(f"{key}: min_new_tokens {decoding.min_new_tokens} is above {decoding.max_new_tokens}")
+def _check(task: Task, stem: str) -> Task:
+    """What the keys of a task must be to each other; returns the task."""
+    _must(task.name == stem, f"name must be that of the file, {stem!r}, got {task.name!r}")
+    _must(task.overlaps in ("", *task_names()), f"overlaps must be the name of a task, got {task.overlaps!r}")
+    for name in task.texts:
+        _must(name in task.fields, f"texts has {name!r}, which is no field; fields are {', '.join(task.fields)}")
+    _check_source(task.source)
+    _check_grader(task)
+    _must(DEFAULT_PROMPT in task.prompts, f"prompts needs the key {DEFAULT_PROMPT!r}")
+    for name, prompt in task.prompts.items():
+        shown = PLACEHOLDER.findall(prompt.user)
+        _must(bool(shown), f"prompts.{name}.user shows no field; write e.g. {{{{{next(iter(task.fields))}}}}}")
+        for field in [*shown, *PLACEHOLDER.findall(prompt.system)]:
+            fields = ", ".join(task.fields)
+            _must(field in task.fields, f"prompts.{name} shows {{{{{field}}}}}, which is no field; fields are {fields}")
+    for name, decoding in task.decoding.items():
+        key, unused = f"decoding.{name}", "has no effect without do_sample: true"
+        longest = decoding.max_new_tokens
+        _must(decoding.min_new_tokens <= longest, f"{key}.min_new_tokens must be at most max_new_tokens, {longest}")
         for setting in ("temperature", "top_p", "top_k"):
-            if setting in given and not decoding.do_sample:
-                raise Wrong(f"{key}.{setting} has no effect without do_sample: true")
-        if decoding.n > 1 and not decoding.do_sample:
-            raise Wrong(f"{key}.n {decoding.n} responses are all the same without do_sample: true")
-        found[name] = decoding
-    return found
+            same = getattr(decoding, setting) == getattr(Decoding, setting)
+            _must(decoding.do_sample or same, f"{key}.{setting} {unused}")
+        _must(decoding.do_sample or decoding.n == 1, f"{key}.n {unused}: all responses are the same")
+    return task
 
 
-def _grader(given: Mapping[str, Any], option_names: tuple[str, ...], n_options: int) -> str:
-    """Check the verifier of the task; returns the style of extraction."""
+def _check_source(source: Source) -> None:
+    if source.generated:
+        _must(source.generated in GENERATED, f"source.generated must be one of {', '.join(GENERATED)}")
+        _must(bool(source.rows), "source.generated needs source.rows: how many of each split")
+        alone = Source(generated=source.generated, rows=source.rows)
+        _must(source == alone, "source.generated must have nothing but rows beside it")
+        return
+    _must(bool(source.files or source.url or source.local), "source needs hub and files, url, local, or generated")
+    together = bool(source.hub) == bool(source.files) and bool(source.hub or not source.revision)
+    _must(together, "source.hub, source.files and source.revision belong together")
+    _must(not (source.hub and source.url), "source has hub and url; rows are fetched from one of them")
+    for column, (first, last) in source.between.items():
+        _must(first <= last, f"source.between.{column} must be the first and the last, got {first}, {last}")
+
+
+def _check_grader(task: Task) -> None:
+    """Gold answers, options, limits and metrics must be such as the verifier of the task has."""
     try:
-        grader = source_of(given["data_source"]).task
+        grader = task.grader
     except UnknownSource as error:
         raise Wrong(f"data_source: {error}") from error
-    if (grader == "choice") != bool(n_options):
-        fault = "are missing" if grader == "choice" else "must be left out"
-        raise Wrong(f"options {fault}: {given['data_source']} is judged as {grader}")
-    if n_options:
-        try:
-            for number in range(1, n_options + 1):
-                MultipleChoiceVerifier(option_names, None if option_names else n_options).gold_option(number)
-        except ChoiceError as error:
-            raise Wrong(f"options: {error}") from error
-    style = given.get("extraction", "")
-    if style and (grader != "math" or style not in STYLES):
-        raise Wrong(f"extraction {style!r} must be left out, or for math be one of {', '.join(sorted(STYLES))}")
-    return style
-
-
-def _task(content: Any, stem: str) -> Task:
-    known = (*_KEYS, *(key for key in _OPTIONAL if key not in _KEYS))
-    given = mapping(content, "the file", known=known, needed=[key for key in known if key not in _OPTIONAL])
-    texts = {key: text_of(given[key], key) for key in _TEXTS}
-    if texts["name"] != stem:
-        raise Wrong(f"name must be that of the file, {stem!r}, got {texts['name']!r}")
-    columns = fields_of(given["fields"])
-    option_names, n_options = _options(given["options"]) if "options" in given else ((), 0)
-    extraction = _grader(given, option_names, n_options)
-    problem_texts = texts_of(given["texts"], "texts")
-    for name in problem_texts:
-        if name not in columns:
-            raise Wrong(f"texts has {name!r}, which is no field; fields are {', '.join(columns)}")
-    grader = source_of(texts["data_source"]).task
-    decoding = _decoding(given["decoding"])
-    metrics = metrics_of(given["metrics"], grader, decoding)
-    return Task(
-        **texts,
-        source=source_keys(given["source"]),
-        fields=columns,
-        texts=problem_texts,
-        gold=gold_of(given["gold"], n_options, grader),
-        prompts=_prompts(given["prompts"], list(columns)),
-        metrics=metrics,
-        decoding=decoding,
-        option_names=option_names,
-        n_options=n_options,
-        extraction=extraction,
-        limits=_limits(given["limits"], grader) if "limits" in given else {},
-        id=texts_of(given["id"], "id") if "id" in given else (),
-        groups=groups_of(given["groups"]) if "groups" in given else {},
-        references=references_of(given["references"], metrics) if "references" in given else (),
-        notes=text_of(given["notes"], "notes") if "notes" in given else "",
-        overlaps=_overlaps(given["overlaps"]) if "overlaps" in given else "",
-    )
+    fault = "are missing" if grader == "choice" else "must be left out"
+    _must((grader == "choice") == bool(task.n_options), f"options {fault}: {task.data_source} is judged as {grader}")
+    try:
+        verifier = MultipleChoiceVerifier(task.option_names, None if task.option_names else task.n_options or None)
+        for number in range(1, task.n_options + 1):
+            verifier.gold_option(number)
+    except ChoiceError as error:
+        raise Wrong(f"options: {error}") from error
+    _must(not task.extraction or grader == "math", f"extraction must be left out: it is for mathematics, not {grader}")
+    _must(not task.limits or grader == "code", f"limits must be left out: they are for programs, not {grader}")
+    for number, gold in enumerate(task.gold):
+        key = f"gold.{number}"
+        _must(grader == "code" or len(gold.columns) == 1, f"{key} of {grader} needs a single column")
+        for name in ("extract", "unit", "tolerance", "corrections"):
+            used = bool(getattr(gold, name))
+            _must(grader == "math" or not used, f"{key}.{name} must be left out: it is for mathematics, not {grader}")
+        _must(grader != "code" or not gold.values, f"{key}.values must be left out: the gold of code is its tests")
+        if task.n_options:
+            numbers = [str(option) for option in range(1, task.n_options + 1)]
+            wanted = f"{key}.values must say which option, 1 to {task.n_options}, each label stands for"
+            _must(bool(gold.values) and set(gold.values.values()) <= set(numbers), wanted)
+    most = max(way.n for way in task.decoding.values())
+    for metric in task.metrics:
+        at_k = _AT_K.fullmatch(metric)
+        known = ", ".join([*METRICS, "avg@K", "pass@K", "maj@K"])
+        _must(bool(at_k) or metric in METRICS, f"metrics has {metric!r}, which is none of {known}")
+        if at_k:
+            _must(int(at_k[2]) <= most, f"metrics has {metric!r}, but no decoding has n of {at_k[2]} or more")
+            _must(at_k[1] != "maj" or grader != "code", f"metrics has {metric!r}, but programs do not vote")
+        else:
+            fits = metric == "accuracy" or grader == "choice"
+            _must(fits, f"metrics has {metric!r}, which is for multiple choice, not {grader}")
+    for reference in task.references:
+        _must(reference.metric in task.metrics, f"references.metric must be one of metrics, got {reference.metric!r}")
 
 
 def main(words: Sequence[str] | None = None) -> int:

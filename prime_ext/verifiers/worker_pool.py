@@ -15,7 +15,6 @@ pebble's ``ProcessPool`` does the work; this module adds what graders need on to
 - No signals in the parent, and four threads however many tasks wait.
 """
 
-import asyncio
 import ctypes
 import importlib
 import math
@@ -198,10 +197,6 @@ class WorkerPool:
     def run(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> Any:
         """Like :meth:`submit`, but wait for the value or :class:`Failure`."""
         return self.submit(function, *args, time_limit=time_limit).result()
-
-    async def arun(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> Any:
-        """Like :meth:`run` for asyncio: waits without blocking the loop and without a thread of its own."""
-        return await asyncio.wrap_future(self.submit(function, *args, time_limit=time_limit))
 
     def close(self) -> None:
         """Kill the workers and end the threads. Unfinished tasks end as failures. Closing twice is allowed."""

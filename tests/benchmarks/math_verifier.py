@@ -101,7 +101,8 @@ def memory(count: int) -> dict:
                 [(rf"\boxed{{{a}}}", golds[i % len(golds)]) for i, a in enumerate(answers)]
             )
             for verdict in verdicts:
-                stage = verdict.detail.partition(":")[0] if verdict.detail.startswith(("gate", "algebra")) else "rules"
+                stage, colon, _ = verdict.detail.partition(":")
+                stage = stage if colon and stage in ("too complex", "algebra") else "rules"
                 decided = f"{verdict.outcome}, {stage}"
                 outcomes[decided] = outcomes.get(decided, 0) + 1
             slowest = max(slowest, *(verdict.seconds for verdict in verdicts))

@@ -89,7 +89,7 @@ def test_canonical_solutions_pass_and_stubs_do_not(name):
 def test_the_tests_of_programs_can_be_read(name):
     _, problems = benchmark(name)
     for problem in list(problems.values())[::5]:
-        assert parse_test_cases(problem.gold).tests.tests
+        assert parse_test_cases(problem.gold).tests
 
 
 def test_groups_are_those_of_the_data():

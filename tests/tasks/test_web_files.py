@@ -6,10 +6,9 @@ import threading
 
 import pytest
 
-from prime_ext.tasks import web_files
+from prime_ext.tasks import task_rows
 from prime_ext.tasks.task_file import load_task
-from prime_ext.tasks.task_rows import NoData, load_problems
-from prime_ext.tasks.web_files import web_file
+from prime_ext.tasks.task_rows import NoData, load_problems, web_file
 from prime_ext.utils.rows import SourceError
 
 
@@ -67,5 +66,5 @@ def test_a_task_says_where_its_rows_are(monkeypatch, tmp_path):
 
 def test_the_cache_is_in_the_home_folder_by_default(server, monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(web_files.Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setattr(task_rows.Path, "home", lambda: tmp_path / "home")
     assert web_file(f"{server.address}/a.jsonl").parent == tmp_path / "home" / ".cache" / "prime_ext" / "web"

@@ -4,5 +4,5 @@
 import sys
 from pathlib import Path
 
-for folder in (Path(__file__).parent, Path(__file__).parent / "math"):
+for folder in (Path(__file__).parent, Path(__file__).parent / "math", Path(__file__).parent / "sandbox"):
     sys.path.insert(0, str(folder))

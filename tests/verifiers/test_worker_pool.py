@@ -111,7 +111,7 @@ def test_a_thousand_waiting_tasks_need_no_more_threads(pool):
     async def main():
         pool.run(double, 0)
         before = threading.active_count()
-        tasks = [asyncio.ensure_future(pool.arun(double, x)) for x in range(1000)]
+        tasks = [asyncio.wrap_future(pool.submit(double, x)) for x in range(1000)]
         most, ticks = 0, 0
         while not all(task.done() for task in tasks):
             most = max(most, threading.active_count())
@@ -125,10 +125,10 @@ def test_a_thousand_waiting_tasks_need_no_more_threads(pool):
 
 def test_a_cancelled_waiter_harms_nobody(pool):
     async def main():
-        waiter = asyncio.ensure_future(pool.arun(nap, 0.3))
+        waiter = asyncio.wrap_future(pool.submit(nap, 0.3))
         await asyncio.sleep(0.05)
         waiter.cancel()
-        return await pool.arun(double, 5)
+        return await asyncio.wrap_future(pool.submit(double, 5))
 
     assert asyncio.run(main()) == 10
     assert pool.run(double, 6) == 12

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests written as code: taking HumanEval, MBPP and LeetCode apart into single tests and entry points.
+"""Tests written as code: taking HumanEval, MBPP, LeetCode and EvalPlus apart into single tests and entry points.
 
 The tests are trusted and are only parsed here, never run. Which names belong to the solution is read off the tests
 alone; a solution that could choose would choose ``set`` or ``isclose``.
@@ -7,19 +7,22 @@ alone; a solution that could choose would choose ``set`` or ``isclose``.
 
 import ast
 import builtins
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from prime_ext.verifiers.code import evalplus_oracle
 from prime_ext.verifiers.sandbox import prelude
 
 
-class UnreadableTests(ValueError):
-    """Tests that are no Python, or whose solution cannot be told from their helpers."""
+class MalformedTests(ValueError):
+    """Test cases from which no verdict can be had: the grader fails, not the response. The message says why."""
 
 
 @dataclass(frozen=True)
-class AssertionTests:
+class AssertionProblem:
     """Tests as code.
 
     Attributes:
@@ -51,11 +54,11 @@ class AssertionTests:
         return {name: float(min(failed, default=end) >= end) for name, end in self.parts}
 
 
-def from_code(test_cases: Mapping[str, Any]) -> AssertionTests:
+def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     """Return HumanEval's or LeetCode's tests (``test``, optionally ``prompt``, ``entry_point``, ``imports``).
 
     Raises:
-        UnreadableTests: see there.
+        MalformedTests: see there.
     """
     test = _string(test_cases, "test")
     entry_point = test_cases.get("entry_point")
@@ -63,32 +66,81 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionTests:
         return _from_script(test)
     tree = _parse(test)
     if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
-        raise UnreadableTests("the test defines no check(candidate)")
+        raise MalformedTests("the test defines no check(candidate)")
     # The prompt's helpers are needed by some tests (find_zero checks with poly) and are trusted, unlike the solution's
     # copies of them. The entry point itself is completed with a body and then replaced.
     prompt = _string(test_cases, "prompt") if "prompt" in test_cases else ""
     context = completed(prompt)
-    return AssertionTests(f"{context}\n{test}", (f"check({entry_point})",), (entry_point,), context)
+    return AssertionProblem(f"{context}\n{test}", (f"check({entry_point})",), (entry_point,), context)
 
 
-def from_list(test_cases: Mapping[str, Any]) -> AssertionTests:
+def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``entry_point``).
 
     Raises:
-        UnreadableTests: see there.
+        MalformedTests: see there.
     """
     tests, imports = test_cases.get("test_list"), test_cases.get("test_imports") or []
     for name, value in (("test_list", tests), ("test_imports", imports)):
         if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
-            raise UnreadableTests(f"{name} must be a list of strings")
+            raise MalformedTests(f"{name} must be a list of strings")
     assert isinstance(tests, list)
     setup = "\n".join(imports)
     entry_point = test_cases.get("entry_point")
     names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
-    return AssertionTests(setup, tuple(tests), names)
+    return AssertionProblem(setup, tuple(tests), names)
 
 
-def _from_script(test: str) -> AssertionTests:
+def from_evalplus(row: Mapping[str, Any]) -> AssertionProblem:
+    """The tests of a row of HumanEval+ or MBPP+: those of the original set (``base``), then EvalPlus' own (``plus``).
+
+    A test is one input, on which a program must agree with the reference solution. The expected outputs are computed by
+    that solution beside the tests, in the sandbox, as EvalPlus computes them (arXiv 2305.01210). Its own executor,
+    which runs programs with the rights of whoever calls it, is not used.
+
+    Args:
+        row: ``task_id``, ``prompt``, ``entry_point``, ``canonical_solution``, ``base_input``, ``atol``, and
+            ``plus_input`` unless only the original tests are wanted.
+
+    Raises:
+        MalformedTests: a key is missing, or not what EvalPlus writes.
+    """
+    texts = {key: row.get(key) for key in ("task_id", "prompt", "canonical_solution", "entry_point")}
+    for key, value in texts.items():
+        if not isinstance(value, str) or not value:
+            raise MalformedTests(f"{key} must be a text")
+    if not str(texts["entry_point"]).isidentifier():
+        raise MalformedTests(f"entry_point {texts['entry_point']!r} is no name")
+    inputs = {}
+    for part, key in (("base", "base_input"), ("plus", "plus_input")):
+        inputs[part] = row.get(key, [] if part == "plus" else None)
+        if not isinstance(inputs[part], list) or not all(isinstance(values, list) for values in inputs[part]):
+            raise MalformedTests(f"{key} must be a list of lists of arguments")
+    tolerance = row.get("atol", 0)
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+        raise MalformedTests(f"atol must be a number of at least 0, got {tolerance!r}")
+    values = [*inputs["base"], *inputs["plus"]]
+    settings = {**texts, "inputs": values, "atol": tolerance}
+    oracle = Path(evalplus_oracle.__file__).read_text(encoding="utf-8")
+    # The oracle goes along as source, for the sandbox reads no files of this package, and into a namespace of its own,
+    # for the function under test may bear any name.
+    setup = (
+        f"_evalplus = {{}}\nexec({oracle!r}, _evalplus)\n"
+        f"_evalplus_check = _evalplus['make_check'](**json.loads({json.dumps(settings)!r}))\n"
+    )
+    name = str(texts["entry_point"])
+    parts = {"base": len(inputs["base"]), **({"plus": len(values)} if "plus_input" in row else {})}
+    return AssertionProblem(
+        setup,
+        tuple(f"_evalplus_check({name}, {index})" for index in range(len(values))),
+        (name,),
+        # MBPP's prompt is a docstring; HumanEval's begins the function, and may define helpers before it.
+        completed(str(texts["prompt"])),
+        parts=tuple(parts.items()),
+    )
+
+
+def _from_script(test: str) -> AssertionProblem:
     """Each statement of the script that asserts is a test, together with the statements since the last one."""
     tests: list[str] = []
     preparations: list[str] = []
@@ -101,7 +153,7 @@ def _from_script(test: str) -> AssertionTests:
             pending = []
         else:
             pending.append(code)
-    return AssertionTests("", tuple(tests), _entry_points([test]), preparations=tuple(preparations))
+    return AssertionProblem("", tuple(tests), _entry_points([test]), preparations=tuple(preparations))
 
 
 def _contains_assertion(node: ast.AST) -> bool:
@@ -114,7 +166,7 @@ def completed(prompt: str) -> str:
     """A prompt that is Python, or becomes Python when the function at its end gets a body.
 
     Raises:
-        UnreadableTests: it is neither.
+        MalformedTests: it is neither.
     """
     try:
         ast.parse(prompt)
@@ -124,14 +176,14 @@ def completed(prompt: str) -> str:
     try:
         ast.parse(completed)
     except SyntaxError as error:
-        raise UnreadableTests(f"the prompt is no Python: {error}") from error
+        raise MalformedTests(f"the prompt is no Python: {error}") from error
     return completed
 
 
 def _string(test_cases: Mapping[str, Any], key: str) -> str:
     value = test_cases.get(key)
     if not isinstance(value, str):
-        raise UnreadableTests(f"{key} must be a string")
+        raise MalformedTests(f"{key} must be a string")
     return value
 
 
@@ -139,7 +191,7 @@ def _parse(code: str) -> ast.Module:
     try:
         return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnreadableTests(f"the tests are no Python: {error}") from error
+        raise MalformedTests(f"the tests are no Python: {error}") from error
 
 
 def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
@@ -176,4 +228,4 @@ def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
     everywhere = [name for name in free if all(name in _names([tree])[0] for tree in trees)]
     if len(everywhere) == 1:
         return (everywhere[0],)
-    raise UnreadableTests("the tests do not show which function they test; give entry_point")
+    raise MalformedTests("the tests do not show which function they test; give entry_point")

@@ -14,36 +14,37 @@ frames can forge it. Verdicts say "in one process" then.
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from prime_ext.verifiers.code.assertions import AssertionTests
+from prime_ext.verifiers.code.assertions import AssertionProblem
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, SuiteRequest
 from prime_ext.verifiers.sandbox.plain_data import loads
 
 # Time beyond the tests' own for starting two processes.
 _START_SECONDS = 2.0
+_ENDINGS = {Ending.TIMEOUT: "timeout", Ending.OUT_OF_MEMORY: "out_of_memory"}
 
 
-@dataclass(frozen=True)
-class SuiteReport:
-    """What running tests gave.
+# The outcome of a test, and a text: ``passed``, ``failed``, ``raised``, ``timeout``, ``stopped``, ``out_of_memory`` or
+# ``no_report``.
+Outcomes = list[tuple[str, str]]
 
-    Attributes:
-        outcomes: (outcome, text) of each test that ran, in order; outcomes are ``passed``, ``failed``, ``raised``,
-            ``timeout``, ``stopped``, ``out_of_memory``, ``no_report``.
-        loaded: the solution could be loaded; if not, the one outcome says why and holds for all tests.
-        not_plain: the tests pass what cannot cross; nothing has been decided.
-        broken: the tests or the sandbox failed, in words; nothing has been decided.
-    """
 
-    outcomes: tuple[tuple[str, str], ...] = ()
-    loaded: bool = True
-    not_plain: str = ""
-    broken: str = ""
+class GraderFailure(Exception):
+    """The sandbox or the tests failed, so that nothing can be said about the program."""
+
+
+class NotPlain(Exception):
+    """The tests pass what cannot cross between processes; nothing has been decided."""
 
 
 def request(
-    program: str, tests: AssertionTests, codes: Sequence[str], limits: Limits, budget: float, stop_at_first: bool = True
+    program: str,
+    problem: AssertionProblem,
+    codes: Sequence[str],
+    limits: Limits,
+    budget: float,
+    stop_at_first: bool = True,
 ) -> SuiteRequest:
     """Return the request that runs these tests in two processes.
 
@@ -52,10 +53,10 @@ def request(
     seconds = min(budget, limits.seconds * (len(codes) + 1)) + _START_SECONDS
     return SuiteRequest(
         program=program,
-        setup=tests.setup,
+        setup=problem.setup,
         tests=tuple(codes),
-        entry_points=tests.entry_points,
-        context=tests.context,
+        entry_points=problem.entry_points,
+        context=problem.context,
         seconds_per_test=limits.seconds,
         stop_at_first=stop_at_first,
         limits=replace(limits, seconds=seconds),
@@ -67,43 +68,44 @@ def in_one_process(separate: SuiteRequest, limits: Limits) -> SuiteRequest:
     return replace(separate, separate=False, nonce=secrets.token_hex(16), limits=limits)
 
 
-def read_report(execution: Execution, sent: SuiteRequest) -> SuiteReport:
-    """Return what an execution of a suite says."""
+def read_report(execution: Execution, sent: SuiteRequest) -> Outcomes:
+    """Return the outcomes of the tests that ran, in order; of all tests if the solution could not be loaded.
+
+    Raises:
+        GraderFailure, NotPlain: see there.
+    """
     if execution.sandbox_failure:
-        return SuiteReport(broken=f"sandbox: {execution.stderr[-300:]}")
-    return _read_separate(execution) if sent.separate else _read_together(execution, sent)
+        raise GraderFailure(f"sandbox: {execution.stderr[-300:]}")
+    return _read_separate(execution, sent) if sent.separate else _read_together(execution, sent)
 
 
-def _read_separate(execution: Execution) -> SuiteReport:
+def _read_separate(execution: Execution, sent: SuiteRequest) -> Outcomes:
+    outcomes: Outcomes = []
     # No line of the solution runs in the process that wrote this.
-    lines = [json.loads(line) for line in execution.result.split(b"\n")[:-1]]
-    outcomes: list[tuple[str, str]] = []
-    for line in lines:
+    for line in map(json.loads, execution.result.split(b"\n")[:-1]):
         if "broken" in line:
-            return SuiteReport(broken=f"the tests themselves fail: {line['broken']}")
+            raise GraderFailure(f"the tests themselves fail: {line['broken']}")
         if "not_plain" in line:
-            return SuiteReport(not_plain=line["not_plain"])
+            raise NotPlain(line["not_plain"])
         if "not_loaded" in line:
-            return SuiteReport(((line["not_loaded"][0], f"on loading: {line['not_loaded'][1]}"),), loaded=False)
+            outcome, text = line["not_loaded"]
+            return [(outcome, f"on loading: {text}")] * len(sent.tests)
         if "end" in line:
-            return SuiteReport(tuple(outcomes))
+            return outcomes
         outcomes.append((line["result"][0], line["result"][1]))
-    if execution.ending is Ending.TIMEOUT:
-        return SuiteReport((*outcomes, ("timeout", "")))
-    if execution.ending is Ending.OUT_OF_MEMORY:
-        return SuiteReport((*outcomes, ("out_of_memory", "")))
-    return SuiteReport(broken=f"the tests' process ended with {execution.exit_code}: {execution.stderr[-300:]}")
+    if execution.ending in _ENDINGS:
+        return [*outcomes, (_ENDINGS[execution.ending], "")]
+    raise GraderFailure(f"the tests' process ended with {execution.exit_code}: {execution.stderr[-300:]}")
 
 
-def _read_together(execution: Execution, sent: SuiteRequest) -> SuiteReport:
-    kinds = {Ending.TIMEOUT: "timeout", Ending.OUT_OF_MEMORY: "out_of_memory"}
-    if execution.ending in kinds:
-        return SuiteReport(((kinds[execution.ending], ""),))
+def _read_together(execution: Execution, sent: SuiteRequest) -> Outcomes:
+    if execution.ending in _ENDINGS:
+        return [(_ENDINGS[execution.ending], "")]
     try:
         report = loads(execution.result)
         if report["nonce"] == sent.nonce and execution.finished:
-            return SuiteReport(tuple((str(outcome), str(text)[:300]) for outcome, text in report["results"]))
+            return [(str(outcome), str(text)[:300]) for outcome, text in report["results"]]
     except (ValueError, TypeError, KeyError, RecursionError):
         pass  # the program left early, or wrote something of its own
     text = execution.stderr.strip().rpartition("\n")[2][:300]
-    return SuiteReport((("no_report", text or f"exit code {execution.exit_code}"),))
+    return [("no_report", text or f"exit code {execution.exit_code}")]

@@ -15,11 +15,11 @@ from prime_ext.verifiers.code.problems import (
     AssertionProblem,
     CallProblem,
     MalformedTests,
-    Problem,
     StdinProblem,
     TestCases,
     parse_test_cases,
 )
+from prime_ext.verifiers.code.test_suite import GraderFailure
 from prime_ext.verifiers.sandbox import CallRequest, Ending, Execution, Limits, ProgramRequest, Sandbox
 from prime_ext.verifiers.sandbox.plain_data import loads
 from prime_ext.verifiers.sandbox.requests import Request
@@ -58,19 +58,11 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedTest:
     """What went wrong with one test: the outcome and a few words."""
 
     outcome: Outcome
     words: str
-
-
-class GraderFailure(Exception):
-    """The sandbox or the tests failed, so that nothing can be said about the program."""
-
-    def __init__(self, outcome: Outcome, words: str) -> None:
-        super().__init__(words)
-        self.outcome = outcome
 
 
 # Asks for executions, is sent them, returns the verdict's parts. One body serves threads, asyncio and batches.
@@ -204,8 +196,8 @@ class CodeVerifier:
         try:
             problem = parse_test_cases(test_cases)
             if isinstance(problem, AssertionProblem):
-                program = as_methods(program, problem.tests.entry_points)
-            number = _number_of_tests(problem)
+                program = as_methods(program, problem.entry_points)
+            number = len(problem.tests)
             if isinstance(problem, AssertionProblem):
                 failures, note = yield from self._run_assertions(program, problem, reward)
             else:
@@ -214,10 +206,10 @@ class CodeVerifier:
         except MalformedTests as error:
             return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, f"tests: {error}"[:_DETAIL])
         except GraderFailure as error:
-            return grader_failed(error.outcome, program, time.perf_counter() - started, str(error)[:_DETAIL])
+            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, str(error)[:_DETAIL])
         seconds = time.perf_counter() - started
         failed = [index for index, _ in failures]
-        parts = problem.tests.scores(failed) if isinstance(problem, AssertionProblem) else {}
+        parts = problem.scores(failed) if isinstance(problem, AssertionProblem) else {}
         if not failures:
             return replace(correct(program, seconds, f"{number} of {number} tests passed{note}"), parts=parts)
         index, first = failures[0]
@@ -227,13 +219,13 @@ class CodeVerifier:
 
     def _run_pairs(
         self, program: str, problem: StdinProblem | CallProblem, reward: RewardName
-    ) -> Generator[Request, Execution, list[tuple[int, Failure]]]:
+    ) -> Generator[Request, Execution, list[tuple[int, FailedTest]]]:
         """Run every test in a fork of its own, one after the other; return the failures."""
-        failures: list[tuple[int, Failure]] = []
+        failures: list[tuple[int, FailedTest]] = []
         left, code = self.seconds_per_problem, b""
         for index in range(len(problem.tests)):
             if left <= 0:
-                failure: Failure | None = Failure(Outcome.TIMEOUT, "the problem's time is used up")
+                failure: FailedTest | None = FailedTest(Outcome.TIMEOUT, "the problem's time is used up")
             else:
                 limits = replace(self.limits, seconds=min(self.limits.seconds, left))
                 execution = yield _request(program, code, problem, index, limits)
@@ -246,69 +238,61 @@ class CodeVerifier:
                     break
         return failures
 
-    def _judge(self, execution: Execution, problem: StdinProblem | CallProblem, index: int) -> Failure | None:
+    def _judge(self, execution: Execution, problem: StdinProblem | CallProblem, index: int) -> FailedTest | None:
         if execution.sandbox_failure:
-            raise GraderFailure(Outcome.ERROR, f"sandbox: {execution.stderr[-_DETAIL:]}")
+            raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
         if not execution.finished:
             words = _WORDS.get(execution.ending) or _last_line(execution)
-            return Failure(_OUTCOMES[execution.ending], words)
+            return FailedTest(_OUTCOMES[execution.ending], words)
         if isinstance(problem, StdinProblem):
             right = outputs_agree(execution.stdout, problem.tests[index].expected, self.tolerance)
-            return None if right else Failure(Outcome.WRONG, "wrong output")
+            return None if right else FailedTest(Outcome.WRONG, "wrong output")
         try:
             value = loads(execution.result)["value"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            return Failure(Outcome.ERROR, "the call did not return")
+            return FailedTest(Outcome.ERROR, "the call did not return")
         if any(values_agree(value, expected, self.tolerance) for expected in problem.tests[index].expected):
             return None
-        return Failure(Outcome.WRONG, "wrong result")
+        return FailedTest(Outcome.WRONG, "wrong result")
 
     def _run_assertions(
         self, program: str, problem: AssertionProblem, reward: RewardName
-    ) -> Generator[Request, Execution, tuple[list[tuple[int, Failure]], str]]:
+    ) -> Generator[Request, Execution, tuple[list[tuple[int, FailedTest]], str]]:
         """Run the tests in one go; those behind a test that ended the go run alone, if every test counts."""
-        tests = problem.tests
-        number = len(tests.tests)
-        failures: list[tuple[int, Failure]] = []
+        number = len(problem.tests)
+        failures: list[tuple[int, FailedTest]] = []
         left, together, position = self.seconds_per_problem, False, 0
         while position < number:
             if left <= 0:
                 failures += [
-                    (i, Failure(Outcome.TIMEOUT, "the problem's time is used up")) for i in range(position, number)
+                    (i, FailedTest(Outcome.TIMEOUT, "the problem's time is used up")) for i in range(position, number)
                 ]
                 break
-            codes = tests.tests if position == 0 else [tests.alone(position)]
-            sent = test_suite.request(program, tests, codes, self.limits, left, stop_at_first=reward == "all")
+            codes = problem.tests if position == 0 else [problem.alone(position)]
+            sent = test_suite.request(program, problem, codes, self.limits, left, stop_at_first=reward == "all")
             if together:
                 sent = test_suite.in_one_process(sent, self.limits)
             execution = yield sent
             left -= execution.seconds
-            report = test_suite.read_report(execution, sent)
-            if report.not_plain:
+            try:
+                outcomes = test_suite.read_report(execution, sent)
+            except test_suite.NotPlain:
                 together = True
                 continue
-            if report.broken:
-                raise GraderFailure(Outcome.ERROR, report.broken)
-            if not report.loaded:
-                return [(index, _failure(*report.outcomes[0])) for index in range(number)], ""
-            for index, (outcome, text) in enumerate(report.outcomes):
+            for index, (outcome, text) in enumerate(outcomes):
                 if outcome != "passed":
-                    failures.append((position + index, _failure(outcome, text)))
+                    failures.append((position + index, _failed(outcome, text)))
             if reward == "all" and failures:
                 break
-            if not report.outcomes:
-                raise GraderFailure(Outcome.ERROR, "the tests reported nothing")
-            position += len(report.outcomes)
+            if not outcomes:
+                raise GraderFailure("the tests reported nothing")
+            position += len(outcomes)
         return failures, " (in one process)" if together else ""
 
 
 def _check_reward(reward: str) -> None:
     if reward not in ("all", "fraction"):
         raise ValueError(f"reward={reward!r} is not one of all, fraction")
-
-
-def _number_of_tests(problem: Problem) -> int:
-    return len(problem.tests.tests if isinstance(problem, AssertionProblem) else problem.tests)
 
 
 def _request(program: str, code: bytes, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
@@ -325,7 +309,7 @@ def _last_line(execution: Execution) -> str:
     return line or f"exit code {execution.exit_code}"
 
 
-def _failure(outcome: str, text: str) -> Failure:
+def _failed(outcome: str, text: str) -> FailedTest:
     words = _SUITE_WORDS.get(outcome, "")
     words = f"{words}: {text}" if words and text else words or text
-    return Failure(_SUITE_OUTCOMES.get(outcome, Outcome.ERROR), words[:200])
+    return FailedTest(_SUITE_OUTCOMES.get(outcome, Outcome.ERROR), words[:200])

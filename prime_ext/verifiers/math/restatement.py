@@ -21,7 +21,7 @@ _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<
 
 
 def restatement(answer: str, golds: Sequence[str], prompt: str) -> str | None:
-    """Return the expression in a right answer (one past the gate) that restates the problem, None without one."""
+    """Return the expression that restates the problem, None without one. The answer is right, so not too complex."""
     wanted = {text for gold in golds for text in _expressions(read_answer(normalize(gold)))}
     asked = _bare(prompt)
     for text in _expressions(read_answer(normalize(answer))):

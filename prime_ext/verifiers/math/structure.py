@@ -123,7 +123,7 @@ def _unwrap(text: str) -> tuple[str, str, str]:
 
 
 def read_answer(text: str) -> Node:
-    """Read a normalised answer. Its nesting must have passed the gate, for this is recursive."""
+    """Read a normalised answer. Its nesting must be within the limits of complexity, for this is recursive."""
     text = _strip(text)
     for separators in (frozenset(";"), frozenset([",", "\\lor"])):
         parts, found = split(text, separators)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The math verifier: is the final answer of a response the gold answer?
 
-Three stages, each only for what the one before left open: text equality and rules in the caller (microseconds), the
-gate, computer algebra in a worker process that can be killed (milliseconds). The verdict does not depend on the number
-of workers or on what was verified before.
+Three stages, each only for what the one before left open: text equality and rules in the caller (microseconds), limits
+of complexity, computer algebra in a worker process that can be killed (milliseconds). The verdict does not depend on
+the number of workers or on what was verified before.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 from prime_ext.verifiers.math.compare import compare, undecided
+from prime_ext.verifiers.math.complexity_limits import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.extraction import Extraction, extract
-from prime_ext.verifiers.math.gate import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.normalize import normalize, readings
 from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import restatement
@@ -95,7 +95,7 @@ def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[s
     if gold == answer:
         return "correct", "same text"
     if len(answer) > 4 * MAX_CHARACTERS:
-        return "wrong", f"gate: an answer of {len(answer)} characters"
+        return "wrong", f"too complex: {len(answer)} characters"
     found: bool | None = False
     for number, (wanted, given) in enumerate(readings(gold, answer)):
         if not given:
@@ -107,9 +107,9 @@ def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[s
             nodes: tuple[Node, Node] = Leaf(wanted, left), Leaf(given, right)
         else:
             if number == 0 and (refused := refusal(given)) is not None:
-                return "wrong", f"gate: {refused}"
+                return "wrong", f"too complex: {refused}"
             if number == 0 and (refused := refusal(wanted)) is not None:
-                return "error", f"the gold answer is beyond the gate: {refused}"
+                return "error", f"the gold answer is too complex: {refused}"
             nodes = read_answer(wanted), read_answer(given)
         if tolerance and isinstance(nodes[0], Leaf) and nodes[0].number and ":" not in wanted + given:
             nodes = replace(nodes[0], number=replace(nodes[0].number, tolerance=tolerance)), nodes[1]

@@ -197,8 +197,6 @@ class Sandbox:
         workers: most runs at a time; None: one per processor that this process may use.
         bubblewrap: ``auto`` puts the fork server into bubblewrap if that is installed and works, ``always`` insists,
             ``never`` does without.
-        prewarm: modules to import once in the server, for programs that need them (numpy always is, if installed).
-        readable: further paths that programs may read.
         unsafe_no_sandbox: run programs even where the machine cannot confine them.
         left_out: protections to do without (``landlock``, ``seccomp``, ``rlimits``); for tests.
 
@@ -215,8 +213,6 @@ class Sandbox:
         workers: int | None = None,
         *,
         bubblewrap: str = "auto",
-        prewarm: tuple[str, ...] = (),
-        readable: tuple[str, ...] = (),
         unsafe_no_sandbox: bool = False,
         left_out: tuple[str, ...] = (),
     ) -> None:
@@ -226,9 +222,7 @@ class Sandbox:
             raise ValueError(f"bubblewrap={bubblewrap!r} is not one of auto, always, never")
         self.limits = limits or Limits()
         self.workers = workers or available_cores()
-        self._options = Options(
-            self.workers, bubblewrap, tuple(prewarm), tuple(readable), unsafe_no_sandbox, tuple(left_out)
-        )
+        self._options = Options(self.workers, bubblewrap, unsafe_no_sandbox, tuple(left_out))
         self._prepare()
         self._current()
 
@@ -277,12 +271,6 @@ class Sandbox:
     def run(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
         """Run a script on its standard input and wait for its end."""
         return self.submit(ProgramRequest(program, stdin, limits)).result()
-
-    async def arun(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
-        """As :meth:`run`, without blocking the event loop."""
-        import asyncio
-
-        return await asyncio.wrap_future(self.submit(ProgramRequest(program, stdin, limits)))
 
     def close(self) -> None:
         """End the server and whatever it runs. Waiting requests end as sandbox failures."""

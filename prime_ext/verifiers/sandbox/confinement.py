@@ -19,8 +19,6 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _MAIN_STACK_BYTES = 64 << 20
 
-PROTECTIONS = ("landlock", "seccomp", "rlimits")
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -104,12 +104,6 @@ class FusionSandbox:
         """Run a script on its standard input and wait for its end."""
         return self.submit(ProgramRequest(program, stdin, limits)).result()
 
-    async def arun(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
-        """As :meth:`run`, without blocking the event loop."""
-        import asyncio
-
-        return await asyncio.wrap_future(self.submit(ProgramRequest(program, stdin, limits)))
-
     def close(self) -> None:
         self._executor.shutdown(cancel_futures=True)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any
 
 from prime_ext.verifiers.sandbox import wire
@@ -48,19 +49,8 @@ class Job:
             self._descriptors += [_file(stdin), _file(), _file(), _file(payload), _file()]
         self.attempts += 1
         self.sent_at = time.monotonic()
-        limits = self.limits
-        message = {
-            "run": number,
-            "roles": [role for role, _, _ in self._roles],
-            "limits": {
-                "seconds": limits.seconds,
-                "memory_bytes": limits.memory_bytes,
-                "output_bytes": limits.output_bytes,
-                "threads": limits.threads,
-                "files": limits.files,
-            },
-        }
-        return message, list(self._descriptors)
+        roles = [role for role, _, _ in self._roles]
+        return {"run": number, "roles": roles, "limits": asdict(self.limits)}, list(self._descriptors)
 
     def close(self) -> None:
         for descriptor in self._descriptors:

@@ -72,6 +72,22 @@ def _tree_values(root: Any) -> list[Any]:
     return rows
 
 
+# What a type consists of, and how one without parts is written.
+_PARTS: dict[type, Callable[[Any], Any]] = {
+    tuple: iter, set: iter, frozenset: iter, collections.deque: iter,
+    dict: lambda pairs: map(list, pairs.items()),
+    range: lambda value: (value.start, value.stop, value.step),
+    slice: lambda value: (value.start, value.stop, value.step),
+}  # fmt: skip
+_TEXTS: dict[type, Callable[[Any], Any]] = {
+    complex: lambda value: [repr(value.real), repr(value.imag)],
+    bytes: lambda value: base64.b64encode(value).decode(),
+    bytearray: lambda value: base64.b64encode(value).decode(),
+    decimal.Decimal: str, fractions.Fraction: str,
+    datetime.date: datetime.date.isoformat, datetime.datetime: datetime.datetime.isoformat,
+}  # fmt: skip
+
+
 def encode(value: Any, other: Callable[[Any], Any] = _reject) -> Any:
     """Return ``value`` in the form that ``json.dumps`` takes; ``other`` encodes what is not plain data.
 
@@ -90,26 +106,10 @@ def encode(value: Any, other: Callable[[Any], Any] = _reject) -> Any:
         return value if math.isfinite(value) else {"float": repr(value)}
     if kind is list:
         return [encode(item, other) for item in value]
-    if kind is tuple:
-        return {"tuple": [encode(item, other) for item in value]}
-    if kind is dict:
-        return {"dict": [[encode(key, other), encode(item, other)] for key, item in value.items()]}
-    if kind is set or kind is frozenset:
-        return {kind.__name__: [encode(item, other) for item in value]}
-    if kind is complex:
-        return {"complex": [repr(value.real), repr(value.imag)]}
-    if kind is bytes or kind is bytearray:
-        return {kind.__name__: base64.b64encode(value).decode()}
-    if kind is range:
-        return {"range": [encode(part) for part in (value.start, value.stop, value.step)]}
-    if kind is slice:
-        return {"slice": [encode(part, other) for part in (value.start, value.stop, value.step)]}
-    if kind is collections.deque:
-        return {"deque": [encode(item, other) for item in value]}
-    if kind is decimal.Decimal or kind is fractions.Fraction:
-        return {kind.__name__: str(value)}
-    if kind is datetime.date or kind is datetime.datetime:
-        return {kind.__name__: value.isoformat()}
+    if kind in _PARTS:
+        return {kind.__name__: [encode(part, other) for part in _PARTS[kind](value)]}
+    if kind in _TEXTS:
+        return {kind.__name__: _TEXTS[kind](value)}
     if value is NotImplemented or value is Ellipsis:
         return {"constant": repr(value)}
     return _encode_instance(value, kind, other)

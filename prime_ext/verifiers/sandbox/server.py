@@ -10,7 +10,7 @@ The server ends when its client closes the connection or dies (a pidfd tells), a
 
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import select
@@ -36,9 +36,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 PREWARMED = (
     "abc", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq",
     "io", "itertools", "json", "math", "operator", "re", "string", "time", "traceback", "types",
-    "typing",
+    "typing", "numpy",
 )  # fmt: skip
-PREWARMED_IF_INSTALLED = ("numpy",)
 
 
 @dataclass
@@ -264,16 +263,6 @@ def _place(descriptors: list[int], keep: list[int]) -> None:
     _close_from(max(keep) + 1)
 
 
-def _import_everything(prewarm: list[str]) -> None:
-    for name in (*PREWARMED, *prewarm):
-        importlib.import_module(name)
-    for name in PREWARMED_IF_INSTALLED:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-
-
 def _build_filter() -> tuple[bytes | None, str]:
     """Return the system call filter, or None and the reason. A child builds it, so that no run carries libseccomp."""
     reader, writer = os.pipe()
@@ -315,7 +304,9 @@ def main(settings: dict[str, Any]) -> None:
     connection = socket.socket(fileno=settings["connection"])
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError("prctl: cannot become the reaper of orphans")
-    _import_everything(settings["prewarm"])
+    for name in PREWARMED:
+        if importlib.util.find_spec(name):
+            importlib.import_module(name)
     # Keep the low numbers taken, so that the descriptors of a run never lie where they have to go.
     for _ in range(wire.CHANNEL + 1):
         os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fork server as its client sees it: start it, talk to it, notice its death."""
+"""One fork server as its client sees it: start it, in bubblewrap if there is one, talk to it, notice its death.
+
+Bubblewrap gives the server a file system, network, process table and inter-process communication of its own.
+"""
 
 import json
 import logging
@@ -11,16 +14,20 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_ext.verifiers.sandbox import bubblewrap, wire
+from prime_ext.verifiers.sandbox import wire
 from prime_ext.verifiers.sandbox.limits import SandboxUnavailable
 from prime_ext.verifiers.sandbox.probe import Protection
 
 logger = logging.getLogger(__name__)
 
 _START_SECONDS = 60.0
+# What is seen inside bubblewrap.
+_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+_BASE_BYTES = 256 << 20
 # Exists everywhere, except inside bubblewrap.
 _WITNESS = "/etc/passwd"
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -50,8 +57,6 @@ class Options:
 
     workers: int
     bubblewrap: str = "auto"
-    prewarm: tuple[str, ...] = ()
-    readable: tuple[str, ...] = ()
     unsafe_no_sandbox: bool = False
     left_out: tuple[str, ...] = ()
 
@@ -64,6 +69,39 @@ def python_paths() -> list[str]:
     return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
 
 
+def _find_bubblewrap() -> str | None:
+    """Return the path of ``bwrap`` if it is installed and works for this user, else None."""
+    path = shutil.which("bwrap")
+    if path is None:
+        return None
+    try:
+        tried = subprocess.run(
+            [*_bubblewrap(path, (), "/tmp/base"), "/usr/bin/env", "true"],
+            capture_output=True,
+            timeout=10,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return path if tried.returncode == 0 else None
+
+
+def _bubblewrap(path: str, readable: Sequence[str], base: str) -> list[str]:
+    """Return the words to put before the server's command line. ``base`` becomes a small file system in memory.
+
+    Without Landlock, all runs of one server can reach each other's directories below it, and no more.
+    """
+    words = [path, "--unshare-all", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
+    # The empty /tmp first: the Python installation may lie below it.
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    for name in (*_SYSTEM_PATHS, *readable):
+        if os.path.islink(name) and name in _SYSTEM_PATHS:
+            words += ["--symlink", os.readlink(name), name]
+        else:
+            words += ["--ro-bind-try", name, name]
+    return [*words, "--size", str(_BASE_BYTES), "--tmpfs", base, "--chdir", base]
+
+
 def start_server(options: Options) -> "ServerProcess":
     """Start a server, in bubblewrap if the options allow, and without it if it does not start there.
 
@@ -72,7 +110,7 @@ def start_server(options: Options) -> "ServerProcess":
     """
     if options.bubblewrap == "never":
         return ServerProcess(options, None)
-    wrapper = bubblewrap.find()
+    wrapper = _find_bubblewrap()
     if options.bubblewrap == "always":
         if wrapper is None:
             raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed or does not work here")
@@ -113,22 +151,21 @@ class ServerProcess:
 
     def _spawn(self, options: Options, wrapper: str | None, connection: int, client: int) -> subprocess.Popen[bytes]:
         python = python_paths()
-        readable = [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", *options.readable]
+        readable = [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
         settings = {
             "root": _ROOT,
             "connection": connection,
             "client": client,
             "base": self.base,
             "readable": readable,
-            "prewarm": list(options.prewarm),
             "left_out": list(options.left_out),
             "workers": options.workers,
             "witness": _WITNESS if wrapper else "",
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
         if wrapper:
-            visible = [*python, os.path.dirname(os.path.realpath(sys.executable)), _ROOT, *options.readable]
-            words = bubblewrap.command(wrapper, visible, self.base) + words
+            visible = [*python, os.path.dirname(os.path.realpath(sys.executable)), _ROOT]
+            words = _bubblewrap(wrapper, visible, self.base) + words
         environment = dict(_ENVIRONMENT)
         for name in ("LD_LIBRARY_PATH", "PYTHONHOME"):
             if name in os.environ:

@@ -121,7 +121,7 @@ def test_rows_that_are_not_of_evalplus_are_refused(change, message):
 
 def test_the_base_tests_may_stand_alone():
     row = {key: value for key, value in ROW.items() if key != "plus_input"}
-    assert parse_test_cases(json.dumps(row)).tests.parts == (("base", 1),)
+    assert parse_test_cases(json.dumps(row)).parts == (("base", 1),)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,8 @@ import zlib
 
 import pytest
 
-from prime_ext.verifiers.code import MalformedTests, livecodebench, parse_test_cases
-from prime_ext.verifiers.code.livecodebench import UnreadableRow, pickled_text
-from prime_ext.verifiers.code.problems import CallProblem, StdinProblem
+from prime_ext.verifiers.code import MalformedTests, parse_test_cases, problems
+from prime_ext.verifiers.code.problems import CallProblem, StdinProblem, pickled_text
 
 STDIN = {"input": "1 2\n", "output": "3\n", "testtype": "stdin"}
 CALL = {"input": "[1, 2]\n3", "output": "6", "testtype": "functional"}
@@ -62,7 +61,7 @@ class Opens:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_that_would_run_something_is_refused_and_does_not(tmp_path, protocol):
     hostile = pickle.dumps(Opens(str(tmp_path / "ran")), protocol=protocol)
-    with pytest.raises(UnreadableRow, match="not just a text|more than a text"):
+    with pytest.raises(MalformedTests, match="not just a text|more than a text"):
         pickled_text(hostile)
     with pytest.raises(MalformedTests, match="the pickle of private_test_cases holds"):
         parse_test_cases(row([STDIN], base64.b64encode(zlib.compress(hostile)).decode()))
@@ -71,27 +70,27 @@ def test_a_pickle_that_would_run_something_is_refused_and_does_not(tmp_path, pro
 
 @pytest.mark.parametrize("value", [["[]"], {"a": "b"}, b"[]", 3, None, ("a", "b"), ["a"] * 100])
 def test_a_pickle_of_anything_but_a_text_is_refused(value):
-    with pytest.raises(UnreadableRow, match="the pickle of private_test_cases holds"):
+    with pytest.raises(MalformedTests, match="the pickle of private_test_cases holds"):
         pickled_text(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"no pickle", pickle.dumps("a")[:-1], pickle.dumps("abc")[:-4]])
 def test_what_is_no_whole_pickle_is_refused(data):
-    with pytest.raises(UnreadableRow):
+    with pytest.raises(MalformedTests):
         pickled_text(data)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"public_test_cases": "["}, "public_test_cases is no JSON"),
+        ({"public_test_cases": "["}, "public_test_cases: no JSON"),
         ({"public_test_cases": "{}"}, "public_test_cases must be a list of tests, got dict"),
         ({"public_test_cases": '[{"input": "1"}]'}, "public_test_cases: test 1 has no input and output that are texts"),
         ({"private_test_cases": None}, "private_test_cases must be a text, got NoneType"),
         ({"private_test_cases": "%%%"}, "private_test_cases is neither JSON nor packed"),
         ({"private_test_cases": base64.b64encode(b"abc").decode()}, "private_test_cases is neither JSON nor packed"),
-        ({"private_test_cases": packed("no JSON")}, "private_test_cases is no JSON"),
-        ({"metadata": "{"}, "metadata is no JSON"),
+        ({"private_test_cases": packed("no JSON")}, "private_test_cases: no JSON"),
+        ({"metadata": "{"}, "metadata: no JSON"),
         ({"metadata": '{"func_name": "f"}'}, "a test is 'stdin', but metadata has calls of f"),
         ({"public_test_cases": json.dumps([CALL])}, "a test is 'functional', but metadata has no func_name"),
         ({"public_test_cases": "[]", "private_test_cases": "[]"}, "there is no test"),
@@ -103,6 +102,6 @@ def test_rows_that_are_not_of_livecodebench_are_refused(change, message):
 
 
 def test_tests_that_unpack_to_too_much_are_refused(monkeypatch):
-    monkeypatch.setattr(livecodebench, "MAX_BYTES", 1000)
+    monkeypatch.setattr(problems, "MAX_BYTES", 1000)
     with pytest.raises(MalformedTests, match="private_test_cases has more than 1000 bytes"):
         parse_test_cases(row([STDIN], [{**STDIN, "input": "1 " * 1000}]))

@@ -84,12 +84,12 @@ def test_malformed_cases_say_what_is_wrong(cases, message):
 )
 def test_the_tests_alone_show_what_is_tested(tests, entry_points):
     problem = parse_test_cases({"test_list": tests})
-    assert isinstance(problem, AssertionProblem) and problem.tests.entry_points == entry_points
+    assert isinstance(problem, AssertionProblem) and problem.entry_points == entry_points
 
 
 def test_a_script_s_assertions_are_tests_and_keep_what_they_need():
     script = "s = Solution()\nx = 1\nassert s.f(x) == 1\nx = 2\nassert s.f(x) == 2\n"
-    tests = parse_test_cases({"test": script}).tests
+    tests = parse_test_cases({"test": script})
     assert tests.entry_points == ("Solution",)
     assert tests.tests == ("s = Solution()\nx = 1\nassert s.f(x) == 1", "x = 2\nassert s.f(x) == 2")
     assert tests.alone(1) == "s = Solution()\nx = 1\nx = 2\nassert s.f(x) == 2"
@@ -98,7 +98,7 @@ def test_a_script_s_assertions_are_tests_and_keep_what_they_need():
 @pytest.mark.parametrize("prompt", ["def f(x):\n", 'import math\n\ndef f(x):\n    """Say."""\n', ""])
 def test_an_open_prompt_is_completed(prompt):
     cases = {"prompt": prompt, "entry_point": "f", "test": "def check(candidate):\n    assert candidate(1)"}
-    tests = parse_test_cases(cases).tests
+    tests = parse_test_cases(cases)
     assert tests.tests == ("check(f)",) and tests.entry_points == ("f",)
     compile(tests.setup, "setup", "exec")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import STYLES, MathVerifier, extract
-from prime_ext.verifiers.math.gate import refusal
+from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 from prime_ext.verifiers.math.verifier import decide

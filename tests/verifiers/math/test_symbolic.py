@@ -8,7 +8,7 @@ import pytest
 import sympy
 from antlr4.atn.PredictionMode import PredictionMode
 
-from prime_ext.verifiers.math.gate import refusal
+from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.symbolic import Unparsable, _latex, _Reader, judge, parse
 

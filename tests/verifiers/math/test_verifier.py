@@ -169,24 +169,6 @@ def test_a_thousand_requests_in_one_event_loop(verifier):
     assert [verdict.correct for verdict in verdicts] == [n % 2 == 0 for n in range(1000)]
 
 
-@pytest.mark.slow
-def test_sixty_four_batches_at_once(verifier):
-    wrong = []
-
-    def batch(number):
-        pairs = [(rf"\boxed{{x+{n}}}", f"{number}+x") for n in range(64)]
-        verdicts = verifier.verify_batch(pairs)
-        if [n for n, verdict in enumerate(verdicts) if verdict.correct] != [number]:
-            wrong.append(number)
-
-    threads = [threading.Thread(target=batch, args=(number,)) for number in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=900)
-    assert not wrong and not any(thread.is_alive() for thread in threads)
-
-
 def test_a_killed_worker_costs_no_verdict_of_a_batch():
     with WorkerPool(2, time_limit=30.0, preload=WARM_UP) as pool:
         workers = {pool.run(os.getpid) for _ in range(8)}

@@ -1,38 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sandbox for all tests of a module, and a look at what is left in the process table."""
+"""One sandbox for all tests of a module."""
 
-import os
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from prime_ext.verifiers.sandbox import Limits, Sandbox
-
-
-def processes_of(marker: str) -> list[int]:
-    """Return the processes whose command line holds the text: a server and its children name the server's directory."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                line = Path("/proc", entry, "cmdline").read_bytes()
-                state = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[0]
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if marker.encode() in line and state != "Z":
-                found.append(int(entry))
-    return found
-
-
-def wait_until(condition, seconds: float = 600.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 @pytest.fixture(scope="module")

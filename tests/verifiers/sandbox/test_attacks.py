@@ -1,26 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every attack is contained: nothing is read, written or started outside, nothing survives, the server lives on."""
 
-import importlib.util
 import os
 import shutil
-from pathlib import Path
 
+import attacks
 import pytest
+from processes import processes_of, wait_until
 
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Limits, Sandbox
-
-
-def _neighbour(name: str):
-    specification = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-attacks = _neighbour("attacks")
-helpers = _neighbour("conftest")
 
 LIMITS = Limits(seconds=1.5, memory_bytes=512 << 20)
 
@@ -48,7 +37,7 @@ def surroundings(attacked, tmp_path):
 @pytest.mark.parametrize("name", attacks.ALL)
 def test_an_attack_is_contained(name, attacked, surroundings):
     base = surroundings["BASE"]
-    before = helpers.processes_of(base)
+    before = processes_of(base)
     program = attacks.filled(attacks.ALL[name], **surroundings)
     execution = attacked.run(program, "1\n")
     assert b"BREACH" not in execution.stdout
@@ -58,7 +47,7 @@ def test_an_attack_is_contained(name, attacked, surroundings):
     assert not surroundings["MARKER"].exists()
     assert surroundings["SECRET"].read_text() == "SECRET"
     assert attacked.server_pid == surroundings["SERVER"], "the server was started again"
-    assert helpers.wait_until(lambda: set(helpers.processes_of(base)) <= set(before))
+    assert wait_until(lambda: set(processes_of(base)) <= set(before))
     assert attacked.run("print(1)").stdout == b"1\n"
 
 

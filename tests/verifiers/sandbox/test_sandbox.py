@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import processes_of, wait_until
 
 from prime_ext.verifiers.sandbox import (
     CallRequest,
@@ -29,20 +30,6 @@ from prime_ext.verifiers.sandbox.job import Job
 from prime_ext.verifiers.sandbox.probe import Protection
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _wait_until(condition, seconds=600.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 class TestOrdinaryPrograms:
@@ -132,24 +119,10 @@ class TestLimits:
 
 
 class TestConcurrency:
-    def test_64_concurrent_batches(self, sandbox):
-        results = {}
-
-        def batch(number):
-            results[number] = [sandbox.run(f"print({number} * 1000 + {i})").stdout for i in range(3)]
-
-        threads = [threading.Thread(target=batch, args=(number,)) for number in range(64)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert results == {n: [b"%d\n" % (n * 1000 + i) for i in range(3)] for n in range(64)}
-
     def test_a_thousand_concurrent_requests_need_no_thousand_threads(self, sandbox):
         async def many():
-            tasks = [asyncio.create_task(sandbox.arun(f"print({number})")) for number in range(1000)]
-            await asyncio.sleep(0)
-            return threading.active_count(), [(await task).stdout for task in tasks]
+            futures = [sandbox.submit(ProgramRequest(f"print({number})")) for number in range(1000)]
+            return threading.active_count(), [(await asyncio.wrap_future(future)).stdout for future in futures]
 
         threads, outputs = asyncio.run(many())
         assert outputs == [b"%d\n" % number for number in range(1000)]
@@ -187,10 +160,10 @@ class TestDeaths:
             future = sandbox.submit(ProgramRequest("import time; time.sleep(600)"))
             for _ in range(2):
                 # The server and the run.
-                assert _wait_until(lambda: len(_naming(sandbox._current().server.base)) == 2)
+                assert wait_until(lambda: len(processes_of(sandbox._current().server.base)) == 2)
                 pid = sandbox.server_pid
                 os.kill(pid, signal.SIGKILL)
-                _wait_until(
+                wait_until(
                     lambda pid=pid: sandbox._current()._server not in (None,) and sandbox._current()._server.pid != pid
                 )
             execution = future.result(timeout=6000)
@@ -207,9 +180,9 @@ class TestDeaths:
         with Sandbox(Limits(seconds=60), bubblewrap="never") as sandbox:
             base = sandbox._current().server.base
             sandbox.submit(ProgramRequest("import time; time.sleep(50)"))
-            assert _wait_until(lambda: len(_naming(base)) == 2)
+            assert wait_until(lambda: len(processes_of(base)) == 2)
             os.kill(sandbox.server_pid, signal.SIGKILL)
-            assert _wait_until(lambda: not _naming(base))
+            assert wait_until(lambda: not processes_of(base))
 
     @pytest.mark.parametrize("bubblewrap", ["never", "always"] if shutil.which("bwrap") else ["never"])
     @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
@@ -225,12 +198,12 @@ class TestDeaths:
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
             base = parent.stdout.readline().strip()
             if how:
-                assert _wait_until(lambda: len(_naming(base)) >= 2)
+                assert wait_until(lambda: len(processes_of(base)) >= 2)
                 parent.send_signal(how)
             parent.wait(timeout=6000)
-        assert _wait_until(lambda: not _naming(base))
+        assert wait_until(lambda: not processes_of(base))
         if bubblewrap == "never":
-            assert _wait_until(lambda: not os.path.exists(base))
+            assert wait_until(lambda: not os.path.exists(base))
         elif os.path.exists(base):
             os.rmdir(base)  # the empty mount point, which nobody inside can remove
 
@@ -252,19 +225,6 @@ class TestDeaths:
             assert all(execution.sandbox_failure for execution in executions)
             assert "/nowhere/python" in executions[0].stderr
             assert sandbox.run("print(1)").stdout == b"1\n", "a later request finds a new server"
-
-
-def _naming(base: str) -> list[str]:
-    """Return the processes that name the server's directory on their command line: the server and its children."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid() and _alive(int(entry)):
-            try:
-                if base.encode() in Path("/proc", entry, "cmdline").read_bytes():
-                    found.append(entry)
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    return found
 
 
 def _in_fork(sandbox, answers):
@@ -337,9 +297,10 @@ class TestProbe:
         ended = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=600)
         assert ended.returncode == 0 and ended.stdout.startswith("sufficient: ") and ended.stderr == ""
 
-    def test_a_server_that_does_not_start_says_why(self):
+    def test_a_server_that_does_not_start_says_why(self, monkeypatch):
+        monkeypatch.setattr("prime_ext.verifiers.sandbox.server_process._BOOT", "import no_such_module")
         with pytest.raises(SandboxUnavailable, match="no_such_module"):
-            Sandbox(bubblewrap="never", prewarm=("no_such_module",))
+            Sandbox(bubblewrap="never")
 
 
 class TestSuitesThatEndBeforeTheirSolutionHasBegun:

@@ -6,7 +6,7 @@ import time
 import pytest
 from hostile import hostile_answers
 
-from prime_ext.verifiers.math.gate import refusal
+from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.normalize import normalize
 
 
@@ -69,7 +69,7 @@ def test_what_honest_answers_need_passes(answer):
     assert refusal(answer) is None
 
 
-def test_the_gate_and_the_normaliser_are_quick_on_everything():
+def test_the_limits_and_the_normaliser_are_quick_on_everything():
     for answer in hostile_answers():
         started = time.process_time()
         refusal(normalize(answer[:2400]))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What computer algebra never gets to see: text that would hang it, fill memory or is no mathematics at all.
 
-The gate looks at normalised text only, in linear time. A response beyond these limits is wrong unless it equals the
+Only normalised text is looked at, in linear time. A response beyond these limits is wrong unless it equals the
 gold answer as text; that is a rule of the format, not a failure. A gold answer beyond them cannot be compared
 symbolically, so there the grader fails.
 """

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of YAML files: the types that pydantic checks them by, and one line for what is wrong."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import PurePath
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+# A dataclass with this as its __pydantic_config__ has no other keys than its fields.
+NO_OTHER_KEYS = ConfigDict(extra="forbid")
+T = TypeVar("T")
+
+
+class Wrong(ValueError):
+    """What is wrong with a key; whoever read the file adds its name."""
+
+
+def checked(adapter: TypeAdapter[T], content: Any) -> T:
+    """What a file holds as the dataclass of the adapter.
+
+    Raises:
+        Wrong: one line with the first key that is wrong, what it is and what would be right.
+    """
+    if not isinstance(content, dict):
+        raise Wrong(f"the file must be a mapping that is not empty, got {content!r}")
+    for key in content:
+        if not isinstance(key, str):
+            raise Wrong(f"the key {key!r} must be a text; put it in quotes")
+    try:
+        return adapter.validate_python(content)
+    except ValidationError as error:
+        raise Wrong(_one_line(error, adapter)) from error
+
+
+def _one_line(error: ValidationError, adapter: TypeAdapter[Any]) -> str:
+    first = error.errors(include_url=False)[0]
+    # Between angle brackets are the tags of unions.
+    *parents, last = [str(part) for part in first["loc"] if not str(part).startswith("<")]
+    above = ".".join(parents) or "the file"
+    if first["type"] == "missing":
+        return f"{above} needs the key {last!r}"
+    if first["type"] == "unexpected_keyword_argument":
+        near = difflib.get_close_matches(last, _keys(adapter.json_schema()), n=1)
+        return f"{above} has no key {last!r}{f'; did you mean {near[0]}?' if near else ''}"
+    message = re.sub(r"^(?:Value error, must|\w+ should)", "must", first["msg"])
+    if last == "[key]":
+        return f"{'.'.join(parents[:-1])} has the key {first['input']!r}; a key {message}"
+    return f"{'.'.join([*parents, last])} {message}, got {str(first['input'])[:80]!r}"
+
+
+def _keys(schema: Any) -> Iterable[str]:
+    """All keys that a JSON schema names."""
+    found = set(schema.get("properties", ()))
+    return found.union(*(_keys(part) for part in schema.get("$defs", {}).values()))
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must be a text that is not empty")
+    return text
+
+
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression ({error})") from error
+    return text
+
+
+def _different(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(texts)) < len(texts) or not texts:
+        raise ValueError("must be a text or a list of different texts")
+    return texts
+
+
+def _below_a_folder(name: str) -> str:
+    if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        raise ValueError("must be a path below the data folder")
+    return name
+
+
+Text = Annotated[str, Field(strict=True), AfterValidator(_not_blank)]
+Pattern = Annotated[Text, AfterValidator(_regular_expression)]
+Path = Annotated[Text, AfterValidator(_below_a_folder)]
+Address = Annotated[Text, Field(pattern=r"^https://.*[^/]$")]
+Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Number = Annotated[float, Field(strict=True)]
+# One of them may stand without a list.
+_LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+Texts = Annotated[tuple[Text, ...], _LISTED, AfterValidator(_different)]
+Paths = Annotated[tuple[Path, ...], _LISTED, AfterValidator(_different)]
+Addresses = Annotated[tuple[Address, ...], _LISTED, AfterValidator(_different)]
