@@ -12,9 +12,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_preprocessing.code_problem import CodeProblem
-from data_preprocessing.stage import Changed, Removal, Result, Stage
-from data_preprocessing.stage_kind import StageKind
+from data_preprocessing.code_sources import CodeProblem
+from data_preprocessing.stage import Changed, Removal, Result, Stage, StageKind
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Limits, Sandbox, SandboxUnavailable
@@ -26,17 +25,7 @@ _SHOWN = 120
 
 @dataclass(frozen=True)
 class SolutionOptions:
-    """Options of the stage.
-
-    Attributes:
-        most_programs: programs of a problem that are tried, in the order of the source, until one passes all tests.
-        without_solutions: what becomes of problems without a Python program: ``keep`` or ``remove``. Counted either
-            way.
-        seconds: time limit of one test.
-        seconds_per_problem: of all tests of one problem with one program.
-        memory_mb: memory limit of one test.
-        sandbox_workers: programs that run at a time; 0: one per core.
-    """
+    """Options of the stage; ``settings/code.yaml`` says what they mean."""
 
     most_programs: int = 3
     without_solutions: str = "keep"

@@ -3,11 +3,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.dialogues import Ask, Dialogue, Judge, Messages
+from data_preprocessing.dialogues import Ask, Dialogue, Messages
+from data_preprocessing.grading import Judge
+from data_preprocessing.rl_input import Row
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response
 from prime_ext.verifiers import Verdict
@@ -110,15 +111,13 @@ def _read(response: Response, wanted: Wanted) -> str | Removal:
     return wanted.read(response.text)
 
 
-def conversation(
-    messages: Messages, data_source: str, ability: str, extra: dict[str, Any], response: Taught, gold: str | None
-) -> dict[str, Any]:
-    """A row of :data:`SCHEMA`; the last message is the response."""
-    place = {"split": extra["split"], "index": extra["index"]}
-    made = {"response": response.response, "tries": response.tries, "ground_truth": gold}
+def conversation(messages: Messages, row: Row, response: Taught) -> Row:
+    """A row of :data:`SCHEMA` from the row of the problem; the last message is the response."""
+    extra = {"split": row["extra_info"]["split"], "index": row["extra_info"]["index"]}
+    extra |= {"response": response.response, "tries": response.tries}
     return {
-        "messages": [dict(message) for message in messages],
-        "data_source": data_source,
-        "ability": ability,
-        "extra_info": {**place, **made},
+        "messages": [*(dict(message) for message in messages), {"role": "assistant", "content": response.text}],
+        "data_source": row["data_source"],
+        "ability": row["ability"],
+        "extra_info": {**extra, "ground_truth": row["reward_model"]["ground_truth"]},
     }

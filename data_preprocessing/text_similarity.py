@@ -8,8 +8,10 @@ computed exactly, so there are no false hits. A pair at the threshold is propose
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -73,22 +75,35 @@ def jaccard(left: frozenset[int], right: frozenset[int]) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-def _identity(value: int) -> int:
-    return value
+@lru_cache(maxsize=8)
+def _blank(n_values: int) -> MinHash:
+    # The checksums have 32 bits, as this scheme wants them.
+    return MinHash(n_values, seed=_MINHASH_SEED, hashfunc=int, scheme="affine32")
 
 
-class Signer:
-    """MinHash signatures of character n-grams under some settings."""
+def signature(form: frozenset[int], settings: Settings) -> MinHash:
+    """The MinHash signature of character n-grams."""
+    found = _blank(settings.bands * settings.rows).copy()
+    found.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
+    return found
 
-    def __init__(self, settings: Settings) -> None:
-        n_values = settings.bands * settings.rows
-        # The checksums have 32 bits, as this scheme wants them.
-        self._blank = MinHash(n_values, seed=_MINHASH_SEED, hashfunc=_identity, scheme="affine32")
 
-    def signature(self, form: frozenset[int]) -> MinHash:
-        signature = self._blank.copy()
-        signature.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
-        return signature
+def check_similarity(options: Any, levels: Sequence[str]) -> None:
+    """Check what stages that compare texts have as options: ``levels``, ``threshold``, ``ngram`` and ``ngram_share``.
+
+    Raises:
+        ValueError: one of them makes no sense.
+    """
+    for name in options.levels:
+        if name not in levels:
+            raise ValueError(f"levels has {name!r}, which must be one of {', '.join(levels)}")
+    if not options.levels:
+        raise ValueError(f"levels is empty; it needs some of {', '.join(levels)}")
+    for name in ("threshold", "ngram_share"):
+        if not 0 < getattr(options, name) <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(options, name)}")
+    if options.ngram < 1:
+        raise ValueError(f"ngram must be at least 1, got {options.ngram}")
 
 
 @dataclass
@@ -115,7 +130,6 @@ class SimilarityIndex:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self._signer = Signer(settings)
         self._lsh = MinHashLSH(num_perm=settings.bands * settings.rows, params=(settings.bands, settings.rows))
 
     def add(self, text: str) -> None:
@@ -125,7 +139,7 @@ class SimilarityIndex:
         self.same_shingles.append(self._first_shingles.setdefault(form, key))
         if self.same_shingles[key] == key:
             self._shingles[key] = form
-            self._lsh.insert(key, self._signer.signature(form))
+            self._lsh.insert(key, signature(form, self.settings))
         ngrams = word_ngrams(normal_form(text, False), self.settings.ngram)
         if len(ngrams) < self.settings.least_ngrams:
             self.same_ngrams.append(None)
@@ -139,7 +153,7 @@ class SimilarityIndex:
     def near(self, text: str) -> Iterator[tuple[int, float]]:
         """Entries at the threshold or above, with their Jaccard similarities."""
         form = shingles(normal_form(text, self.settings.mask_numbers), self.settings.shingle)
-        for key in sorted(self._lsh.query(self._signer.signature(form))):
+        for key in sorted(self._lsh.query(signature(form, self.settings))):
             similarity = jaccard(form, self._shingles[key])
             if similarity >= self.settings.threshold:
                 yield key, similarity
@@ -152,19 +166,3 @@ class SimilarityIndex:
         for key, count in sorted(shared.items()):
             if count >= self.settings.ngram_share * self._ngram_counts[key]:
                 yield key, count / self._ngram_counts[key]
-
-
-def connected(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
-    """The smallest member of the connected component of each of ``n`` nodes."""
-    parent = list(range(n))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for left, right in links:
-        low, high = sorted((root(left), root(right)))
-        parent[high] = low
-    return [root(node) for node in range(n)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from told import conversed, rl_row
 
 from data_preprocessing.choice_options import Choice, option_named, read_options
-from data_preprocessing.choice_rewrite import INSTRUCTION, numbers, parsed, rewriting, unfaithful
+from data_preprocessing.rewrite_choice import INSTRUCTION, numbers, parsed, rewriting, unfaithful
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX

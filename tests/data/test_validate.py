@@ -42,12 +42,12 @@ def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (changed(data_source=" "), "data_source is empty"),
-        (changed(ability=None), "ability is empty"),
+        (changed(data_source=" "), "data_source must be a text that is not empty"),
+        (changed(ability=None), "ability must be a text that is not empty"),
         (changed(prompt=[]), "prompt has no message"),
         (changed(prompt=None), "prompt has no message"),
-        (changed(prompt=[None]), "role None is none of"),
-        (changed(prompt=[{"role": "human", "content": "x"}]), "role 'human' is none of system, user, assistant"),
+        (changed(prompt=[None]), "role None must be one of"),
+        (changed(prompt=[{"role": "human", "content": "x"}]), "role 'human' must be one of system, user, assistant"),
         (changed(prompt=[{"role": "user", "content": " "}]), "the message of the user is empty"),
         (changed(prompt=[{"role": "system", "content": "x"}]), "the last message is not the user's"),
         (changed(reward_model={"style": "model", "ground_truth": "4"}), "style must be 'rule', is 'model'"),
@@ -131,7 +131,7 @@ def test_multiple_choice_is_graded_too(tmp_path, capsys):
         (MATH_SCHEMA.set(1, pa.field("prompt", pa.string())), "prompt must be a list of messages, is string"),
         (
             MATH_SCHEMA.set(1, pa.field("prompt", pa.list_(pa.struct({"role": pa.string()})))),
-            "messages of prompt have no text content",
+            "messages of prompt must have the texts role and content",
         ),
         (MATH_SCHEMA.set(3, pa.field("reward_model", pa.string())), "reward_model must be a struct"),
         (rl_schema({"split": pa.string()}), "extra_info has no index"),

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.selection import selected
-from data_preprocessing.selection_rule import RULES, SelectionRule, reason_against
-from data_preprocessing.votes import INSTRUCTION, Votes, says_unsolvable, voting
+from data_preprocessing.selection import RULES, SelectionRule, reason_against, selected
+from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 from prime_ext.utils.rows import SourceError
