@@ -29,11 +29,6 @@ def test_what_is_kept_is_found_again_by_another_process_and_nothing_else(tmp_pat
         assert store.find(map(str, range(2000))) == {}
 
 
-def test_answers_that_failed_are_not_kept(tmp_path):
-    with AnswerStore(tmp_path / "answers.sqlite") as store, pytest.raises(ValueError, match="only finished"):
-        store.put(Response("a", "", 0, 0, "failed", "no server"))
-
-
 def test_an_answer_belongs_to_all_that_it_depends_on():
     key = answer_key(MODEL, REQUEST, 0)
     others = [

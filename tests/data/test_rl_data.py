@@ -79,6 +79,9 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
         ("numina_aops_forum", 6): "no_answer",
         ("numina_orca_math", 7): "broken_latex",
     }
+    # Multiple choice is put aside.
+    (aside,) = [json.loads(line) for line in (converted / "choice.jsonl").read_text().splitlines()]
+    assert aside["extra_info"] == {"split": "train", "index": 2} and "(A)" in aside["prompt"][1]["content"]
     written = [(row["data_source"], row["extra_info"]["index"]) for row in rows_of(converted)]
     assert written == [
         *(("openai/gsm8k", index) for index in range(4)),
@@ -90,16 +93,12 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
     ]
 
 
-def test_multiple_choice_is_put_aside_as_rl_rows(converted):
-    (row,) = [json.loads(line) for line in (converted / "choice.jsonl").read_text().splitlines()]
-    assert row["extra_info"] == {"split": "train", "index": 2}
-    assert row["prompt"][0] == {"role": "system", "content": SYSTEM_PROMPT}
-    assert "(A)" in row["prompt"][1]["content"] and row["prompt"][1]["content"].endswith(MATH_SUFFIX)
-
-
 def test_without_rules_only_rows_without_an_answer_go_and_of_test_rows_no_others(converted, tmp_path):
     assert [row["reward_model"]["ground_truth"] for row in rows_of(converted, "test")] == ["25", "21"]
-    assert run(tmp_path, "--rules", sources=["gsm8k", "math"]) == 0
+    (tmp_path / "mine.txt").write_text("Be brief.\n")
+    words = ("--rules", "--system-prompt", tmp_path / "mine.txt")
+    assert run(tmp_path, *words, sources=["gsm8k", "math"]) == 0
+    assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
     assert removed(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
 
 
@@ -139,14 +138,6 @@ def test_the_generated_task_is_a_source_and_has_the_rows_of_the_quickstart(tmp_p
     for split, count in (("train", 40), ("test", 10)):
         problems = last_digit_chain.generate_problems(split, count, 3)
         assert rows_of(tmp_path, split) == rl_rows(split, problems)
-
-
-def test_the_system_prompt_can_be_left_out_or_read_from_a_file(tmp_path):
-    assert run(tmp_path / "a", "--system-prompt", "none", sources=["gsm8k"]) == 0
-    assert [message["role"] for message in rows_of(tmp_path / "a")[0]["prompt"]] == ["user"]
-    (tmp_path / "mine.txt").write_text("Be brief.\n")
-    assert run(tmp_path / "b", "--system-prompt", tmp_path / "mine.txt", sources=["gsm8k"]) == 0
-    assert rows_of(tmp_path / "b")[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
 
 
 BAD_ROWS = [
