@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import PositiveInt
+
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
 from data_preprocessing.rules import Filter, Rule, check_known, rule_filter, rule_stage, searched, table_of
@@ -114,15 +116,10 @@ RULE_STAGE = rule_stage(
 class SizeLimits:
     """Limits of a problem's tests; ``settings/code.yaml`` says what they mean."""
 
-    most_tests: int = 20
-    most_bytes: int = 20_000
-    most_bytes_in_all: int = 100_000
-    least_tests: int = 1
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+    most_tests: PositiveInt = 20
+    most_bytes: PositiveInt = 20_000
+    most_bytes_in_all: PositiveInt = 100_000
+    least_tests: PositiveInt = 1
 
 
 def spread(n: int, k: int) -> list[int]:

@@ -5,21 +5,24 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
+from data_preprocessing.contamination_index import MEANING, ContaminationIndex, Place
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.report import MAX_SHOWN
 from data_preprocessing.row_source import Problem
 from data_preprocessing.stage import Removal, Rows, Stage, StageKind, first_removal
-from data_preprocessing.text_similarity import Settings, check_similarity
+from data_preprocessing.text_similarity import Settings, Share
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData, load_problems
 from prime_ext.utils.rows import SourceError
 
 RULE = "contaminated"
 ALL = "all"
+Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,12 @@ class ContaminationOptions:
     tasks: tuple[str, ...] = (ALL,)
     data: str = ""
     own_splits: bool = True
-    levels: tuple[str, ...] = ("exact", "normalised", "numbers", "near", "ngrams")
-    threshold: float = 0.8
-    ngram: int = 8
-    ngram_share: float = 0.7
+    levels: Annotated[tuple[Level, ...], Field(min_length=1)] = ("exact", "normalised", "numbers", "near", "ngrams")
+    threshold: Share = 0.8
+    ngram: PositiveInt = 8
+    ngram_share: Share = 0.7
 
     def __post_init__(self) -> None:
-        check_similarity(self, LEVELS)
         known = task_names()
         for name in self.tasks:
             if name != ALL and name not in known and not name.endswith(".yaml"):

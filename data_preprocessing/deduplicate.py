@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.contamination_index import wording
@@ -31,7 +32,7 @@ from data_preprocessing.row_source import Problem
 from data_preprocessing.stage import Removal, Rows, Stage, StageKind, first_removal, read_items
 from data_preprocessing.text_similarity import (
     Settings,
-    check_similarity,
+    Share,
     jaccard,
     shingles,
     signature,
@@ -176,15 +177,12 @@ class DuplicateOptions:
     problem; the same text but for white space goes whatever its answer is.
     """
 
-    levels: tuple[str, ...] = TWIN_LEVELS
-    threshold: float = 0.8
-    ngram: int = 8
-    ngram_share: float = 0.7
+    levels: Annotated[tuple[Literal["exact", "near", "ngrams"], ...], Field(min_length=1)] = TWIN_LEVELS
+    threshold: Share = 0.8
+    ngram: PositiveInt = 8
+    ngram_share: Share = 0.7
     same_answer: bool = True
     mask_numbers: bool = False
-
-    def __post_init__(self) -> None:
-        check_similarity(self, TWIN_LEVELS)
 
     def similarity(self) -> Settings:
         near = {"threshold": self.threshold, "mask_numbers": self.mask_numbers}

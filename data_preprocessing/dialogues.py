@@ -141,9 +141,8 @@ class Interviewer:
         """Answers to what the backend takes; the others say why not."""
         refused = self._refused(requests)
         taken = [request for request in requests if request.key not in refused]
-        found: dict[str, Response | Unanswered] = {
-            request.key: Unanswered("the backend gave no answer", False) for request in taken
-        } | {key: Unanswered(why, True) for key, why in refused.items()}
+        found: dict[str, Response | Unanswered] = {key: Unanswered(why, True) for key, why in refused.items()}
+        found.update({request.key: Unanswered("the backend gave no answer", False) for request in taken})
         if not taken:
             return found
         self.asked += len(taken)

@@ -27,12 +27,11 @@ from pathlib import Path
 from data_preprocessing import teacher
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Dialogue
-from data_preprocessing.grading import Judge
 from data_preprocessing.model_stage import add_model_arguments, run_model_stage
 from data_preprocessing.rl_input import Row, rl_rows
 from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
 from data_preprocessing.stage import Removal
-from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
+from data_preprocessing.teacher import SCHEMA, taught
 from prime_ext.generate.backend import Sampling
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -98,31 +97,13 @@ EXAMPLE = (
 )
 
 
-def teacher_prompt(row: Row) -> list[dict[str, str]]:
-    """One worked example, then what the row shows."""
-    shown = [message for message in row["prompt"] if message["role"] != "system"]
-    return [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": EXAMPLE[0]},
-        {"role": "assistant", "content": EXAMPLE[1]},
-        *shown,
-    ]
-
-
 def expanding(row: Row, chains: int, tries: int, min_steps: int) -> Dialogue[Outcome]:
-    """The dialogue about a row."""
-    gold = row["reward_model"]["ground_truth"]
-    wanted = Wanted(
-        prompt=teacher_prompt(row),
-        responses=chains,
-        tries=tries,
-        read=partial(read_chain, min_steps=min_steps),
-        judge=lambda text: Judge(row["data_source"], text, gold, row["extra_info"]),
-    )
-    found = yield from taught(wanted)
-    if isinstance(found, Removal):
-        return found
-    return [conversation(row["prompt"], row, chain) for chain in found]
+    """The dialogue about a row: the teacher sees one worked example, then what the row shows."""
+    example = [("system", SYSTEM), ("user", EXAMPLE[0]), ("assistant", EXAMPLE[1])]
+    prompt = [{"role": role, "content": content} for role, content in example]
+    prompt += [message for message in row["prompt"] if message["role"] != "system"]
+    read = partial(read_chain, min_steps=min_steps)
+    return taught(row, prompt, row["prompt"], read, row["data_source"], responses=chains, tries=tries)
 
 
 def choice_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
@@ -138,7 +119,7 @@ def choice_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
             except UnknownSource:
                 task = "unknown"
             if task != "choice":
-                row = BadRow(f"{row['data_source']} is none of the numeric sets but {task}")
+                row = BadRow(f"{row['data_source']} is of {task}, not of the numeric sets")
         yield number, row
 
 

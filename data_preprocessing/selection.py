@@ -36,18 +36,10 @@ RULES = {
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """What a problem needs to stay.
+    """What a problem needs to stay: shares of a model's solutions, for :data:`MODELS` that voted.
 
-    Attributes:
-        solvable_by: ``model``: the judges say so, at least ``min_solvable`` of their solutions end in an answer;
-            ``agreement``: solutions that agree are proof enough, what the others say does not matter.
-        min_solvable: share of the solutions that must end in an answer.
-        min_agreement: share of the solutions that must give the same answer.
-        min_match: share of the solutions that must give the reference, besides the most frequent answer being it.
-        models: whether ``all`` models that voted must find so, or ``any`` of them.
-
-    Raises:
-        SourceError: a share outside [0, 1].
+    ``solvable_by`` ``model``: the judges say so; ``agreement``: solutions that agree are proof enough, what the others
+    say does not matter. ``min_match`` comes besides the most frequent answer being the reference.
     """
 
     solvable_by: str = "model"
@@ -55,12 +47,6 @@ class SelectionRule:
     min_agreement: float = 0.6
     min_match: float = 0.0
     models: str = "all"
-
-    def __post_init__(self) -> None:
-        for name in ("min_solvable", "min_agreement", "min_match"):
-            share = getattr(self, name)
-            if not 0 <= share <= 1:
-                raise SourceError(f"--{name.replace('_', '-')} must be from 0 to 1, got {share}")
 
 
 def reason_against(votes: Sequence[Votes], rule: SelectionRule) -> tuple[str, str] | None:
@@ -118,6 +104,12 @@ def run(options: argparse.Namespace) -> Made:
     return run_stage(RowStage("Final selection", RULES), lambda rows: [selected(row, rule) for row in rows], plan)
 
 
+def _share(word: str) -> float:
+    if not 0 <= float(word) <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {word}")
+    return float(word)
+
+
 def parser() -> argparse.ArgumentParser:
     top = stage_parser("selection", __doc__)
     top.set_defaults(**asdict(SelectionRule()))
@@ -128,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     )
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree"), ("match", "give the reference")):
         about = f"share of a model's solutions that must {what} (default: %(default)s)"
-        top.add_argument(f"--min-{name}", type=float, help=about)
+        top.add_argument(f"--min-{name}", type=_share, help=about)
     top.add_argument("--models", choices=MODELS, help="which of the models that voted must find so (default: all)")
     return top
 

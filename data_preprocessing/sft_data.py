@@ -28,14 +28,14 @@ from data_preprocessing import action_format, teacher
 from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
 from data_preprocessing.command import Made, positive, system_prompt
 from data_preprocessing.dialogues import Dialogue
-from data_preprocessing.grading import Judge, ungradable
+from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import gsm8k_row, solved_row
 from data_preprocessing.model_stage import add_model_arguments, run_model_stage
 from data_preprocessing.problem_texts import problem_texts
 from data_preprocessing.rl_input import Row, checked_row, problem_of
 from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
 from data_preprocessing.stage import Removal
-from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
+from data_preprocessing.teacher import SCHEMA, taught
 from prime_ext.generate.backend import Sampling
 from prime_ext.tasks.action_prompt import SUFFIXES, SYSTEM_PROMPT
 from prime_ext.tasks.cells import RowError
@@ -117,20 +117,10 @@ def checked(text: str, ability: str) -> str | Removal:
 
 def answering(row: Row, responses: int, tries: int, system: str) -> Dialogue[Outcome]:
     """The dialogue about a problem; the suffix says how the answer is written, to the teacher and to the student."""
-    ability, gold = row["ability"], row["reward_model"]["ground_truth"]
-    user = {"role": "user", "content": problem_of(row) + SUFFIXES.get(ability, "")}
-    wanted = Wanted(
-        prompt=[{"role": "system", "content": TEACHER_PROMPT}, user],
-        responses=responses,
-        tries=tries,
-        read=partial(checked, ability=ability),
-        judge=None if gold is None else lambda text: Judge(row["judge"], text, gold, row["extra_info"]),
-    )
-    found = yield from taught(wanted)
-    if isinstance(found, Removal):
-        return found
+    user = {"role": "user", "content": problem_of(row) + SUFFIXES.get(row["ability"], "")}
     shown = [{"role": "system", "content": system}, user] if system else [user]
-    return [conversation(shown, row, response) for response in found]
+    prompt, read = [{"role": "system", "content": TEACHER_PROMPT}, user], partial(checked, ability=row["ability"])
+    return taught(row, prompt, shown, read, row["judge"], responses=responses, tries=tries)
 
 
 def run(options: argparse.Namespace) -> Made:

@@ -8,12 +8,13 @@ computed exactly, so there are no false hits. A pair at the threshold is propose
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 try:
     from datasketch import MinHash, MinHashLSH
@@ -23,6 +24,7 @@ except ImportError as error:
 from prime_ext.step_rm.question_split import normal_form
 
 _MINHASH_SEED = 1
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -86,24 +88,6 @@ def signature(form: frozenset[int], settings: Settings) -> MinHash:
     found = _blank(settings.bands * settings.rows).copy()
     found.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
     return found
-
-
-def check_similarity(options: Any, levels: Sequence[str]) -> None:
-    """Check what stages that compare texts have as options: ``levels``, ``threshold``, ``ngram`` and ``ngram_share``.
-
-    Raises:
-        ValueError: one of them makes no sense.
-    """
-    for name in options.levels:
-        if name not in levels:
-            raise ValueError(f"levels has {name!r}, which must be one of {', '.join(levels)}")
-    if not options.levels:
-        raise ValueError(f"levels is empty; it needs some of {', '.join(levels)}")
-    for name in ("threshold", "ngram_share"):
-        if not 0 < getattr(options, name) <= 1:
-            raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(options, name)}")
-    if options.ngram < 1:
-        raise ValueError(f"ngram must be at least 1, got {options.ngram}")
 
 
 @dataclass

@@ -60,17 +60,10 @@ FIELDS = {"votes": pa.list_(pa.struct({"model": pa.string(), **dict.fromkeys(_CO
 
 @dataclass(frozen=True)
 class Votes:
-    """What a model makes of a problem.
+    """What a model makes of a problem: how many solutions it gave, and how many of them end in an answer (solvable),
+    say that there is none (unsolvable), give the most frequent answer (agreeing), and give the reference (matching).
 
-    Attributes:
-        model: its name.
-        solutions: how many it gave.
-        solvable: those that end in an answer.
-        unsolvable: those that say that there is none; the rest ends in nothing.
-        agreeing: those with the answer that most of them give.
-        matching: those whose answer is the reference.
-        answer: the one that most give, of several the first; None without any.
-        answer_matches: whether that is the reference.
+    ``answer`` is the most frequent one, of several the first, or None; ``answer_matches``: it is the reference.
     """
 
     model: str

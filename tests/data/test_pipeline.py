@@ -57,9 +57,9 @@ def test_words_go_over_the_file_and_null_leaves_out():
     [
         ("stages.deduplicat.threshold=1", "stages has no key 'deduplicat'; did you mean deduplicate?"),
         ("stages.deduplicate.treshold=1", "stages.deduplicate has no key 'treshold'; did you mean threshold?"),
-        ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold must be above 0 and at most 1, got 2"),
+        ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold: "),
         ("stages.deduplicate.ngram=1.5", "stages.deduplicate.ngram: "),
-        ("stages.deduplicate.levels=[]", "stages.deduplicate.levels is empty"),
+        ("stages.deduplicate.levels=[]", "stages.deduplicate.levels: "),
         ("stages.math_rules.rules=[fun]", "stages.math_rules.rules has 'fun', which must be one of giant"),
         ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks has 'gsm9k', which must be all or one of"),
         ("sources.gsm9k={}", "sources has no key 'gsm9k'; did you mean gsm8k?"),

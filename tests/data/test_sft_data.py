@@ -285,4 +285,4 @@ def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path
     write_json_lines(tmp_path / "math.jsonl", [rl_row("1+1?", gold="2")])
     with ScriptedServer(teach) as server:
         assert numeric_expansion.main(server_words(tmp_path / "math.jsonl", tmp_path / "none", server)) == 1
-    assert "numina_cn_k12 is none of the numeric sets" in (tmp_path / "none" / "removed.jsonl").read_text()
+    assert "numina_cn_k12 is of math, not of the numeric sets" in (tmp_path / "none" / "removed.jsonl").read_text()
