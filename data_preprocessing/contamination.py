@@ -103,7 +103,8 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str,
             level = index.pass_by(texts, Place(file, row), itself)
             if level is not None:
                 hitting[file] += 1
-                caught.append({"file": train.name, "row": row, "level": level})
+                if options.caught is not None:
+                    caught.append({"file": train.name, "row": row, "level": level})
     report = {
         "settings": {**asdict(settings), "columns": list(options.columns), "remove": list(options.remove)},
         "recall_at_threshold": round(settings.recall(settings.threshold), 4),

@@ -154,7 +154,7 @@ def first_of_each(
         if not own:
             continue
         others = sorted({other for key in own for other in staying.get(key, ())})
-        found = [(other, level) for other in others if (level := twin_level(row, texts[other], settings, levels))]
+        found = [(other, twin) for other in others if (twin := twin_level(row, texts[other], settings, levels))]
         if found:
             other, (level, similarity) = min(found, key=lambda hit: (TWIN_LEVELS.index(hit[1][0]), -hit[1][1], hit[0]))
             yield Twin(number, other, level, similarity)

@@ -150,10 +150,10 @@ def short_name(path: Path) -> str:
 
 def inputs_of(
     source: Source,
-    files: Mapping[str, Path] | None = None,
+    files: Mapping[Any, Path] | None = None,
     data_dir: Path | None = None,
     splits: Sequence[str] = (),
-    generated_rows: Mapping[str, int] | None = None,
+    generated_rows: Mapping[Any, int] | None = None,
     seed: int = 0,
 ) -> list[SplitRows]:
     """The splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.

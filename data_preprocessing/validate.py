@@ -171,7 +171,9 @@ def load_tokenizer(path: str) -> Any:
 
 def table(sources: Mapping[str, SourceCount], unit: str) -> str:
     """A line per source."""
-    rows = [("data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})")]
+    rows: list[tuple[str, ...]] = [
+        ("data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})")
+    ]
     for name, count in sorted(sources.items()):
         numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
         rows.append((name, *(f"{number:,}" for number in numbers)))

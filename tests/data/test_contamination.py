@@ -40,17 +40,6 @@ def test_levels_from_the_most_literal_to_the_least(train, level):
     assert hit is None or (hit.text == train and 0.7 <= hit.similarity <= 1)
 
 
-def test_a_premise_that_is_shared_is_a_hit_of_its_own_kind():
-    index = ContaminationIndex()
-    index.add(
-        ["The old bridge of 1931 is 640 metres long.", "It carries many cars and trams every single day."], Place(0, 1)
-    )
-    assert index.pass_by(["The old bridge of 1950 is 640 metres long.", "It is short."], Place(0, 1)) == "part"
-    # A short part names nothing.
-    index.add(["Eleven ferries went out in the morning fog.", "4 in all"], Place(0, 2))
-    assert index.pass_by(["Some quite unrelated sentence about lighthouses.", "4 in all"], Place(0, 2)) is None
-
-
 def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
     index = ContaminationIndex()
     index.add([TEST], Place(0, 1))
@@ -59,6 +48,15 @@ def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
     assert index.hit(0).place == Place(0, 2)
     index.pass_by([TEST], Place(1, 5))
     assert index.hit(0).level == "exact" and index.hit(0).place == Place(1, 5)
+
+
+def test_a_premise_that_is_shared_is_a_hit_of_its_own_kind_unless_it_is_short():
+    index = ContaminationIndex()
+    cars = "It carries many cars and trams every single day."
+    index.add(["The old bridge of 1931 is 640 metres long.", cars], Place(0, 1))
+    index.add(["Eleven ferries went out in the morning fog.", "4 in all"], Place(0, 2))
+    assert index.pass_by(["The old bridge of 1950 is 640 metres long.", "It is short."], Place(0, 1)) == "part"
+    assert index.pass_by(["Some quite unrelated sentence about lighthouses.", "4 in all"], Place(0, 2)) is None
 
 
 @given(st.lists(st.text(max_size=60).filter(str.strip), min_size=1, max_size=4))

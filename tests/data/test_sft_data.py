@@ -11,7 +11,7 @@ from scripted_server import Answer, ScriptedServer
 from told import conversed, rl_row, rows_of, server_words
 
 from data_preprocessing import action_format, numeric_expansion, numeric_reasoning, sft_data
-from data_preprocessing.action_format import TEACHER_PROMPT, Action, actions_of, format_fault
+from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
 from data_preprocessing.numeric_expansion import read_chain, written
 from data_preprocessing.rl_input import problem_of
 from data_preprocessing.sft_data import gold_of, problem_row
@@ -38,16 +38,6 @@ GOOD = (
     "[OUTPUT]\n\nThe answer is \\boxed{7}."
 )
 CODE = GOOD.replace("The answer is \\boxed{7}.", "```python\nprint(7)\n```")
-
-
-def test_the_actions_of_a_response_are_read():
-    before, actions = actions_of(GOOD)
-    assert before == ""
-    assert actions == [
-        Action("ASSESS", "# The sum of 3 and 4 is wanted.", "ADVANCE"),
-        Action("ADVANCE", "# 3 + 4 = 7\n\n# That is all.", "OUTPUT"),
-        Action("OUTPUT", "The answer is \\boxed{7}.", None),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +210,7 @@ def made(tmp_path):
     return tmp_path
 
 
-def test_the_command_writes_chats_and_says_what_it_removed(made):
+def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and_says_what_it_removed(made):
     rows = rows_of(made / "out", "sums")
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert rows[2]["messages"][-1]["content"] == response(3) and rows[2]["data_source"] == "sums"
@@ -228,9 +218,6 @@ def test_the_command_writes_chats_and_says_what_it_removed(made):
     assert removed == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
     for name in ("sums.parquet", "removed.jsonl", "report.json", "report.md"):
         assert (made / "out" / name).read_bytes() == (made / "again" / name).read_bytes()
-
-
-def test_verls_sft_dataset_learns_the_response_and_nothing_else(made):
     from tiny_llama import byte_tokenizer
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
