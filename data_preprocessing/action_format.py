@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The action-centric chain of thought: its parts, and whether a response keeps to its form. Pure functions.
+r"""The action-centric chain of thought: how a teacher is asked for it, and whether a response keeps to its form.
 
 [ASSESS]
 
@@ -14,15 +14,43 @@ Next action: [ADVANCE]
 [OUTPUT]
 
 The answer is \boxed{7}.
+
+The content of the prompt is that behind Eurus-2-SFT-Data (arXiv 2502.01456, section on imitation); the wording is ours.
+The student sees the short prompt of RL (``action_prompt.py``), never this one.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prime_ext.tasks.action_prompt import ACTIONS
 from prime_ext.verifiers.code.extraction import extract_program
 from prime_ext.verifiers.math.extraction import extract_answer
+
+MEANINGS = {
+    "ASSESS": "take stock: what is given, what is wanted, where the reasoning stands and what it lacks",
+    "ADVANCE": "take the reasoning forward: calculate, derive, conclude",
+    "VERIFY": "test what was found: recalculate, try an example, look for gaps and mistakes",
+    "SIMPLIFY": "split something difficult into parts, or put it into an easier form",
+    "SYNTHESIZE": "bring several findings together into one",
+    "PIVOT": "leave a way that does not lead on, say why, and choose another",
+    "OUTPUT": "the final answer, written for a reader who sees nothing of the rest",
+}
+
+TEACHER_PROMPT = (
+    "You solve problems slowly and thoroughly, and you write your reasoning as a sequence of actions. These are the "
+    "actions:\n\n"
+    + "\n".join(f"[{action}] {meaning}." for action, meaning in MEANINGS.items())
+    + "\n\nRules of form:\n"
+    "- Every action begins with its name in square brackets, on a line of its own, and with nothing else on it.\n"
+    "- Within an action every step begins on a new line with #.\n"
+    "- Every action but the last ends with a line that names the next one: Next action: [NAME]\n"
+    "- Begin with [ASSESS]. Nothing stands before it.\n"
+    "- End with [OUTPUT], once. It needs no # and names no next action. It is the only part that the reader sees, so "
+    "it holds the whole answer in the form that the problem asks for.\n"
+    "- Between the first and the last action take any of the others, in any order and as often as the problem needs. "
+    "Check results before you give them, and change the approach when it fails.\n"
+    "- Use no other actions and no other headings in brackets."
+)
 
 FIRST, LAST = "ASSESS", "OUTPUT"
 RULES = {
@@ -75,15 +103,6 @@ def actions_of(response: str) -> tuple[str, list[Action]]:
             text = text[: lines[-1].start()].strip()
         found.append(Action(heading[1], text, named))
     return response[: headings[0].start()].strip(), found
-
-
-def written(actions: Sequence[Action]) -> str:
-    """A response of these actions, in the form that :func:`actions_of` reads."""
-    parts = []
-    for action in actions:
-        end = "" if action.next is None else f"\n\nNext action: [{action.next}]"
-        parts.append(f"[{action.name}]\n\n{action.text}{end}")
-    return "\n\n".join(parts)
 
 
 def format_fault(response: str, ability: str) -> tuple[str, str] | None:

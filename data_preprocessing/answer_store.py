@@ -14,19 +14,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from prime_ext.generate.backend import Request, Response
 from prime_ext.utils.rows import SourceError
 
-# Files of another version are refused.
-VERSION = 1
 COMMIT_SECONDS = 1.0
 # Other stages hold the file only for the length of a commit.
 WAIT_SECONDS = 60.0
-# Below SQLite's limit of parameters in every version.
-_AT_A_TIME = 500
 
 
 def answer_key(description: Mapping[str, Any], request: Request, attempt: int) -> str:
@@ -43,13 +38,10 @@ def answer_key(description: Mapping[str, Any], request: Request, attempt: int) -
 
 
 class AnswerStore:
-    """The answers in a file; a context manager.
-
-    Args:
-        path: of the file; it is made if there is none.
+    """The answers in a file, which is made if there is none; a context manager.
 
     Raises:
-        SourceError: the file is something else, or of another version.
+        SourceError: the file is something else.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,41 +51,21 @@ class AnswerStore:
         self._pending: list[Response] = []
         self._last_commit = time.monotonic()
         try:
-            self._open()
+            with self._connection:
+                self._connection.execute(
+                    "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens INTEGER NOT"
+                    " NULL, prompt_tokens INTEGER NOT NULL, finish TEXT NOT NULL)"
+                )
         except sqlite3.Error as error:
             self._connection.close()
             raise SourceError(f"{path} is no file of answers: {error}") from error
 
-    def _open(self) -> None:
-        # Of a new file: answers are long, and one that takes more than half a page leaves the rest empty.
-        self._connection.execute("PRAGMA page_size = 16384")
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-            (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if version != VERSION and (version or tables):
-                raise SourceError(
-                    f"{self.path} has version {version} of the answers, this is {VERSION}; use another file"
-                )
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens INTEGER NOT NULL,"
-                " prompt_tokens INTEGER NOT NULL, finish TEXT NOT NULL)"
-            )
-            self._connection.execute(f"PRAGMA user_version = {VERSION}")
-
     def find(self, keys: Iterable[str]) -> dict[str, Response]:
         """Those of the answers that are there, by key."""
         self.commit()
-        wanted = list(dict.fromkeys(keys))
-        found = {}
-        for start in range(0, len(wanted), _AT_A_TIME):
-            part = wanted[start : start + _AT_A_TIME]
-            marks = ",".join("?" * len(part))
-            rows = self._connection.execute(
-                f"SELECT key, text, tokens, prompt_tokens, finish FROM answers WHERE key IN ({marks})", part
-            )
-            found.update({row[0]: Response(*row) for row in rows})
-        return found
+        query = "SELECT key, text, tokens, prompt_tokens, finish FROM answers WHERE key = ?"
+        rows = (self._connection.execute(query, (key,)).fetchone() for key in keys)
+        return {row[0]: Response(*row) for row in rows if row is not None}
 
     def put(self, response: Response) -> Response:
         """Keep an answer under its key.
@@ -114,24 +86,16 @@ class AnswerStore:
 
     def commit(self) -> None:
         """Write what came in to the disk. The file is locked no longer than that."""
-        if self._pending:
-            rows = [(r.key, r.text, r.tokens, r.prompt_tokens, r.finish) for r in self._pending]
-            with self._connection:
-                self._connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
-            self._pending.clear()
+        rows = [(r.key, r.text, r.tokens, r.prompt_tokens, r.finish) for r in self._pending]
+        with self._connection:
+            self._connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
+        self._pending.clear()
         self._last_commit = time.monotonic()
-
-    def __len__(self) -> int:
-        self.commit()
-        (number,) = self._connection.execute("SELECT count(*) FROM answers").fetchone()
-        return int(number)
 
     def __enter__(self) -> "AnswerStore":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # Also after an error: what is finished is kept.
         self.commit()
         self._connection.close()

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tqdm import tqdm
 
-from data_preprocessing.code_problem import CodeProblem
-from data_preprocessing.stage import Changed, Removal, Result, Stage
-from data_preprocessing.stage_kind import StageKind
+from data_preprocessing.code_sources import CodeProblem
+from data_preprocessing.stage import Changed, Removal, Result, Stage, StageKind
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Limits, Sandbox, SandboxUnavailable
@@ -26,34 +27,14 @@ _SHOWN = 120
 
 @dataclass(frozen=True)
 class SolutionOptions:
-    """Options of the stage.
+    """Options of the stage; ``settings/code.yaml`` says what they mean."""
 
-    Attributes:
-        most_programs: programs of a problem that are tried, in the order of the source, until one passes all tests.
-        without_solutions: what becomes of problems without a Python program: ``keep`` or ``remove``. Counted either
-            way.
-        seconds: time limit of one test.
-        seconds_per_problem: of all tests of one problem with one program.
-        memory_mb: memory limit of one test.
-        sandbox_workers: programs that run at a time; 0: one per core.
-    """
-
-    most_programs: int = 3
-    without_solutions: str = "keep"
-    seconds: float = 10.0
-    seconds_per_problem: float = 60.0
-    memory_mb: int = 1024
-    sandbox_workers: int = 0
-
-    def __post_init__(self) -> None:
-        if self.without_solutions not in ("keep", "remove"):
-            raise ValueError(f"without_solutions must be keep or remove, got {self.without_solutions!r}")
-        for name, least in (("most_programs", 1), ("memory_mb", 64), ("sandbox_workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("seconds", "seconds_per_problem"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+    most_programs: PositiveInt = 3
+    without_solutions: Literal["keep", "remove"] = "keep"
+    seconds: PositiveFloat = 10.0
+    seconds_per_problem: PositiveFloat = 60.0
+    memory_mb: Annotated[int, Field(ge=64)] = 1024
+    sandbox_workers: NonNegativeInt = 0
 
 
 _verifiers: dict[SolutionOptions, CodeVerifier] = {}

@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule filter of code RL: problems that a text-only policy cannot be asked, or whose tests can judge no program."""
+"""The filters of code RL: problems that a text-only policy cannot be asked, or whose tests can judge no program; and
+which tests of a problem stay: not the cut ones, each once, none too large, and not too many.
+"""
 
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from data_preprocessing.code_problem import CodeProblem
+from pydantic import PositiveInt
+
+from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
-from data_preprocessing.rule_table import chosen_rules, searched
-from data_preprocessing.stage import Removal
+from data_preprocessing.rules import Filter, Rule, check_known, rule_filter, rule_stage, searched, table_of
+from data_preprocessing.stage import Changed, Removal, Stage, StageKind
 
+# Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
+_CUT_FROM = 200
+NO_TESTS = "no_tests"
 _IMAGE = re.compile(
     r"<img\b|<image>|!\[[^\]\n]{0,200}\]\(|\\includegraphics|\[image\]|\b\S{1,200}\.(?:png|jpe?g|gif|svg|bmp)\b"
     r"|\b(?:picture|figure|image|diagram)s?\s+(?:is\s+|are\s+)?(?:shown\s+|given\s+)?(?:below|above)\b"
@@ -30,78 +41,157 @@ _SEVERAL = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class CodeRule:
-    """One rule: its name, what it removes, and what it sees in a problem, or None."""
-
-    name: str
-    meaning: str
-    find: Callable[[CodeProblem], str | None]
-
-
 def _marked(problem: CodeProblem, mark: str, words: str) -> str | None:
     return words if mark in problem.marks else None
 
 
-def _contradiction(problem: CodeProblem) -> str | None:
+def _contradiction(problem: CodeProblem, text: str) -> str | None:
     """Two tests that no program passes both."""
     wanted: dict[str, str] = {}
     for given, expected in zip(problem.inputs, problem.outputs, strict=True):
-        text = " ".join(str(expected).split())
-        if wanted.setdefault(str(given).strip(), text) != text:
-            return f"input {str(given)[:40]!r} has outputs {wanted[str(given).strip()][:40]!r} and {text[:40]!r}"
+        output = " ".join(str(expected).split())
+        if wanted.setdefault(str(given).strip(), output) != output:
+            return f"input {str(given)[:40]!r} has outputs {wanted[str(given).strip()][:40]!r} and {output[:40]!r}"
     return None
 
 
-CODE_RULES = {
-    rule.name: rule
-    for rule in (
-        CodeRule(
-            "long_statement",
-            f"a problem of more than {MAX_CHARACTERS:,} characters",
-            lambda row: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
-        ),
-        CodeRule(
-            "image",
-            "shows or mentions a picture",
-            lambda row: _marked(row, "picture", "picture_num") or searched(_IMAGE, row.problem),
-        ),
-        CodeRule(
-            "interactive",
-            "the program has to talk with a judge",
-            lambda row: _marked(row, "interactive", "tag interactive") or searched(_INTERACTIVE, row.problem),
-        ),
-        CodeRule(
-            "several_answers",
-            "any of several answers is right, and the tests know one of them",
-            lambda row: searched(_SEVERAL, row.problem),
-        ),
-        CodeRule(
-            "files",
-            "the program has to read or write files",
-            lambda row: _marked(row, "file", "input_file or output_file"),
-        ),
-        CodeRule("unreadable_tests", "tests that cannot be read, or none", lambda row: row.unreadable or None),
-        CodeRule("contradictory_tests", "two outputs for one input", _contradiction),
-    )
-}
+CODE_RULES = table_of(
+    Rule(
+        "long_statement",
+        f"a problem of more than {MAX_CHARACTERS:,} characters",
+        lambda row, text: f"{len(text)} characters" if len(text) > MAX_CHARACTERS else None,
+    ),
+    Rule(
+        "image",
+        "shows or mentions a picture",
+        lambda row, text: _marked(row, "picture", "picture_num") or searched(_IMAGE, text),
+    ),
+    Rule(
+        "interactive",
+        "the program has to talk with a judge",
+        lambda row, text: _marked(row, "interactive", "tag interactive") or searched(_INTERACTIVE, text),
+    ),
+    Rule(
+        "several_answers",
+        "any of several answers is right, and the tests know one of them",
+        lambda row, text: searched(_SEVERAL, text),
+    ),
+    Rule(
+        "files",
+        "the program has to read or write files",
+        lambda row, text: _marked(row, "file", "input_file or output_file"),
+    ),
+    Rule("unreadable_tests", "tests that cannot be read, or none", lambda row, text: row.unreadable or None),
+    Rule("contradictory_tests", "two outputs for one input", _contradiction),
+)
 # Apply to every split and whatever is chosen: without tests a row is of no use.
 CODE_ALWAYS = ("unreadable_tests",)
 
 
-def code_filter(names: Sequence[str]) -> Callable[[CodeProblem], Removal | None]:
-    """The filter that removes what one of the rules, in the order of :data:`CODE_RULES`, applies to.
+def code_filter(names: Sequence[str]) -> Filter:
+    """The filter of these rules.
 
     Raises:
-        KeyError: there is no such rule.
+        ValueError: there is no such rule.
     """
-    rules = chosen_rules(CODE_RULES, names)
+    return rule_filter(CODE_RULES, names)
 
-    def stage(problem: CodeProblem) -> Removal | None:
-        for rule in rules:
-            found = rule.find(problem)
-            if found is not None:
-                return Removal(rule.name, found)
-        return None
 
-    return stage
+@dataclass(frozen=True)
+class CodeRuleOptions:
+    """Options of the stage: which rules, for training problems; some always apply."""
+
+    rules: tuple[str, ...] = tuple(CODE_RULES)
+
+    def __post_init__(self) -> None:
+        check_known(self.rules, CODE_RULES)
+
+
+RULE_STAGE = rule_stage(
+    "code_rules", "the rule filter of code", CodeProblem, CodeRuleOptions, CODE_RULES, CODE_ALWAYS, code_filter
+)
+
+
+@dataclass(frozen=True)
+class SizeLimits:
+    """Limits of a problem's tests; ``settings/code.yaml`` says what they mean."""
+
+    most_tests: PositiveInt = 20
+    most_bytes: PositiveInt = 20_000
+    most_bytes_in_all: PositiveInt = 100_000
+    least_tests: PositiveInt = 1
+
+
+def spread(n: int, k: int) -> list[int]:
+    """``k`` of ``n`` places, evenly, with the first and the last; all of them if there are no more."""
+    if n <= k:
+        return list(range(n))
+    return [0] if k == 1 else [place * (n - 1) // (k - 1) for place in range(k)]
+
+
+def chosen_tests(inputs: Sequence[Any], outputs: Sequence[Any], limits: SizeLimits) -> tuple[list[int], Counter[str]]:
+    """Numbers of the tests that stay, and how many went and why.
+
+    Sets give the examples first, then tests in order of growing size or in none: of too many, an even spread stays.
+    If they are still too large together, the largest go first, of equal ones the later.
+    """
+    gone: Counter[str] = Counter()
+    seen: set[str] = set()
+    left: list[int] = []
+    sizes: dict[int, int] = {}
+    for number, pair in enumerate(zip(inputs, outputs, strict=True)):
+        given, size = json.dumps(pair[0]), len(json.dumps(pair).encode())
+        if any(isinstance(text, str) and len(text) >= _CUT_FROM and text.rstrip().endswith("...") for text in pair):
+            gone["cut tests"] += 1
+        elif given in seen:
+            gone["repeated tests"] += 1
+        elif size > limits.most_bytes:
+            gone["tests too large"] += 1
+        else:
+            seen.add(given)
+            sizes[number] = size
+            left.append(number)
+    kept = [left[place] for place in spread(len(left), limits.most_tests)]
+    total = sum(sizes[number] for number in kept)
+    for number in sorted(kept, key=lambda number: (-sizes[number], -number)):
+        if total <= limits.most_bytes_in_all:
+            break
+        kept.remove(number)
+        total -= sizes[number]
+    if len(kept) < len(left):
+        gone["tests beyond the limits"] = len(left) - len(kept)
+    return kept, gone
+
+
+def within_limits(limits: SizeLimits) -> Callable[[CodeProblem], Any]:
+    """From a problem itself, it with the tests of :func:`chosen_tests`, or why it goes."""
+
+    def chosen(problem: CodeProblem) -> CodeProblem | Changed | Removal:
+        kept, gone = chosen_tests(problem.inputs, problem.outputs, limits)
+        if len(kept) < limits.least_tests:
+            reasons = ", ".join(f"{name} {n}" for name, n in gone.items()) or "there are no others"
+            return Removal(NO_TESTS, f"{len(kept)} of {len(problem.inputs)} tests left: {reasons}")
+        if not gone:
+            return problem
+        pick = replace(
+            problem,
+            inputs=tuple(problem.inputs[number] for number in kept),
+            outputs=tuple(problem.outputs[number] for number in kept),
+        )
+        return Changed(pick, gone)
+
+    return chosen
+
+
+def _stage(limits: SizeLimits, plan: Path | None) -> Stage:
+    return lambda problems: [within_limits(limits)(problem) for problem in problems]
+
+
+TEST_STAGE = StageKind(
+    name="code_tests",
+    title="cut, repeated, too large and too many tests",
+    of=(CodeProblem,),
+    options=SizeLimits,
+    rules=lambda options: {NO_TESTS: f"fewer than {options.least_tests} tests are left"},
+    make=_stage,
+)

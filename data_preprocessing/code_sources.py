@@ -1,85 +1,251 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the problems of code RL come from: APPS, TACO, CodeContests and Codeforces, on the hub or in local files."""
+"""Programming problems, and where those of RL come from: APPS, TACO, CodeContests and Codeforces.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+The columns are those on the Hugging Face hub of ``codeparrot/apps``, ``BAAI/TACO``, ``deepmind/code_contests``
+and ``MatrixStudio/Codeforces-Python-Submissions``.
+"""
 
-from data_preprocessing.code_problem import CodeProblem, apps_row, code_contests_row, codeforces_row
-from data_preprocessing.row_source import Raw, RowSource
-from data_preprocessing.submissions import one_row_per_problem
-from prime_ext.tasks.action_prompt import messages
-from prime_ext.tasks.rl_rows import rl_row
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from data_preprocessing.row_source import Numbered, Source
+from prime_ext.tasks.cells import cell, is_whole, text_of_cell
 from prime_ext.utils.rows import BadRow
+from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
+from prime_ext.verifiers.code.problems import MalformedTests, StdinProblem, parse_test_cases
+
+# Programs of one problem that are kept to be tried; CodeContests has hundreds.
+MOST_PROGRAMS = 8
+# CodeContests' number for Python 3; 1 is Python 2.
+_PYTHON_3 = 3
+_ACCEPTED = "OK"
+SUBMISSION_PROGRAMS = "accepted_programs"
+Fields = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class CodeSource(RowSource):
-    """A set of programming problems.
+@dataclass(frozen=True, slots=True)
+class CodeProblem:
+    """A problem, its tests and programs that are said to solve it.
 
     Attributes:
-        parse: fills in the problem of a row.
+        problem: what is asked, with examples.
+        inputs: of the tests: standard input, or the arguments of a call, in a form of
+            :mod:`prime_ext.verifiers.code.problems`.
+        outputs: what is expected of each.
+        function: name of the function that the tests call; empty where they are standard input and output.
+        starter: code that the program is to begin with; empty if there is none.
+        programs: Python 3 programs that are said to be right. Nobody has looked at them: they may be hostile.
+        unreadable: why the tests cannot be read; empty if they can.
+        marks: what columns of the source say of it: ``picture``, ``interactive``, ``file``.
     """
 
-    parse: Callable[[Mapping[str, Any], CodeProblem], CodeProblem] = field(kw_only=True)
+    data_source: str
+    split: str
+    index: int
+    problem: str
+    inputs: tuple[Any, ...] = ()
+    outputs: tuple[Any, ...] = ()
+    function: str = ""
+    starter: str = ""
+    programs: tuple[str, ...] = ()
+    unreadable: str = ""
+    marks: tuple[str, ...] = ()
 
-    kind = CodeProblem
+    ability: ClassVar[str] = "code"
 
-    def problem(self, row: Raw, split: str, index: int) -> CodeProblem:
-        if isinstance(row, BadRow):
-            raise row
-        return self.parse(row, CodeProblem(self.data_source, split, index, ""))
+    def gist(self) -> str:
+        return f"{len(self.inputs)} tests" + (f" of {self.function}" if self.function else "")
 
-    def rl_row(self, problem: CodeProblem, system: str) -> dict[str, Any]:
-        prompt = messages(problem.statement(), "code", system)
-        extra = {"split": problem.split, "index": problem.index}
-        return rl_row(problem.data_source, prompt, "code", problem.ground_truth(), extra)
+    def ground_truth(self) -> str:
+        """The tests as Eurus-2-RL-Data writes them."""
+        tests: dict[str, Any] = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+        return json.dumps(tests | ({"fn_name": self.function} if self.function else {}))
+
+    def statement(self) -> str:
+        """The problem, and how its program has to begin if the tests call a function."""
+        if self.starter:
+            return f"{self.problem}\n\nBegin with this code:\n```python\n{self.starter}\n```"
+        return f"{self.problem}\n\nName the function `{self.function}`." if self.function else self.problem
 
 
-_TRAIN_TEST = {"train": "train", "test": "test"}
+def _tests(tests: Any) -> Fields:
+    """The tests of a problem, or the reason why they cannot be read."""
+    try:
+        parsed = parse_test_cases(tests)
+    except MalformedTests as error:
+        return {"unreadable": str(error)}
+    if isinstance(parsed, StdinProblem):
+        inputs, outputs = [test.stdin for test in parsed.tests], [test.expected for test in parsed.tests]
+        if not all(map(is_whole, (*inputs, *outputs))):
+            return {"unreadable": "half a character (a lone surrogate)"}
+        return {"inputs": tuple(inputs), "outputs": tuple(outputs)}
+    given = json.loads(tests) if isinstance(tests, str) else tests
+    if "fn_name" not in given:
+        return {"unreadable": "tests are code, not inputs and outputs"}
+    calls = {"inputs": tuple(given["inputs"]), "outputs": tuple(given["outputs"])}
+    return {**calls, "function": str(given["fn_name"])}
+
+
+def _programs(found: Iterable[Any]) -> tuple[str, ...]:
+    """The first different programs of a usable size."""
+    usable = (text for text in found if isinstance(text, str) and 0 < len(text.strip()) <= MAX_PROGRAM_CHARACTERS)
+    return tuple(dict.fromkeys(text for text in usable if is_whole(text)))[:MOST_PROGRAMS]
+
+
+def apps_row(row: Mapping[str, Any]) -> Fields:
+    """A row of APPS or TACO: question, input_output and solutions as JSON, starter_code, picture_num.
+
+    Raises:
+        RowError: no question.
+    """
+    question, tests = cell(row, "question"), cell(row, "input_output")
+    starter = row.get("starter_code") or ""
+    solutions = row.get("solutions") or []
+    if isinstance(solutions, str):
+        try:
+            solutions = json.loads(solutions)
+        except (ValueError, RecursionError):
+            # Not fatal: the programs are only there to try the tests.
+            solutions = []
+    return {
+        "problem": text_of_cell(question, "question"),
+        "starter": starter.strip() if isinstance(starter, str) and is_whole(starter) else "",
+        "programs": _programs(solutions if isinstance(solutions, Sequence) else ()),
+        "marks": ("picture",) if str(row.get("picture_num") or "0").strip() not in ("0", "0.0") else (),
+        **_tests(tests or {"inputs": [], "outputs": []}),
+    }
+
+
+def code_contests_row(row: Mapping[str, Any]) -> Fields:
+    """A row of CodeContests: description; public, private and generated tests; solutions with their languages.
+
+    Raises:
+        BadRow, RowError: no description, or tests that are no mapping.
+    """
+    description, _ = cell(row, "description"), cell(row, "public_tests")
+    pairs: dict[str, list[Any]] = {"inputs": [], "outputs": []}
+    for name in ("public_tests", "private_tests", "generated_tests"):
+        tests = row.get(name) or {}
+        if not isinstance(tests, Mapping):
+            raise BadRow(f"{name} must have input and output, got {str(tests)[:40]!r}")
+        pairs["inputs"] += tests.get("input") or []
+        pairs["outputs"] += tests.get("output") or []
+    solutions = row.get("solutions") or {}
+    named = zip(solutions.get("language") or (), solutions.get("solution") or (), strict=False)
+    files = any(str(row.get(name) or "").strip() for name in ("input_file", "output_file"))
+    return {
+        "problem": text_of_cell(description, "description"),
+        "programs": _programs(text for language, text in named if language in (_PYTHON_3, "PYTHON3")),
+        "marks": ("file",) if files else (),
+        **_tests(pairs),
+    }
+
+
+def codeforces_row(row: Mapping[str, Any]) -> Fields:
+    """A problem of the Codeforces submissions: its sections in order, examples, ``test_cases``, accepted programs.
+
+    Raises:
+        BadRow, RowError: no description, or tests that are no list of pairs.
+    """
+    parts = [text_of_cell(cell(row, "problem-description"), "problem-description")]
+    tests = cell(row, "test_cases") or []
+    for heading, column in (("Input", "input-specification"), ("Output", "output-specification")):
+        if row.get(column):
+            parts.append(f"{heading}\n{text_of_cell(row[column], column)}")
+    for given, wanted in zip(row.get("demo-input") or (), row.get("demo-output") or (), strict=False):
+        parts.append(f"Example input\n{str(given).strip()}\nExample output\n{str(wanted).strip()}")
+    if row.get("note"):
+        parts.append(f"Note\n{text_of_cell(row['note'], 'note')}")
+    if not isinstance(tests, Sequence) or not all(isinstance(test, Mapping) for test in tests):
+        raise BadRow(f"test_cases must be a list of pairs, got {str(tests)[:40]!r}")
+    text = "\n\n".join(parts)
+    if not is_whole(text):
+        raise BadRow("half a character (a lone surrogate) in the examples")
+    pairs = {"inputs": [test.get("input") for test in tests], "outputs": [test.get("output") for test in tests]}
+    return {
+        "problem": text,
+        "programs": _programs(row.get(SUBMISSION_PROGRAMS) or ()),
+        "marks": ("interactive",) if "interactive" in [str(tag).lower() for tag in row.get("tags") or ()] else (),
+        **_tests(pairs),
+    }
+
+
+def one_row_per_problem(rows: Numbered) -> Numbered:
+    """From rows of submissions the first of each problem, with programs that were accepted for it.
+
+    A problem is a ``contestId`` and an ``index``; a program counts if its ``verdict`` is OK and its
+    ``programmingLanguage`` a Python 3. First rows wait in a temporary file: memory grows with the problems' programs
+    and not with the rows. Rows that name no problem come out as they are, to be bad ones.
+    """
+    programs: dict[str, list[str]] = {}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:
+        for number, row in rows:
+            if isinstance(row, BadRow):
+                yield number, row
+                continue
+            if row.get("contestId") is None or row.get("index") is None:
+                yield number, BadRow("no contestId and index, which name the problem")
+                continue
+            name = f"{row['contestId']} {row['index']}"
+            if name not in programs:
+                programs[name] = []
+                kept = {column: value for column, value in row.items() if column not in ("code", "prompt", "response")}
+                waiting.write(json.dumps([number, name, kept]) + "\n")
+            python = "3" in str(row.get("programmingLanguage", "")) and isinstance(row.get("code"), str)
+            if row.get("verdict") == _ACCEPTED and python and len(programs[name]) < MOST_PROGRAMS:
+                programs[name].append(row["code"])
+        waiting.seek(0)
+        for line in waiting:
+            number, name, row = json.loads(line)
+            yield number, {**row, SUBMISSION_PROGRAMS: programs[name]}
+
 
 CODE_SOURCES = {
     source.name: source
     for source in (
-        CodeSource(
+        Source(
             "apps",
             "APPS, problems of programming contests and interviews",
-            data_source="apps",
-            parse=apps_row,
+            CodeProblem,
+            apps_row,
+            "apps",
             hub="codeparrot/apps",
-            hub_splits=_TRAIN_TEST,
             # Its own loading is a script, which the datasets library no longer runs.
             hub_files={"train": "train.jsonl", "test": "test.jsonl"},
             local={"train": "apps/train.jsonl"},
             id_column="problem_id",
         ),
-        CodeSource(
+        Source(
             "codecontests",
             "CodeContests, the training data of AlphaCode",
-            data_source="codecontests",
-            parse=code_contests_row,
+            CodeProblem,
+            code_contests_row,
+            "codecontests",
             hub="deepmind/code_contests",
             hub_splits={"train": "train", "validation": "valid", "test": "test"},
             local={"train": "codecontests/train.jsonl"},
             # Names are not unique across sites; what the stages find counts.
         ),
-        CodeSource(
+        Source(
             "taco",
             "TACO, problems of APPS, CodeContests and further sites",
-            data_source="taco",
-            parse=apps_row,
+            CodeProblem,
+            apps_row,
+            "taco",
             hub="BAAI/TACO",
-            hub_splits=_TRAIN_TEST,
             hub_files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"},
             local={"train": "taco/train.jsonl"},
         ),
-        CodeSource(
+        Source(
             "codeforces",
             "Codeforces, from a set of submissions in Python",
-            data_source="codeforces",
-            parse=codeforces_row,
+            CodeProblem,
+            codeforces_row,
+            "codeforces",
             hub="MatrixStudio/Codeforces-Python-Submissions",
-            hub_splits=_TRAIN_TEST,
             local={"train": "codeforces/train.jsonl"},
             joined=one_row_per_problem,
         ),

@@ -11,23 +11,23 @@ and one line when a file cannot be read.
 """
 
 import argparse
-import json
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
+from data_preprocessing.command import Made, finish, parser_of
 from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
-from data_preprocessing.contamination_report import markdown
 from data_preprocessing.problem_texts import problem_texts
+from data_preprocessing.report import cell, table
+from data_preprocessing.row_source import short_name
 from data_preprocessing.text_similarity import Settings
-from prime_ext.utils.files import atomic_path, write_json, write_text
+from prime_ext.utils.files import write_json, write_json_lines, write_text
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 _MAX_SHOWN = 400
@@ -44,141 +44,188 @@ class FileCount:
 
     @property
     def name(self) -> str:
-        """The last folder and the name: enough to recognise it, and nothing about the machine."""
-        return "/".join(self.path.parts[-2:]).lstrip("/")
+        return short_name(self.path)
 
     def described(self) -> dict[str, Any]:
         listed = dict(self.unusable.most_common(_MAX_REASONS))
-        others = sum(self.unusable.values()) - sum(listed.values())
+        others = self.unusable.total() - sum(listed.values())
         reasons = listed | ({"other reasons": others} if others else {})
         return {"file": self.name, "rows": self.rows, "unusable": reasons}
 
+    def usable(self, columns: Sequence[str], remove: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Row numbers and texts; what has no text is counted with its reason.
 
-def usable_rows(count: FileCount, options: argparse.Namespace) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Row numbers and texts of a file; what has no text is counted with its reason.
-
-    Raises:
-        SourceError: the file cannot be read, or none of its rows can be used.
-    """
-    rows = tqdm(read_source(count.path), desc=count.name, unit=" rows", disable=not sys.stderr.isatty())
-    for number, row in rows:
-        count.rows += 1
-        try:
-            if isinstance(row, BadRow):
-                raise row
-            texts = problem_texts(row, options.columns, options.remove)
-        except BadRow as error:
-            count.unusable[str(error)[:_MAX_SHOWN]] += 1
-            continue
-        yield number, texts
-    if count.rows == 0:
-        raise SourceError(f"{count.path} has no rows")
-    if sum(count.unusable.values()) == count.rows:
-        raise SourceError(
-            f"{count.path}: no row can be used: {next(iter(count.unusable))}; --columns names the columns"
-        )
+        Raises:
+            SourceError: the file cannot be read, or none of its rows can be used.
+        """
+        rows = tqdm(read_source(self.path), desc=self.name, unit=" rows", disable=not sys.stderr.isatty())
+        for number, row in rows:
+            self.rows += 1
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                texts = problem_texts(row, columns, remove)
+            except BadRow as error:
+                self.unusable[str(error)[:_MAX_SHOWN]] += 1
+                continue
+            yield number, texts
+        if self.rows == 0:
+            raise SourceError(f"{self.path} has no rows")
+        if self.unusable.total() == self.rows:
+            reason = next(iter(self.unusable))
+            raise SourceError(f"{self.path}: no row can be used: {reason}; --columns names the columns")
 
 
-def compare(options: argparse.Namespace, caught: TextIO | None = None) -> dict[str, Any]:
-    """Read all files and compare them.
-
-    Args:
-        options: of the command line.
-        caught: where one JSON line goes for each training row that hits.
-
-    Returns:
-        The report.
+def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read all files and compare them. Returns the report, and file, row and level of each training row that hits.
 
     Raises:
-        SourceError: see :func:`usable_rows`.
+        SourceError: see :meth:`FileCount.usable`.
     """
     settings = Settings(threshold=options.threshold, ngram=options.ngram, ngram_share=options.ngram_share)
     index = ContaminationIndex(settings)
     tests = [FileCount(path) for path in options.test]
     trains = [FileCount(path) for path in options.train]
     # Where the rows of a test file stand among the training files, and the other way round.
-    train_of = {t: r for t, test in enumerate(tests) for r, train in enumerate(trains) if _same(test, train)}
-    test_of = {r: t for t, r in train_of.items()}
+    paths = [train.path.resolve() for train in trains]
+    same = {t: paths.index(test.path.resolve()) for t, test in enumerate(tests) if test.path.resolve() in paths}
+    test_of = {r: t for t, r in same.items()}
     shown: list[str] = []
     for file, test in enumerate(tests):
-        for row, texts in usable_rows(test, options):
+        for row, texts in test.usable(options.columns, options.remove):
             index.add(texts, Place(file, row))
             shown.append("\n".join(texts))
+    caught: list[dict[str, Any]] = []
     hitting: Counter[int] = Counter()
     for file, train in enumerate(trains):
-        for row, texts in usable_rows(train, options):
+        for row, texts in train.usable(options.columns, options.remove):
             itself = Place(test_of[file], row) if file in test_of else None
             level = index.pass_by(texts, Place(file, row), itself)
             if level is not None:
                 hitting[file] += 1
-                if caught is not None:
-                    caught.write(json.dumps({"file": train.name, "row": row, "level": level}) + "\n")
-    return {
+                if options.caught is not None:
+                    caught.append({"file": train.name, "row": row, "level": level})
+    report = {
         "settings": {**asdict(settings), "columns": list(options.columns), "remove": list(options.remove)},
         "recall_at_threshold": round(settings.recall(settings.threshold), 4),
         "versions": {name: version(name) for name in ("datasketch", "numpy")},
         "levels": MEANING,
         "train": [{**train.described(), "hitting": hitting[file]} for file, train in enumerate(trains)],
         "training_rows_by_level": {level: index.caught[level] for level in LEVELS},
-        "test": _tests(index, tests, trains, train_of, shown, options.examples),
+        "test": _tests(index, tests, trains, same, shown, options.examples),
     }
-
-
-def _same(left: FileCount, right: FileCount) -> bool:
-    return left.path.resolve() == right.path.resolve()
+    return report, caught
 
 
 def _tests(
     index: ContaminationIndex,
     tests: Sequence[FileCount],
     trains: Sequence[FileCount],
-    train_of: dict[int, int],
+    train_of: Mapping[int, int],
     shown: Sequence[str],
     n_examples: int,
 ) -> list[dict[str, Any]]:
     """What was found, by test file."""
-    levels: list[Counter[str]] = [Counter() for _ in tests]
-    sources: list[Counter[str]] = [Counter() for _ in tests]
-    examples: list[list[dict[str, Any]]] = [[] for _ in tests]
+    levels: dict[int, Counter[str]] = defaultdict(Counter)
+    sources: dict[int, Counter[str]] = defaultdict(Counter)
+    examples: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for key, place in enumerate(index.places):
-        itself = Place(train_of[place.file], place.row) if place.file in train_of else None
-        hit = index.hit(key, itself)
+        hit = index.hit(key, Place(train_of[place.file], place.row) if place.file in train_of else None)
         if hit is None:
             continue
         levels[place.file][hit.level] += 1
         sources[place.file][trains[hit.place.file].name] += 1
         if levels[place.file][hit.level] <= n_examples:
-            examples[place.file].append(
-                {
-                    "level": hit.level,
-                    "similarity": round(hit.similarity, 4),
-                    "test_row": place.row,
-                    "test": shown[key][:_MAX_SHOWN],
-                    "train_file": trains[hit.place.file].name,
-                    "train_row": hit.place.row,
-                    "train": hit.text[:_MAX_SHOWN],
-                }
-            )
-    described = []
-    for file, test in enumerate(tests):
-        used = test.rows - sum(test.unusable.values())
-        hits = sum(levels[file].values())
-        found = {level: levels[file][level] for level in LEVELS}
-        by_train = dict(sorted(sources[file].items()))
-        ordered = sorted(examples[file], key=lambda example: LEVELS.index(example["level"]))
-        described.append(
-            {**test.described(), "hit": hits, "share": round(hits / used, 4), "by_level": found, "by_train": by_train}
-            | {"examples": ordered}
-        )
-    return described
+            example = {
+                "level": hit.level,
+                "similarity": round(hit.similarity, 4),
+                "test_row": place.row,
+                "test": shown[key][:_MAX_SHOWN],
+                "train_file": trains[hit.place.file].name,
+                "train_row": hit.place.row,
+                "train": hit.text[:_MAX_SHOWN],
+            }
+            examples[place.file].append(example)
+    return [
+        {
+            **test.described(),
+            "hit": levels[file].total(),
+            "share": round(levels[file].total() / (test.rows - test.unusable.total()), 4),
+            "by_level": {level: levels[file][level] for level in LEVELS},
+            "by_train": dict(sorted(sources[file].items())),
+            "examples": sorted(examples[file], key=lambda example: LEVELS.index(example["level"])),
+        }
+        for file, test in enumerate(tests)
+    ]
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """Counts by test file, what the levels mean, the training files, and examples."""
+    levels, settings = list(report["levels"]), report["settings"]
+    lines = ["# Contamination", ""]
+    lines += ["Test rows that have a twin among the training rows, at the most literal level.", ""]
+    lines += table(
+        ["test file", "rows", "hit", "share", *levels],
+        [
+            [test["file"], str(test["rows"]), str(test["hit"]), f"{100 * test['share']:.1f} %"]
+            + [str(test["by_level"][level]) for level in levels]
+            for test in report["test"]
+        ],
+    )
+    lines += [f"- `{level}`: {meaning}" for level, meaning in report["levels"].items()]
+    lines += [
+        "",
+        f"Threshold {settings['threshold']} on character {settings['shingle']}-grams, proposed by MinHash with "
+        f"{settings['bands']} bands of {settings['rows']} (a pair at the threshold is found with probability "
+        f"{report['recall_at_threshold']}); {settings['ngram_share']} of the word {settings['ngram']}-grams, for rows "
+        f"with at least {settings['least_ngrams']} of them.",
+        "",
+        "## Training files",
+        "",
+    ]
+    trains = [[train["file"], str(train["rows"]), str(train["hitting"])] for train in report["train"]]
+    lines += table(["file", "rows", "rows that hit"], trains)
+    files = (*report["train"], *report["test"])
+    unusable = [f"- {f['file']}: {n} rows: {reason}" for f in files for reason, n in f["unusable"].items()]
+    if unusable:
+        lines += ["## Rows that could not be compared", "", *unusable, ""]
+    for test in report["test"]:
+        examples = [
+            [
+                found["level"],
+                f"{found['test_row']}: {cell(found['test'])}",
+                f"{found['train_file']} {found['train_row']}: {cell(found['train'])}",
+                f"{found['similarity']:.2f}",
+            ]
+            for found in test["examples"]
+        ]
+        if examples:
+            lines += [f"## {test['file']}", "", *table(["level", "test", "train", "similarity"], examples)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def run(options: argparse.Namespace) -> Made:
+    """Compare and write.
+
+    Raises:
+        SourceError: an option is out of its range, or see :func:`compare`.
+    """
+    for name in ("threshold", "ngram_share"):
+        if not 0 < getattr(options, name) <= 1:
+            raise SourceError(f"--{name.replace('_', '-')} {getattr(options, name)} must be above 0 and at most 1")
+    if options.ngram < 1 or options.examples < 0:
+        raise SourceError("--ngram must be at least 1 and --examples at least 0")
+    report, caught = compare(options)
+    if options.caught is not None:
+        write_json_lines(options.caught, caught)
+    paths = [options.output.with_name(f"{options.output.name}.{kind}") for kind in ("json", "md")]
+    write_json(paths[0], report)
+    write_text(paths[1], markdown(report))
+    return report, paths
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="python -m data_preprocessing.contamination",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = parser_of("contamination", __doc__)
     top.add_argument("train", nargs="+", type=Path, metavar="TRAIN", help="training files")
     top.add_argument("--test", nargs="+", type=Path, required=True, metavar="FILE", help="test files")
     top.add_argument("--output", type=Path, required=True, help="name of the report, without .json and .md")
@@ -192,54 +239,26 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--remove", action="append", default=[], metavar="TEXT", help="cut this text out of every question; repeatable"
     )
-    defaults = Settings()
-    top.add_argument(
-        "--threshold",
-        type=float,
-        default=defaults.threshold,
-        help=f"Jaccard similarity (default: {defaults.threshold})",
-    )
-    top.add_argument("--ngram", type=int, default=defaults.ngram, help=f"words (default: {defaults.ngram})")
-    top.add_argument(
-        "--ngram-share",
-        type=float,
-        default=defaults.ngram_share,
-        help=f"share of a test row's word n-grams in one training row (default: {defaults.ngram_share})",
-    )
-    top.add_argument("--examples", type=int, default=2, help="examples per file and level (default: 2)")
+    near = Settings()
+    top.add_argument("--threshold", type=float, default=near.threshold, help="Jaccard similarity (%(default)s)")
+    top.add_argument("--ngram", type=int, default=near.ngram, help="words of a word n-gram (default: %(default)s)")
+    share = "share of a test row's word n-grams in one training row (default: %(default)s)"
+    top.add_argument("--ngram-share", type=float, default=near.ngram_share, help=share)
+    top.add_argument("--examples", type=int, default=2, help="examples per file and level (default: %(default)s)")
     return top
-
-
-def _check(options: argparse.Namespace) -> None:
-    for name in ("threshold", "ngram_share"):
-        if not 0 < getattr(options, name) <= 1:
-            raise SourceError(f"--{name.replace('_', '-')} {getattr(options, name)} must be above 0 and at most 1")
-    if options.ngram < 1 or options.examples < 0:
-        raise SourceError("--ngram must be at least 1 and --examples at least 0")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_args(words)
-    try:
-        _check(options)
-        with ExitStack() as stack:
-            caught = None
-            if options.caught is not None:
-                caught = stack.enter_context(stack.enter_context(atomic_path(options.caught)).open("w"))
-            report = compare(options, caught)
-        name = options.output.name
-        write_json(options.output.with_name(f"{name}.json"), report)
-        write_text(options.output.with_name(f"{name}.md"), markdown(report))
-    except (SourceError, OSError) as error:
-        print(f"contamination: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    for test in report["test"]:
-        found = ", ".join(f"{level} {n}" for level, n in test["by_level"].items() if n)
-        print(f"{test['file']}: {test['hit']} of {test['rows']} rows ({100 * test['share']:.1f} %) {found}".rstrip())
-    return 0
+
+    def shown(report: Mapping[str, Any], _: list[Path]) -> int:
+        for test in report["test"]:
+            found = ", ".join(f"{level} {n}" for level, n in test["by_level"].items() if n)
+            share = f"({100 * test['share']:.1f} %)"
+            print(f"{test['file']}: {test['hit']} of {test['rows']} rows {share} {found}".rstrip())
+        return 0
+
+    return finish("contamination", lambda: run(options), shown)
 
 
 if __name__ == "__main__":

@@ -2,59 +2,46 @@
 """The stage that removes training problems which give away a problem of an evaluation task or of our own test split."""
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from data_preprocessing.code_problem import CodeProblem
-from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
-from data_preprocessing.deduplicate import check_similarity
-from data_preprocessing.math_problem import MathProblem
-from data_preprocessing.stage import Problem, Removal, Stage, first_removal
-from data_preprocessing.stage_kind import Rows, StageKind
-from data_preprocessing.tally import MAX_SHOWN
-from data_preprocessing.text_similarity import Settings
+from pydantic import Field, PositiveInt
+
+from data_preprocessing.code_sources import CodeProblem
+from data_preprocessing.contamination_index import MEANING, ContaminationIndex, Place
+from data_preprocessing.math_sources import MathProblem
+from data_preprocessing.report import MAX_SHOWN
+from data_preprocessing.row_source import Problem
+from data_preprocessing.stage import Removal, Rows, Stage, StageKind, first_removal
+from data_preprocessing.text_similarity import Settings, Share
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData, load_problems
-from prime_ext.utils.files import atomic_path
 from prime_ext.utils.rows import SourceError
 
 RULE = "contaminated"
 ALL = "all"
+Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
 
 
 @dataclass(frozen=True)
 class ContaminationOptions:
-    """Options of the stage.
-
-    Attributes:
-        tasks: of ``prime_ext/tasks/benchmarks``; ``all`` for every one whose data are there. Ones that are named
-            must be there.
-        data: folder with the files that the tasks call ``source.local``; empty for ``data_dir`` of the settings, and
-            without that the hub.
-        own_splits: the validation and test rows of the pipeline itself count as well.
-        levels: which hits remove, of :data:`LEVELS`.
-        threshold: Jaccard similarity of near hits.
-        ngram: words of a word n-gram.
-        ngram_share: share of a test row's n-grams in one training row.
-    """
+    """Options of the stage; ``settings/gsm8k_math.yaml`` says what they mean. Tasks that are named must be there."""
 
     tasks: tuple[str, ...] = (ALL,)
     data: str = ""
     own_splits: bool = True
-    levels: tuple[str, ...] = ("exact", "normalised", "numbers", "near", "ngrams")
-    threshold: float = 0.8
-    ngram: int = 8
-    ngram_share: float = 0.7
+    levels: Annotated[tuple[Level, ...], Field(min_length=1)] = ("exact", "normalised", "numbers", "near", "ngrams")
+    threshold: Share = 0.8
+    ngram: PositiveInt = 8
+    ngram_share: Share = 0.7
 
     def __post_init__(self) -> None:
-        check_similarity(self, LEVELS)
         known = task_names()
         for name in self.tasks:
             if name != ALL and name not in known and not name.endswith(".yaml"):
-                raise ValueError(f"tasks has {name!r}, which is neither {ALL} nor one of {', '.join(known)}")
+                raise ValueError(f"tasks has {name!r}, which must be {ALL} or one of {', '.join(known)}")
 
     def similarity(self) -> Settings:
         return Settings(threshold=self.threshold, ngram=self.ngram, ngram_share=self.ngram_share)
@@ -67,7 +54,7 @@ def survey(options: ContaminationOptions, rows: Rows, plan: Path) -> None:
         SourceError: a task that was named has no data here.
     """
     data = Path(options.data) if options.data else rows.data_dir
-    with atomic_path(plan) as path, path.open("w", encoding="utf-8") as lines:
+    with plan.open("w", encoding="utf-8") as lines:
         for name in task_names() if ALL in options.tasks else options.tasks:
             try:
                 task = load_task(name)
@@ -122,20 +109,14 @@ def _index(plan: Path, settings: Settings) -> tuple[ContaminationIndex, list[tup
 def stage(options: ContaminationOptions, plan: Path | None) -> Stage:
     """The stage that compares training problems with the rows that the survey wrote down."""
     assert plan is not None
-    return first_removal(_remover(options, *_index(plan, options.similarity())))
+    index, shown = _index(plan, options.similarity())
 
-
-def _remover(
-    options: ContaminationOptions, index: ContaminationIndex, shown: list[tuple[str, Any, str]]
-) -> Callable[[Problem], Removal | None]:
-    def remove(problem: Problem) -> Removal | None:
-        if problem.split != "train":
-            return None
-        match = index.match([problem.problem], options.levels)
+    def removal(problem: Problem) -> Removal | None:
+        match = index.match([problem.problem], options.levels) if problem.split == "train" else None
         if match is None:
             return None
         task, row, text = shown[match.key]
-        details: Mapping[str, Any] = {
+        details = {
             "task": task,
             "task_row": row,
             "level": match.level,
@@ -145,7 +126,7 @@ def _remover(
         }
         return Removal(RULE, f"{task} {row}, {match.level} ({match.similarity:.2f}): {text}", details)
 
-    return remove
+    return first_removal(removal)
 
 
 DECONTAMINATE = StageKind(

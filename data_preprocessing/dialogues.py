@@ -14,24 +14,20 @@ dialogue decides by nothing but its answers: run again on the same ones it does 
 needs.
 """
 
-import asyncio
 import hashlib
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from data_preprocessing.answer_store import AnswerStore, answer_key
+from data_preprocessing.grading import Judge, Judges
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling
 from prime_ext.generate.progress import generate_with_progress
 from prime_ext.utils.rows import SourceError
-from prime_ext.verifiers import Verdict
-from prime_ext.verifiers.sources import TaskVerifier, choice_options, make_task_verifier, source_of
 
 Messages = Sequence[Mapping[str, str]]
-JUDGED_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
@@ -47,17 +43,6 @@ class Ask:
     prompt: Messages
     sample: int = 0
     attempt: int = 0
-
-
-@dataclass(frozen=True)
-class Judge:
-    """A question to the verifier of a data source: is the response right?"""
-
-    data_source: str
-    response: str
-    gold: str
-    extra_info: Mapping[str, Any] = field(default_factory=dict)
-    code_reward: str = "all"
 
 
 @dataclass(frozen=True)
@@ -82,41 +67,6 @@ def seed_of(base: int, ask: Ask) -> int:
     """31 bits that differ between prompts, samples and attempts."""
     asked = json.dumps([base, [dict(message) for message in ask.prompt], ask.sample, ask.attempt], sort_keys=True)
     return int.from_bytes(hashlib.blake2b(asked.encode(), digest_size=4).digest(), "big") >> 1
-
-
-class Judges:
-    """The verifiers of the sources, made when the first row needs them."""
-
-    def __init__(self) -> None:
-        self._verifiers: dict[str, TaskVerifier] = {}
-
-    def verdicts(self, judged: Sequence[Judge]) -> list[Verdict]:
-        """In their order.
-
-        Raises:
-            UnknownSource: there is no verifier for a data source.
-        """
-        return asyncio.run(self._all(judged))
-
-    async def _all(self, judged: Sequence[Judge]) -> list[Verdict]:
-        gate = asyncio.Semaphore(JUDGED_AT_A_TIME)
-
-        async def one(judge: Judge) -> Verdict:
-            async with gate:
-                return await self._verdict(judge)
-
-        return list(await asyncio.gather(*map(one, judged)))
-
-    async def _verdict(self, judge: Judge) -> Verdict:
-        source = source_of(judge.data_source)
-        options = dict(source.options)
-        if source.task == "choice":
-            options.update(choice_options(judge.extra_info))
-        elif source.task == "code":
-            options["reward"] = judge.code_reward
-        if source.task not in self._verifiers:
-            self._verifiers[source.task] = make_task_verifier(source.task)
-        return await self._verifiers[source.task].averify(judge.response, judge.gold, **options)
 
 
 class Interviewer:
@@ -190,8 +140,9 @@ class Interviewer:
     def _generated(self, requests: Sequence[Request]) -> dict[str, Response | Unanswered]:
         """Answers to what the backend takes; the others say why not."""
         refused = self._refused(requests)
+        taken = [request for request in requests if request.key not in refused]
         found: dict[str, Response | Unanswered] = {key: Unanswered(why, True) for key, why in refused.items()}
-        taken = [request for request in requests if request.key not in found]
+        found.update({request.key: Unanswered("the backend gave no answer", False) for request in taken})
         if not taken:
             return found
         self.asked += len(taken)
@@ -203,25 +154,20 @@ class Interviewer:
             else:
                 found[response.key] = self._store.put(response)
         self._store.commit()
-        for request in taken:
-            found.setdefault(request.key, Unanswered("the backend gave no answer", False))
         return found
 
     def _refused(self, requests: Sequence[Request]) -> dict[str, str]:
         """Why the backend does not take some of the questions, by key."""
-        if not requests:
-            return {}
+        refused = {}
         try:
             self._backend.check(requests)
-            return {}
-        except BackendError as error:
-            first = error
-        refused: dict[str, str] = defaultdict(str)
-        for request in requests:
-            try:
-                self._backend.check([request])
-            except BackendError as error:
-                refused[request.key] = str(error)
-        if len(refused) == len(requests) and not self.asked and not self.found:
-            raise SourceError(f"the model takes none of {len(requests)} questions: {first}") from first
+        except BackendError:
+            for request in requests:
+                try:
+                    self._backend.check([request])
+                except BackendError as error:
+                    refused[request.key] = str(error)
+        if refused and len(refused) == len(requests) and not self.asked and not self.found:
+            first = next(iter(refused.values()))
+            raise SourceError(f"the model takes none of {len(requests)} questions: {first}")
         return refused

@@ -16,15 +16,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.dialogues import Ask, Dialogue, Judge
-from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
+from data_preprocessing.command import Made, positive
+from data_preprocessing.dialogues import Ask, Dialogue
+from data_preprocessing.grading import Judge
+from data_preprocessing.model_stage import add_model_arguments, run_model_stage
 from data_preprocessing.rl_input import Row, with_extra
-from data_preprocessing.row_stage import Outcome, RowStage
+from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.utils.rows import SourceError
@@ -76,25 +76,16 @@ def estimating(
     return [{**row, "extra_info": {**extra, "difficulty": difficulty}}]
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
-    """Ask, grade and write. Returns the report and the parquet files.
-
-    Raises:
-        SourceError: see its message.
-        BackendError: the model cannot be opened.
-    """
+def run(options: argparse.Namespace) -> Made:
+    """Ask, grade and write. Returns the report and the parquet files."""
     positive(options, "samples")
     band = None if options.band is None else (options.band[0], options.band[1])
     if band is not None and not 0 <= band[0] <= band[1] <= 1:
         raise SourceError(f"--band must be two numbers from 0 to 1, the lower first, got {band[0]} {band[1]}")
     stage = RowStage("Difficulty", RULES, schema=partial(with_extra, fields=FIELDS))
+    settings = {"samples": options.samples, "band": band, "code_reward": options.code_reward}
     return run_model_stage(
-        options,
-        stage,
-        lambda model: partial(
-            estimating, model=model, samples=options.samples, band=band, code_reward=options.code_reward
-        ),
-        settings={"samples": options.samples, "band": options.band, "code_reward": options.code_reward},
+        options, stage, lambda model: partial(estimating, model=model, **settings), settings=settings
     )
 
 

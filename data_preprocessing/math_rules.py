@@ -8,13 +8,22 @@ PRIME's data (arXiv 2502.01456, section on data), whose published script looks f
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_preprocessing.math_problem import MathProblem
-from data_preprocessing.rule_table import AROUND, around, chosen_rules, searched
-from data_preprocessing.self_grading import ungradable
-from data_preprocessing.stage import Removal
+from data_preprocessing.grading import ungradable
+from data_preprocessing.math_sources import MathProblem
+from data_preprocessing.rules import (
+    AROUND,
+    Filter,
+    Rule,
+    around,
+    check_known,
+    rule_filter,
+    rule_stage,
+    searched,
+    table_of,
+)
 
 MAX_CHARACTERS = 20_000
 
@@ -47,23 +56,6 @@ _LABELS = tuple(
 )
 _BRACES = re.compile(r"\\.|([{}])", re.DOTALL)
 _DIGIT = re.compile(r"\d")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule.
-
-    Attributes:
-        name: on the command line and in reports.
-        meaning: what it removes.
-        hints: the rule can apply only where one of these is in the problem in lower case; empty: anywhere.
-        find: what the rule sees in a problem and its text without drawings, or None.
-    """
-
-    name: str
-    meaning: str
-    hints: tuple[str, ...]
-    find: Callable[[MathProblem, str], str | None]
 
 
 def unbalanced(text: str) -> bool:
@@ -112,66 +104,62 @@ def _broken(problem: MathProblem, text: str) -> str | None:
     return None
 
 
-RULES = {
-    rule.name: rule
-    for rule in (
-        Rule(
-            "giant",
-            f"a problem of more than {MAX_CHARACTERS:,} characters",
-            (),
-            lambda row, text: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
-        ),
-        Rule(
-            "figure",
-            "refers to a figure, or to a diagram or picture of which there is no code",
-            ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
-            _figure,
-        ),
-        Rule(
-            "proof",
-            "asks for a proof: the words prove, show that",
-            ("prove", "show"),
-            lambda row, text: searched(_PROOF, text),
-        ),
-        Rule("choice", "multiple choice: labels A, B and C in order", ("b)", "b.", "b:"), _choice),
-        Rule("blank", "a blank to fill in", ("\\underline", "___", "\\_"), lambda row, text: searched(_BLANK, text)),
-        Rule("no_answer", "no gold answer", (), lambda row, text: None if row.answer else row.solution[-2 * AROUND :]),
-        Rule(
-            "no_digit",
-            "an answer without a digit",
-            (),
-            lambda row, text: None if _DIGIT.search(row.answer) else row.answer,
-        ),
-        Rule("broken_latex", "braces of the problem or the answer do not match", (), _broken),
-        Rule(
-            "ungradable",
-            "an answer that the math verifier can only compare as text",
-            (),
-            lambda row, text: ungradable(row.answer),
-        ),
-    )
-}
+MATH_RULES = table_of(
+    Rule(
+        "giant",
+        f"a problem of more than {MAX_CHARACTERS:,} characters",
+        lambda row, text: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
+    ),
+    Rule(
+        "figure",
+        "refers to a figure, or to a diagram or picture of which there is no code",
+        _figure,
+        ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
+    ),
+    Rule(
+        "proof",
+        "asks for a proof: the words prove, show that",
+        lambda row, text: searched(_PROOF, text),
+        ("prove", "show"),
+    ),
+    Rule("choice", "multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
+    Rule("blank", "a blank to fill in", lambda row, text: searched(_BLANK, text), ("\\underline", "___", "\\_")),
+    Rule("no_answer", "no gold answer", lambda row, text: None if row.answer else row.solution[-2 * AROUND :]),
+    Rule(
+        "no_digit",
+        "an answer without a digit",
+        lambda row, text: None if _DIGIT.search(row.answer) else row.answer,
+    ),
+    Rule("broken_latex", "braces of the problem or the answer do not match", _broken),
+    Rule(
+        "ungradable",
+        "an answer that the math verifier can only compare as text",
+        lambda row, text: ungradable(row.answer),
+    ),
+)
 # Apply to every split and whatever is chosen: without an answer a row is of no use.
-ALWAYS = ("no_answer",)
+MATH_ALWAYS = ("no_answer",)
 
 
-def rule_filter(names: Sequence[str]) -> Callable[[MathProblem], Removal | None]:
-    """The stage that removes what one of the rules, in the order of :data:`RULES`, applies to.
+def math_filter(names: Sequence[str]) -> Filter:
+    """The filter of these rules.
 
     Raises:
-        KeyError: there is no such rule.
+        ValueError: there is no such rule.
     """
-    rules = chosen_rules(RULES, names)
+    return rule_filter(MATH_RULES, names, without_drawings)
 
-    def stage(problem: MathProblem) -> Removal | None:
-        text = without_drawings(problem.problem)
-        lowered = text.lower()
-        for rule in rules:
-            if rule.hints and not any(hint in lowered for hint in rule.hints):
-                continue
-            found = rule.find(problem, text)
-            if found is not None:
-                return Removal(rule.name, found)
-        return None
 
-    return stage
+@dataclass(frozen=True)
+class MathRuleOptions:
+    """Options of the stage: which rules, for training problems; some always apply."""
+
+    rules: tuple[str, ...] = tuple(MATH_RULES)
+
+    def __post_init__(self) -> None:
+        check_known(self.rules, MATH_RULES)
+
+
+MATH_STAGE = rule_stage(
+    "math_rules", "the rule filter of math", MathProblem, MathRuleOptions, MATH_RULES, MATH_ALWAYS, math_filter
+)

@@ -1,89 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the problems of math RL come from: sets on the hub or in local files, and the generated task."""
+"""Math problems, and where those of RL come from: sets on the hub or in local files, and the generated task."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row
-from data_preprocessing.row_source import Raw, RowSource
+from data_preprocessing.row_source import Source
 from prime_ext.tasks import last_digit_chain
-from prime_ext.tasks.action_prompt import messages
-from prime_ext.tasks.cells import text_of_cell
-from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.tasks.cells import first_of, held, text_of_cell
 from prime_ext.utils.rows import BadRow
+from prime_ext.verifiers.math.extraction import extract_answer
+
+_GSM8K_ANSWER = re.compile(r"####[ \t]*(\S[^\n]*?)\s*$")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+# First those of NuminaMath-CoT and MATH, then those of the AIMO validation sets.
+_PROBLEM_COLUMNS = ("problem", "question")
+_ANSWER_COLUMNS = ("answer", "expected_answer")
 
 
-@dataclass(frozen=True)
-class MathSource(RowSource):
-    """A set of math problems.
+@dataclass(frozen=True, slots=True)
+class MathProblem:
+    """A problem, its solution as published and its final answer; both are empty if there is none."""
 
-    Attributes:
-        parse: problem, solution and answer of a row.
+    data_source: str
+    split: str
+    index: int
+    problem: str
+    solution: str
+    answer: str
+
+    ability: ClassVar[str] = "math"
+
+    def gist(self) -> str:
+        return self.answer
+
+    def statement(self) -> str:
+        return self.problem
+
+    def ground_truth(self) -> str:
+        return self.answer
+
+
+def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
+    """Problem, solution and answer of GSM8K's columns: the answer is the number after ``####``, without separators.
+
+    Raises:
+        RowError: a column is missing, no text, or empty.
     """
-
-    parse: Callable[[Mapping[str, Any]], tuple[str, str, str]] = field(kw_only=True)
-
-    kind = MathProblem
-
-    def problem(self, row: Raw, split: str, index: int) -> MathProblem:
-        if isinstance(row, BadRow):
-            raise row
-        problem, solution, answer = self.parse(row)
-        data_source = self.data_source
-        if "{source}" in data_source:
-            if "source" not in row:
-                raise BadRow(f"no column source; it has {', '.join(map(str, row)) or 'none'}")
-            data_source = data_source.replace("{source}", text_of_cell(row["source"], "source"))
-        return MathProblem(data_source, split, index, problem, solution, answer)
-
-    def rl_row(self, problem: MathProblem, system: str) -> dict[str, Any]:
-        bare = [{"role": "user", "content": problem.problem}]
-        prompt = bare if self.bare else messages(problem.problem, "math", system)
-        extra = {"split": problem.split, "index": problem.index}
-        return rl_row(problem.data_source, prompt, "math", problem.answer, extra)
+    problem, solution = _cell(row, "question"), _cell(row, "answer")
+    found = _GSM8K_ANSWER.search(solution)
+    return {"problem": problem, "solution": solution, "answer": _THOUSANDS.sub("", found[1]) if found else ""}
 
 
-_TRAIN_TEST = {"train": "train", "test": "test"}
+def solved_row(row: Mapping[str, Any]) -> dict[str, str]:
+    r"""Problem, solution and answer of NuminaMath-CoT's columns and of those like them.
 
-SOURCES = {
+    The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution holds.
+
+    Raises:
+        BadRow, RowError: a column is missing or no text, or the problem is empty.
+    """
+    problem, solution = _cell(row, *_PROBLEM_COLUMNS), _optional(row, "solution")
+    if not solution and not any(name in row for name in _ANSWER_COLUMNS):
+        raise BadRow(f"neither column solution nor answer; {held(row)}")
+    answer = _optional(row, *_ANSWER_COLUMNS) or extract_answer(solution) or ""
+    return {"problem": problem, "solution": solution, "answer": answer}
+
+
+def _cell(row: Mapping[str, Any], *columns: str) -> str:
+    name = first_of(row, columns)
+    return text_of_cell(row[name], name)
+
+
+def _optional(row: Mapping[str, Any], *columns: str) -> str:
+    """A column that may be missing or empty."""
+    name = next((name for name in columns if row.get(name) not in (None, "")), None)
+    if name is None or (isinstance(row[name], str) and not row[name].strip()):
+        return ""
+    return text_of_cell(row[name], name)
+
+
+MATH_SOURCES = {
     source.name: source
     for source in (
-        MathSource(
+        Source(
             "gsm8k",
             "GSM8K, grade-school word problems",
-            data_source="openai/gsm8k",
-            parse=gsm8k_row,
+            MathProblem,
+            gsm8k_row,
+            "openai/gsm8k",
             hub="openai/gsm8k",
             config="main",
-            hub_splits=_TRAIN_TEST,
             local={"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
         ),
-        MathSource(
+        Source(
             "math",
             "MATH, competition problems",
-            data_source="DigitalLearningGmbH/MATH-lighteval",
-            parse=solved_row,
+            MathProblem,
+            solved_row,
+            "DigitalLearningGmbH/MATH-lighteval",
             hub="DigitalLearningGmbH/MATH-lighteval",
-            hub_splits=_TRAIN_TEST,
             local={"train": "math/train.jsonl"},
             id_column="unique_id",
         ),
-        MathSource(
+        Source(
             "numina",
             "NuminaMath-CoT, and any set with columns problem, solution or answer, and source",
-            data_source="numina_{source}",
-            parse=solved_row,
+            MathProblem,
+            solved_row,
+            "numina_{source}",
             hub="AI-MO/NuminaMath-CoT",
-            hub_splits=_TRAIN_TEST,
             local={"train": "numina/train.jsonl"},
             id_column="id",
         ),
-        MathSource(
+        Source(
             "last_digit_chain",
             "the generated task of the quickstart",
-            data_source=last_digit_chain.DATA_SOURCE,
-            parse=solved_row,
+            MathProblem,
+            solved_row,
+            last_digit_chain.DATA_SOURCE,
             generate=last_digit_chain.generated,
             bare=True,
         ),

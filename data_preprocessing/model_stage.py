@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands of all model stages have in common: options, the store of answers, and how they end."""
+"""What the commands that ask a language model have in common: their options, and a dialogue about every row."""
 
 import argparse
 import sys
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from data_preprocessing.answer_store import AnswerStore
-from data_preprocessing.command import finish
+from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered
 from data_preprocessing.rl_input import Row
-from data_preprocessing.row_stage import Outcome, Plan, RowStage, Work, run_stage
+from data_preprocessing.row_stage import Outcome, Plan, RowStage, run_stage
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Backend, Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
@@ -23,19 +23,6 @@ MODEL_RULES = {
     "refused": "the model cannot be asked: the prompt is too long for its context, or it takes no chat",
     "unanswered": "the model gave no answer; only with --on-failure remove",
 }
-
-
-def stage_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options of every stage over files of rows."""
-    top = argparse.ArgumentParser(
-        prog=f"python -m data_preprocessing.{program}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("--input", nargs="+", type=Path, required=True, metavar="FILE", help="rows: parquet or JSON Lines")
-    top.add_argument("--output-dir", type=Path, required=True, help="gets a parquet file for each input, and reports")
-    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
-    return top
 
 
 def add_model_arguments(top: argparse.ArgumentParser, sampling: Sampling) -> None:
@@ -57,17 +44,6 @@ def add_model_arguments(top: argparse.ArgumentParser, sampling: Sampling) -> Non
     how.add_argument("--chunk-rows", type=int, default=500, help="rows asked about at a time (default: 500)")
 
 
-def positive(options: argparse.Namespace, *names: str) -> None:
-    """Numbers that must be at least 1.
-
-    Raises:
-        SourceError: one is not.
-    """
-    for name in names:
-        if getattr(options, name) < 1:
-            raise SourceError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
-
-
 def sampling_of(options: argparse.Namespace) -> Sampling:
     """How answers are made.
 
@@ -75,37 +51,10 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
         SourceError: an option is out of its range.
     """
     if options.temperature < 0 or not 0 < options.top_p <= 1:
-        raise SourceError(
-            f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {options.temperature} and "
-            f"{options.top_p}"
-        )
-    positive(options, "max_new_tokens")
+        got = f"{options.temperature} and {options.top_p}"
+        raise SourceError(f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}")
+    positive(options, "max_new_tokens", "chunk_rows")
     return Sampling(temperature=options.temperature, top_p=options.top_p, max_new_tokens=options.max_new_tokens)
-
-
-def interviewed(dialogue: RowDialogue, interviewer: Interviewer, on_failure: str) -> Work:
-    """The work of a stage that carries on a dialogue about every row of a chunk.
-
-    The function raises :class:`SourceError` where questions got no answer and ``on_failure`` is ``stop``.
-    """
-
-    def work(rows: Sequence[Row]) -> list[Outcome]:
-        results = interviewer.results([dialogue(row) for row in rows])
-        failed = [result for result in results if isinstance(result, Unanswered) and not result.refused]
-        if failed and on_failure == "stop":
-            raise SourceError(
-                f"{len(failed)} of {len(rows)} rows got no answer ({failed[0].detail}); finished answers are kept, the "
-                "same command asks for the rest; --on-failure remove goes on without these rows"
-            )
-        return [_outcome(result) for result in results]
-
-    return work
-
-
-def _outcome(result: Outcome | Unanswered) -> Outcome:
-    if isinstance(result, Unanswered):
-        return Removal("refused" if result.refused else "unanswered", result.detail)
-    return result
 
 
 def run_model_stage(
@@ -115,30 +64,20 @@ def run_model_stage(
     *,
     settings: Mapping[str, Any],
     first: Path | None = None,
-) -> tuple[dict[str, Any], list[Path]]:
+) -> Made:
     """Open the model and the store and run a stage. Returns the report and the parquet files.
 
     Args:
-        options: of :func:`stage_parser` and :func:`add_model_arguments`.
+        options: of :func:`~data_preprocessing.row_stage.stage_parser` and :func:`add_model_arguments`.
         stage: with its own rules only.
         dialogue: from the name of the model, what is said about a row.
         settings: for the report.
-        first: see :class:`Plan`.
-
-    Raises:
-        SourceError: see its message.
-        BackendError: the model cannot be opened.
-    """
+        first: see :class:`~data_preprocessing.row_stage.Plan`."""
     sampling = sampling_of(options)
-    described = {
-        **settings,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_new_tokens": sampling.max_new_tokens,
-        "seed": options.sampling_seed,
-    }
+    described = {name: getattr(sampling, name) for name in ("temperature", "top_p", "max_new_tokens")}
+    described = {**settings, **described, "seed": options.sampling_seed}
     # Mistakes in the files before a model is loaded.
-    plan = Plan(options.input, options.output_dir, options.chunk_rows, options.strict, described, first)
+    plan = Plan(options.input, options.output_dir, options.chunk_rows, options.strict, first=first)
     plan.outputs()
     for path in plan.inputs:
         stage.read_schema(path)
@@ -146,23 +85,33 @@ def run_model_stage(
         backend: Backend = backend_from_arguments(options)
         try:
             description = backend.description()
-            plan.settings = {"model": description, **described}
+            asked = dialogue(str(description["model"]))
             interviewer = Interviewer(backend, store, sampling, options.sampling_seed)
-            work = interviewed(dialogue(str(description["model"])), interviewer, options.on_failure)
-            report, paths = run_stage(replace(stage, rules={**stage.rules, **MODEL_RULES}), work, plan)
+
+            def work(rows: Sequence[Row]) -> list[Outcome]:
+                return _outcomes(interviewer.results([asked(row) for row in rows]), options.on_failure)
+
+            plan = replace(plan, settings={"model": description, **described})
+            made = run_stage(replace(stage, rules={**stage.rules, **MODEL_RULES}), work, plan)
         finally:
             backend.close()
     print(f"{interviewer.asked} answers asked for, {interviewer.found} found in {store.path}", file=sys.stderr)
-    return report, paths
+    return made
 
 
-def finished(program: str, run: Callable[[], tuple[dict[str, Any], list[Path]]]) -> int:
-    """Run the command of a stage: its exit code, 1 if no row is left."""
+def _outcomes(results: Sequence[Outcome | Unanswered], on_failure: str) -> list[Outcome]:
+    """What becomes of the rows.
 
-    def judged(report: Mapping[str, Any], _: list[Path]) -> int:
-        if any(report["outputs"].values()):
-            return 0
-        print(f"{program}: nothing is left; report.md says why", file=sys.stderr)
-        return 1
-
-    return finish(program, run, judged)
+    Raises:
+        SourceError: questions got no answer and ``on_failure`` is ``stop``.
+    """
+    failed = [result for result in results if isinstance(result, Unanswered) and not result.refused]
+    if failed and on_failure == "stop":
+        raise SourceError(
+            f"{len(failed)} of {len(results)} rows got no answer ({failed[0].detail}); finished answers are kept, the "
+            "same command asks for the rest; --on-failure remove goes on without these rows"
+        )
+    return [
+        Removal("refused" if found.refused else "unanswered", found.detail) if isinstance(found, Unanswered) else found
+        for found in results
+    ]

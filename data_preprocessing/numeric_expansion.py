@@ -8,28 +8,30 @@ Input are rows of ``data_preprocessing.numeric_reasoning``. The teacher sees one
 row; a chain stays if it has the form that the prompt asks for and names the gold option. Otherwise the teacher is asked
 again, up to --tries times per chain, each with a seed of its own. The output is what
 ``recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh`` trains on. Interrupted or killed, the same command goes on and asks nothing
-twice.
+twice. The form is that of the responses of PSPO (arXiv 2411.11681):
+
+    [1] There are 14 pears of Mira and 9 of her brother.
+    [2] 14 + 9 = 23.
+    Thus, the answer is option 1. #### 1
 
 Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
-from data_preprocessing import numeric_chain, teacher
-from data_preprocessing.dialogues import Dialogue, Judge
-from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
-from data_preprocessing.numeric_chain import read_chain, written
-from data_preprocessing.rl_input import Row, rl_rows, rl_schema_of
-from data_preprocessing.row_stage import Outcome, RowStage
+from data_preprocessing import teacher
+from data_preprocessing.command import Made, positive
+from data_preprocessing.dialogues import Dialogue
+from data_preprocessing.model_stage import add_model_arguments, run_model_stage
+from data_preprocessing.rl_input import Row, rl_rows
+from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
 from data_preprocessing.stage import Removal
-from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
+from data_preprocessing.teacher import SCHEMA, taught
 from prime_ext.generate.backend import Sampling
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -37,7 +39,42 @@ from prime_ext.verifiers.sources import UnknownSource, source_of
 # The temperature of the published expansion.
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=512)
 CHAINS, TRIES, MIN_STEPS = 1, 4, 2
-RULES = {"truncated": teacher.RULES["truncated"], **numeric_chain.RULES, **teacher.RULES}
+RULES = {
+    "truncated": teacher.RULES["truncated"],
+    "no_answer_line": "the last line is not: Thus, the answer is option N. #### N",
+    "no_chain": "a line before the last is no step, or steps do not count 1, 2, 3, ...",
+    "too_short": "fewer steps than --min-steps",
+    **teacher.RULES,
+}
+# The released data write "[1] . text".
+_STEP = re.compile(r"\[(\d{1,3})\][ \t]*(?:[.:][ \t]+)?(\S.*)")
+_ANSWER = re.compile(r"Thus, the answer is option (\d{1,2})\. #### (\d{1,2})")
+_LETTER = re.compile(r"\w")
+
+
+def written(steps: Sequence[str], option: int) -> str:
+    """A chain."""
+    lines = [f"[{number}] {step}" for number, step in enumerate(steps, start=1)]
+    return "\n".join([*lines, f"Thus, the answer is option {option}. #### {option}"])
+
+
+def read_chain(text: str, min_steps: int = 1) -> str | Removal:
+    """A chain in the form of :func:`written`, or what is wrong with it."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    answer = _ANSWER.fullmatch(lines[-1]) if lines else None
+    if answer is None or answer[1] != answer[2]:
+        return Removal("no_answer_line", lines[-1] if lines else "")
+    steps = []
+    for number, line in enumerate(lines[:-1], start=1):
+        step = _STEP.fullmatch(line)
+        if step is None or int(step[1]) != number or not _LETTER.search(step[2]):
+            return Removal("no_chain", line)
+        steps.append(step[2].strip())
+    if len(steps) < min_steps:
+        return Removal("too_short", f"{len(steps)} steps")
+    return written(steps, int(answer[1]))
+
+
 SYSTEM = "You reason about quantities with the care of an expert, in short numbered steps."
 EXAMPLE = (
     "Compare the quantities of the two statements.\n"
@@ -60,41 +97,13 @@ EXAMPLE = (
 )
 
 
-def teacher_prompt(row: Row) -> list[dict[str, str]]:
-    """One worked example, then what the row shows."""
-    shown = [message for message in row["prompt"] if message["role"] != "system"]
-    return [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": EXAMPLE[0]},
-        {"role": "assistant", "content": EXAMPLE[1]},
-        *shown,
-    ]
-
-
 def expanding(row: Row, chains: int, tries: int, min_steps: int) -> Dialogue[Outcome]:
-    """The dialogue about a row."""
-    gold = row["reward_model"]["ground_truth"]
-    wanted = Wanted(
-        prompt=teacher_prompt(row),
-        responses=chains,
-        tries=tries,
-        read=partial(read_chain, min_steps=min_steps),
-        judge=lambda text: Judge(row["data_source"], text, gold, row["extra_info"]),
-    )
-    found = yield from taught(wanted)
-    if isinstance(found, Removal):
-        return found
-    return [
-        conversation(
-            [*row["prompt"], {"role": "assistant", "content": chain.text}],
-            row["data_source"],
-            row["ability"],
-            row["extra_info"],
-            chain,
-            gold,
-        )
-        for chain in found
-    ]
+    """The dialogue about a row: the teacher sees one worked example, then what the row shows."""
+    example = [("system", SYSTEM), ("user", EXAMPLE[0]), ("assistant", EXAMPLE[1])]
+    prompt = [{"role": role, "content": content} for role, content in example]
+    prompt += [message for message in row["prompt"] if message["role"] != "system"]
+    read = partial(read_chain, min_steps=min_steps)
+    return taught(row, prompt, row["prompt"], read, row["data_source"], responses=chains, tries=tries)
 
 
 def choice_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
@@ -110,29 +119,16 @@ def choice_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
             except UnknownSource:
                 task = "unknown"
             if task != "choice":
-                row = BadRow(f"{row['data_source']} is none of the numeric sets but {task}")
+                row = BadRow(f"{row['data_source']} is of {task}, not of the numeric sets")
         yield number, row
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
-    """Ask, check and write. Returns the report and the parquet files.
-
-    Raises:
-        SourceError: see its message.
-        BackendError: the model cannot be opened.
-    """
+def run(options: argparse.Namespace) -> Made:
+    """Ask, check and write. Returns the report and the parquet files."""
     positive(options, "chains", "tries", "min_steps")
-
-    def schema(known: pa.Schema) -> pa.Schema:
-        return SCHEMA
-
-    stage = RowStage("Numeric reasoning chains", RULES, schema=schema, read=choice_rows, read_schema=rl_schema_of)
-    return run_model_stage(
-        options,
-        stage,
-        lambda model: partial(expanding, chains=options.chains, tries=options.tries, min_steps=options.min_steps),
-        settings={"chains": options.chains, "tries": options.tries, "min_steps": options.min_steps},
-    )
+    settings = {"chains": options.chains, "tries": options.tries, "min_steps": options.min_steps}
+    stage = RowStage("Numeric reasoning chains", RULES, schema=lambda known: SCHEMA, read=choice_rows)
+    return run_model_stage(options, stage, lambda model: partial(expanding, **settings), settings=settings)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -18,23 +18,52 @@ import hashlib
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing.input_files import InputFiles
-from data_preprocessing.near_groups import near_groups
-from data_preprocessing.numeric_rows import Place, write_rows
-from prime_ext.step_rm.question_split import split_of
+import pyarrow as pa
+
+from data_preprocessing.command import InputFiles, Made, finish, parser_of, unfinished
+from data_preprocessing.contamination_index import named_parts
+from data_preprocessing.text_similarity import Settings, SimilarityIndex
+from prime_ext.step_rm.question_split import group_of, split_of
 from prime_ext.tasks.cells import RowError
-from prime_ext.tasks.task import SPLITS, Task
-from prime_ext.tasks.task_file import TaskError, load_task
+from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
+from prime_ext.tasks.task import SPLITS, Problem, Task
+from prime_ext.tasks.task_file import load_task
+from prime_ext.utils.files import write_json
 from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
 PLANS = ("hashed", "official", "test")
 _MAX_LISTED = 20
+SCHEMA = rl_schema(
+    {
+        "split": pa.string(),
+        "index": pa.int64(),
+        "texts": pa.list_(pa.string()),
+        "options": pa.list_(pa.string()),
+        "n_options": pa.int32(),
+        "label": pa.string(),
+        "group": pa.string(),
+        "file": pa.string(),
+        "row": pa.int64(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A usable row: its task, the split of its file, the file and the number in it."""
+
+    task: Task
+    split: str
+    path: Path
+    row: int
+    problem: Problem
 
 
 @dataclass
@@ -129,6 +158,64 @@ def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
     return kept
 
 
+def near_groups(problems: Sequence[Sequence[str]], settings: Settings | None = None) -> list[str]:
+    """The name of the group of each problem.
+
+    Two problems are linked if the contamination report, with the same settings, would call one of them a hit of the
+    other; a group is whatever links connect. Its name is the least of the names that its members would have alone, so
+    it depends neither on the order of the problems nor on those of other groups.
+
+    Args:
+        problems: the texts of each problem: premise and hypothesis, or a question.
+        settings: what near means.
+
+    Returns:
+        16 hexadecimal digits for each problem.
+    """
+    settings = settings or Settings()
+    index = SimilarityIndex(settings)
+    for texts in problems:
+        index.add("\n".join(texts))
+    roots = connected(len(problems), _links(problems, index))
+    alone = [group_of("\n".join(texts), "numbers" if settings.mask_numbers else "text") for texts in problems]
+    names: dict[int, str] = {}
+    for root, name in zip(roots, alone, strict=True):
+        names[root] = min(name, names.get(root, name))
+    return [names[root] for root in roots]
+
+
+def _links(problems: Sequence[Sequence[str]], index: SimilarityIndex) -> Iterator[tuple[int, int]]:
+    first: dict[str, int] = {}
+    for number, texts in enumerate(problems):
+        whole = "\n".join(texts)
+        for form in named_parts(texts, index.settings.mask_numbers):
+            yield number, first.setdefault(form, number)
+        yield number, index.same_shingles[number]
+        same = index.same_ngrams[number]
+        if same is not None:
+            yield number, same
+        # The whole index, not what came before: whether one text contains another depends on the direction.
+        for near in (index.near(whole), index.contained(whole)):
+            for other, _ in near:
+                yield number, other
+
+
+def connected(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
+    """The smallest member of the connected component of each of ``n`` nodes."""
+    parent = list(range(n))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for left, right in links:
+        low, high = sorted((root(left), root(right)))
+        parent[high] = low
+    return [root(node) for node in range(n)]
+
+
 def divided(places: Sequence[Place], groups: Sequence[str], options: argparse.Namespace) -> list[str]:
     """The output that each row goes to.
 
@@ -189,8 +276,23 @@ def described(
     }
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Convert and write. Returns the report.
+def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem as a row of RL; ``extra`` is the rest of ``extra_info``."""
+    task, problem = place.task, place.problem
+    described = {
+        "texts": list(task.problem_texts(problem)),
+        # The verifier takes the names of the options, or how many there are.
+        "options": list(task.option_names) or None,
+        "n_options": None if task.option_names else task.n_options,
+        "label": task.label(problem.gold),
+        "file": place.path.name,
+        "row": place.row,
+    }
+    return rl_row(task.data_source, task.messages(problem, prompt), task.ability, problem.gold, {**described, **extra})
+
+
+def run(options: argparse.Namespace) -> Made:
+    """Convert and write: all files or none. Returns the report and the parquet files.
 
     Raises:
         SourceError: see its message.
@@ -217,16 +319,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     outputs = divided(places, groups, options)
     published = {task.name: sum(task.source.rows.values()) or None for task in tasks}
     report = described(places, groups, outputs, counts, published, options)
-    write_rows(options.output_dir, places, groups, outputs, options.prompt, report)
-    return report
+    names = [name for name in OUTPUTS if name in outputs]
+    refuse_leftovers(options.output_dir, names)
+    with unfinished(options.output_dir) as hidden, ExitStack() as stack:
+        write_json(hidden / "report.json", report)
+        writers = {name: stack.enter_context(RowWriter(hidden / f"{name}.parquet", SCHEMA)) for name in names}
+        for place, group, name in zip(places, groups, outputs, strict=True):
+            extra = {"split": name, "index": writers[name].rows, "group": group}
+            writers[name].write(choice_row(place, options.prompt, extra))
+    return report, [options.output_dir / f"{name}.parquet" for name in names]
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="python -m data_preprocessing.numeric_reasoning",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = parser_of("numeric_reasoning", __doc__)
     top.set_defaults(input={})
     top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
     top.add_argument(
@@ -262,19 +367,16 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_args(words)
     options.tasks = list(dict.fromkeys(options.tasks or options.input or TASKS))
-    try:
-        report = run(options)
-    except (SourceError, TaskError, OSError) as error:
-        print(f"numeric_reasoning: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    for name, found in report["tasks"].items():
-        written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
-        published = f" ({found['published']} were published)" if found["published"] not in (None, found["read"]) else ""
-        print(f"{name}: {found['read']} rows{published}, {found['bad']} bad, {written}")
-    return 0
+
+    def shown(report: Mapping[str, Any], _: list[Path]) -> int:
+        for name, found in report["tasks"].items():
+            written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
+            published, read = found["published"], found["read"]
+            of = f" ({published} were published)" if published not in (None, read) else ""
+            print(f"{name}: {read} rows{of}, {found['bad']} bad, {written}")
+        return 0
+
+    return finish("numeric_reasoning", lambda: run(options), shown)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@
         --output-dir data/code
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, ``removed.jsonl``
-(every row that is not in them, why, and for duplicates and contaminated rows of what), ``report.json`` and
-``report.md``: all of them or none. Interrupted, the same command goes on where it was; the result depends neither on
-that nor on --workers.
+(every row that is not in them, why, and for duplicates and contaminated rows of what), ``choice.jsonl`` (what the math
+rules remove as multiple choice, for ``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of
+them or none. Interrupted, the same command goes on where it was; the result depends neither on that nor on --workers.
 Afterwards the files are validated as by ``data_preprocessing.validate``.
 
 Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See docs/data.md.
@@ -20,123 +20,235 @@ import argparse
 import json
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter, ValidationError
 
 from data_preprocessing import validate
-from data_preprocessing.command import finish
-from data_preprocessing.input_files import InputFiles
-from data_preprocessing.pipeline_settings import PipelineSettings, SourceSettings, load_settings
-from data_preprocessing.pipeline_steps import StepResult, run_steps
-from data_preprocessing.rl_outputs import write_outputs
+from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, system_prompt, unfinished
+from data_preprocessing.math_rules import MATH_STAGE
+from data_preprocessing.report import BAD, markdown
 from data_preprocessing.row_source import inputs_of
-from data_preprocessing.stage_registry import STAGES
-from data_preprocessing.stage_rows import SOURCES, read_items
-from data_preprocessing.tally import BAD
+from data_preprocessing.stage import SOURCES, read_items
+from data_preprocessing.steps import ASIDE, REMOVED, STAGES, StepResult, run_steps
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
+from prime_ext.tasks.task_checks import Wrong, mapping
+from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.machine import available_cores
 from prime_ext.utils.rows import SourceError
 
-BAD_MEANING = "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"
+Split = Literal["train", "validation", "test"]
+Files = Annotated[
+    Mapping[Literal["all", "train", "validation", "test"], Path],
+    BeforeValidator(lambda given: {"train": given} if isinstance(given, str) else given),
+]
 
 
-def run(
-    settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: bool = False
-) -> tuple[dict[str, Any], list[Path]]:
-    """Run the pipeline. Returns the report and the parquet files.
+@dataclass(frozen=True)
+class SourceSettings:
+    """Local files of a source by split (none: those below ``data_dir``, else the hub), and its splits (none: all)."""
+
+    input: Files = field(default_factory=dict)
+    splits: tuple[Split, ...] = ()
+
+
+@dataclass(frozen=True)
+class ValidateSettings:
+    """The validator's tokenizer, and the tokens that a prompt may have."""
+
+    tokenizer: str
+    max_prompt_length: PositiveInt | None = None
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """What a pipeline does.
+
+    Attributes:
+        sources: by name, in order; of twins the first stays.
+        stages: options by name, in order.
+        title: of the report.
+        data_dir: folder with local files of sources and evaluation tasks; None: the hub.
+        system_prompt: ``actions``, ``none``, or a text file.
+        seed: of generated problems.
+        generated_rows: how many of them by split.
+        chunk_rows: rows of a part, the unit of resuming and of the processes' work.
+        validate: None counts characters and knows no limit.
+    """
+
+    sources: Mapping[str, SourceSettings]
+    stages: Mapping[str, Any] = field(default_factory=dict)
+    title: str = "RL data"
+    data_dir: Path | None = None
+    system_prompt: str = "none"
+    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
+    generated_rows: Mapping[Split, PositiveInt] = field(default_factory=dict)
+    chunk_rows: PositiveInt = 5_000
+    validate: ValidateSettings | None = None
+
+
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
+    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it.
 
     Raises:
-        SourceError: see its message.
+        SourceError: one line with the file, the key, what it is and what would be right.
     """
+    if not path.is_file():
+        raise SourceError(f"no settings at {path}")
+    for word in overrides:
+        if "=" not in word:
+            raise SourceError(f"{word!r} must be KEY=VALUE")
+    try:
+        merged = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides)))
+        content = OmegaConf.to_container(merged, resolve=True)
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError, ValueError) as error:
+        raise SourceError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return _settings(content)
+    except Wrong as error:
+        raise SourceError(f"{path.name}: {error}") from error
+
+
+def _settings(content: Any) -> PipelineSettings:
+    # null leaves out what a file names.
+    given = {key: value for key, value in mapping(content, "settings", needed=["sources"]).items() if value is not None}
+    named = mapping(given["sources"], "sources", known=list(SOURCES))
+    stages = mapping(given["stages"], "stages", known=list(STAGES)) if given.get("stages") else {}
+    given["sources"] = {
+        name: _checked(SourceSettings, value, f"sources.{name}") for name, value in named.items() if value is not None
+    }
+    given["stages"] = {
+        name: _checked(STAGES[name].options, value, f"stages.{name}")
+        for name, value in stages.items()
+        if value is not None
+    }
+    if not given["sources"]:
+        raise Wrong(f"sources needs some of {', '.join(SOURCES)}")
+    if "validate" in given:
+        given["validate"] = _checked(ValidateSettings, given["validate"], "validate")
+    return _checked(PipelineSettings, given)  # type: ignore[no-any-return]
+
+
+def _checked(kind: type, value: Any, key: str = "") -> Any:
+    """A dataclass from known keys and values of its fields' types.
+
+    Raises:
+        Wrong: with the key.
+    """
+    given = mapping(value, key or "settings", known=[known.name for known in fields(kind)]) if value != {} else {}
+    # One text stands for a list of one.
+    lists = {known.name for known in fields(kind) if isinstance(known.default, tuple)}
+    values = {name: [value] if name in lists and isinstance(value, str) else value for name, value in given.items()}
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first["msg"].removeprefix("Value error, ")
+        # What a dataclass checks itself begins with the name of the field.
+        if not first["loc"]:
+            raise Wrong(f"{key}.{reason}") from error
+        at = ".".join(map(str, (*filter(None, [key]), *first["loc"])))
+        raise Wrong(f"{at}: {reason}, got {first['input']!r}") from error
+
+
+def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: bool = False) -> Made:
+    """Run the pipeline. Returns the report and the parquet files."""
+    system = system_prompt(settings.system_prompt)
     inputs = [
-        given
-        for source in settings.sources
-        for given in inputs_of(
-            SOURCES[source.name],
-            source.files,
-            settings.data_dir,
-            source.splits,
-            settings.generated_rows,
-            settings.seed,
+        rows
+        for name, given in settings.sources.items()
+        for rows in inputs_of(
+            SOURCES[name], given.input, settings.data_dir, given.splits, settings.generated_rows, settings.seed
         )
     ]
     # Before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs})
-    parts = folder / ".parts"
     result = run_steps(
         inputs,
         settings.stages,
-        parts,
+        folder / ".parts",
         chunk_rows=settings.chunk_rows,
         workers=workers,
         strict=strict,
         data_dir=settings.data_dir,
     )
-    rules = {BAD: BAD_MEANING}
-    for kind, options in settings.stages:
-        rules |= kind.rules(options)
+    rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
+    stages = {name: asdict(options) for name, options in settings.stages.items()}
+    for name, options in settings.stages.items():
+        rules |= STAGES[name].rules(options)
+        # Nothing about the machine.
+        if stages[name].get("data"):
+            stages[name]["data"] = Path(stages[name]["data"]).name
     report: dict[str, Any] = {
         "title": settings.title,
-        "settings": _shown_settings(settings),
+        "settings": {"system_prompt": bool(system), "seed": settings.seed, "stages": stages},
         "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
         "rules": rules,
         **result.tally.described(),
         "notes": dict(sorted(result.notes.items())),
-        "compared": [line for lines in result.used.values() for line in lines],
+        "compared": result.used,
         "contamination": _contamination(result),
     }
     left = {found["split"] for found in report["sources"] if found["written"]}
     if not left:
         raise SourceError(_nothing(report))
-    splits = [split for split in OUTPUTS if split in left]
-    paths = write_outputs(_tables(result, settings.system), splits, {"removed": result.removed}, report, folder)
-    shutil.rmtree(parts)
+    paths = _write(result, [split for split in OUTPUTS if split in left], system, report, folder)
+    shutil.rmtree(folder / ".parts")
     return report, paths
 
 
-def _shown_settings(settings: PipelineSettings) -> dict[str, Any]:
-    """What the report says of the settings: nothing about the machine."""
-    stages = {kind.name: asdict(options) for kind, options in settings.stages}
-    for options in stages.values():
-        if options.get("data"):
-            options["data"] = Path(options["data"]).name
-    return {
-        "system_prompt": bool(settings.system),
-        "seed": settings.seed,
-        "chunk_rows": settings.chunk_rows,
-        "stages": stages,
-    }
+def _write(
+    result: StepResult, splits: Sequence[str], system: str, report: Mapping[str, Any], folder: Path
+) -> list[Path]:
+    """Put the parts together: all files or none. Returns the parquet files."""
+    refuse_leftovers(folder, splits)
+    with unfinished(folder) as hidden, ExitStack() as stack:
+        removed = stack.enter_context((hidden / "removed.jsonl").open("wb"))
+        for path in result.files(REMOVED):
+            removed.write(path.read_bytes())
+        if MATH_STAGE.name in report["settings"]["stages"]:
+            choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
+            for path in result.files(ASIDE):
+                choice.writelines(json.dumps(row) + "\n" for _, row in _rows(path, system))
+        write_json(hidden / "report.json", report)
+        write_text(hidden / "report.md", markdown(report))
+        writers = {
+            split: stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA)) for split in splits
+        }
+        for path in result.rows:
+            # A part has one source and one split.
+            rows = list(_rows(path, system))
+            if rows:
+                writers[rows[0][0]].write_table(pa.Table.from_pylist([row for _, row in rows], MATH_SCHEMA))
+    return [folder / f"{split}.parquet" for split in splits]
 
 
-def _tables(result: StepResult, system: str) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of every part, which has one source and one split."""
-    for path in result.rows:
-        items = list(read_items(path))
-        if items:
-            rows = [SOURCES[item.source].rl_row(item.problem, system) for item in items]
-            yield items[0].problem.split, pa.Table.from_pylist(rows, MATH_SCHEMA)
+def _rows(path: Path, system: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The problems of a file as rows of RL, with their splits."""
+    for item in read_items(path):
+        yield item.problem.split, SOURCES[item.source].rl_row(item.problem, system)
 
 
 def _contamination(result: StepResult) -> list[dict[str, Any]]:
     """What was hit: by task and level, how many training rows went and how many test rows they gave away."""
-    training: Counter[tuple[str, str]] = Counter()
-    test: dict[tuple[str, str], set[str]] = {}
-    for path in result.removed:
+    hits: dict[tuple[str, str], list[str]] = {}
+    for path in result.files(REMOVED):
         with path.open(encoding="utf-8") as lines:
-            for found in map(json.loads, lines):
-                details = found.get("details", {})
+            for details in (json.loads(line).get("details", {}) for line in lines):
                 if "task" in details:
-                    key = (details["task"], details["level"])
-                    training[key] += 1
-                    test.setdefault(key, set()).add(str(details["task_row"]))
+                    hits.setdefault((details["task"], details["level"]), []).append(str(details["task_row"]))
     return [
-        {"task": key[0], "level": key[1], "training_rows": training[key], "test_rows": len(test[key])}
-        for key in sorted(training)
+        {"task": task, "level": level, "training_rows": len(rows), "test_rows": len(set(rows))}
+        for (task, level), rows in sorted(hits.items())
     ]
 
 
@@ -148,32 +260,33 @@ def _nothing(report: Mapping[str, Any]) -> str:
     return f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}"
 
 
-def parser() -> argparse.ArgumentParser:
-    about = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
-    sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
-    top = argparse.ArgumentParser(
-        prog="python -m data_preprocessing.pipeline",
-        description=f"{__doc__}\nstages:\n{about}\n\nsources:\n{sources}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_run_arguments(top: argparse.ArgumentParser) -> None:
+    """The options that ``rl_data`` has as well."""
     top.set_defaults(input={})
-    top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
-    top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
     top.add_argument(
         "--input",
         nargs="+",
         action=InputFiles,
         metavar="SOURCE[:SPLIT]=FILE",
-        help="local files; repeatable; the settings' other sources are left out",
+        help="local files; repeatable; the pipeline leaves out the other sources of the settings",
     )
     top.add_argument("--output-dir", type=Path, required=True)
     cores = available_cores()
     top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
     top.add_argument("--strict", action="store_true", help="stop at the first bad row")
+
+
+def parser() -> argparse.ArgumentParser:
+    stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
+    sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
+    top = parser_of("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
+    top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
+    top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
+    add_run_arguments(top)
     return top
 
 
-def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[str, Path]]) -> PipelineSettings:
+def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[Any, Path]]) -> PipelineSettings:
     """The settings with local files for some sources, and only these.
 
     Raises:
@@ -181,22 +294,21 @@ def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[str, Path
     """
     for name in files:
         if name not in SOURCES:
-            raise SourceError(f"--input names {name}, which is none of {', '.join(SOURCES)}")
-    if not files:
-        return settings
-    return replace(settings, sources=tuple(SourceSettings(name, given) for name, given in files.items()))
+            raise SourceError(f"--input names {name}, which must be one of {', '.join(SOURCES)}")
+    return replace(settings, sources={name: SourceSettings(given) for name, given in files.items()} or settings.sources)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_intermixed_args(words)
     checks: list[str] = []
 
-    def made() -> tuple[dict[str, Any], list[Path]]:
-        if options.workers < 1:
-            raise SourceError("--workers must be at least 1")
+    def made() -> Made:
+        positive(options, "workers")
         settings = with_files(load_settings(options.settings, options.overrides), options.input)
-        checks.extend(["--tokenizer", settings.tokenizer] if settings.tokenizer else [])
-        checks.extend(["--max-prompt-length", str(settings.max_prompt_length)] if settings.max_prompt_length else [])
+        if settings.validate is not None:
+            checks.extend(["--tokenizer", settings.validate.tokenizer])
+            limit = settings.validate.max_prompt_length
+            checks.extend(["--max-prompt-length", str(limit)] if limit else [])
         return run(settings, options.output_dir, workers=options.workers, strict=options.strict)
 
     return finish("pipeline", made, lambda _, paths: validate.main([*map(str, paths), *checks]))

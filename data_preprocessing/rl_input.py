@@ -1,21 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RL rows as stages after ``rl_data`` read them: parquet files or JSON Lines of verl's schema."""
+"""RL rows as stages after ``rl_data`` read them, parquet or JSON Lines of verl's schema, and their faults."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_preprocessing.batches import batched
-from data_preprocessing.row_checks import COLUMNS, row_faults, schema_faults
 from prime_ext.tasks.action_prompt import SUFFIXES
-from prime_ext.tasks.cells import is_whole
+from prime_ext.tasks.cells import held, is_whole
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
+COLUMNS = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+ROLES = ("system", "user", "assistant")
 BATCH = 1_000
 Row = dict[str, Any]
+T = TypeVar("T")
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of ``size``, the last of what is left (``itertools.batched`` of Python 3.12, but lists)."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def schema_faults(schema: pa.Schema) -> list[str]:
+    """What is wrong with the columns of a file."""
+    faults = [f"no column {name}" for name in COLUMNS if name not in schema.names]
+    types = {name: schema.field(name).type for name in COLUMNS if name in schema.names}
+    for name in ("data_source", "ability"):
+        if name in types and not _is_text(types[name]):
+            faults.append(f"{name} must be text, is {types[name]}")
+    prompt = types.get("prompt")
+    if prompt is not None:
+        messages = prompt.value_type if pa.types.is_list(prompt) or pa.types.is_large_list(prompt) else pa.null()
+        if not pa.types.is_struct(messages):
+            faults.append(f"prompt must be a list of messages, is {prompt}")
+        elif not all(_is_text(_fields(messages).get(name, pa.null())) for name in ("role", "content")):
+            faults.append("messages of prompt must have the texts role and content")
+    for name, needed in (("reward_model", ("style", "ground_truth")), ("extra_info", ("split", "index"))):
+        if name in types and not pa.types.is_struct(types[name]):
+            faults.append(f"{name} must be a struct, is {types[name]}")
+        elif name in types:
+            faults += [f"{name} has no {field}" for field in needed if field not in _fields(types[name])]
+    return faults
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _fields(kind: pa.StructType) -> dict[str, pa.DataType]:
+    return {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+
+
+def row_faults(row: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a row; it may have anything in its columns."""
+    missing = [name for name in COLUMNS if name not in row]
+    if missing:
+        return [f"no column {missing[0]}; {held(row)}"]
+    faults = [f"{name} must be a text that is not empty" for name in ("data_source", "ability") if not _text(row[name])]
+    messages = row["prompt"] if isinstance(row["prompt"], list) else []
+    if not messages:
+        faults.append("prompt has no message")
+    for message in map(_mapping, messages):
+        if message.get("role") not in ROLES:
+            faults.append(f"role {message.get('role')!r} must be one of {', '.join(ROLES)}")
+        elif not _text(message.get("content")):
+            faults.append(f"the message of the {message['role']} is empty")
+    if messages and _mapping(messages[-1]).get("role") != "user":
+        faults.append("the last message is not the user's")
+    model, extra = _mapping(row["reward_model"]), _mapping(row["extra_info"])
+    if model.get("style") != "rule":
+        faults.append(f"reward_model.style must be 'rule', is {model.get('style')!r}")
+    if not _text(model.get("ground_truth")):
+        faults.append(f"reward_model.ground_truth must be text, is {model.get('ground_truth')!r}")
+    if not isinstance(extra.get("index"), int) or not isinstance(extra.get("split"), str):
+        has = f"{extra.get('split')!r} and {extra.get('index')!r}"
+        faults.append(f"extra_info must have a split and an index, has {has}")
+    texts = [
+        row["data_source"],
+        row["ability"],
+        model.get("ground_truth"),
+        *(_mapping(m).get("content") for m in messages),
+    ]
+    if not all(is_whole(text) for text in texts if isinstance(text, str)):
+        faults.append("half a character (a lone surrogate)")
+    return faults
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def checked_row(raw: Mapping[str, Any] | BadRow) -> Row:
@@ -26,24 +108,9 @@ def checked_row(raw: Mapping[str, Any] | BadRow) -> Row:
     """
     if isinstance(raw, BadRow):
         raise raw
-    missing = [name for name in COLUMNS if name not in raw]
-    if missing:
-        raise BadRow(f"no column {missing[0]}; it has {', '.join(map(str, raw)) or 'none'}")
-    if not isinstance(raw["prompt"], list) or not all(
-        isinstance(message, Mapping) and {"role", "content"} <= message.keys() for message in raw["prompt"]
-    ):
-        raise BadRow("prompt is no list of messages with role and content")
-    for name in ("reward_model", "extra_info"):
-        if not isinstance(raw[name], Mapping):
-            raise BadRow(f"{name} is no object")
-    texts = [raw["data_source"], raw["ability"], *(m[part] for m in raw["prompt"] for part in ("role", "content"))]
-    if not all(isinstance(text, str) for text in texts):
-        raise BadRow("data_source, ability, role and content must be texts")
     faults = row_faults(raw)
     if faults:
         raise BadRow("; ".join(faults))
-    if not all(map(is_whole, [*texts, raw["reward_model"]["ground_truth"]])):
-        raise BadRow("half a character (a lone surrogate)")
     return dict(raw)
 
 
@@ -108,6 +175,4 @@ def with_extra(schema: pa.Schema, fields: Mapping[str, pa.DataType]) -> pa.Schem
 
 def problem_of(row: Mapping[str, Any]) -> str:
     """What the user of a row asks, without the suffix that says how the answer is written."""
-    text = str(row["prompt"][-1]["content"])
-    suffix = SUFFIXES.get(str(row["ability"]), "")
-    return text.removesuffix(suffix) if suffix else text
+    return str(row["prompt"][-1]["content"]).removesuffix(SUFFIXES.get(str(row["ability"]), ""))

@@ -1,34 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where rows come from, whatever their kind: a set on the hub or in local files, its splits, and its rows in chunks."""
+"""Where problems come from, whatever their kind: a set on the hub or in local files, its splits, its rows in chunks."""
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+from prime_ext.tasks.action_prompt import messages
+from prime_ext.tasks.cells import cell, text_of_cell
+from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
 
 Raw = Mapping[str, Any] | BadRow
 Numbered = Iterator[tuple[int, Raw]]
 GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
+TRAIN_TEST = {"train": "train", "test": "test"}
+
+
+class Problem(Protocol):
+    """What the problems of all kinds have: ``index`` is the number of the row in its source and split, from 0."""
+
+    ability: ClassVar[str]
+
+    @property
+    def data_source(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def problem(self) -> str: ...
+
+    def gist(self) -> str:
+        """The gold answer in a few words, for samples."""
+
+    def statement(self) -> str:
+        """What the policy is asked."""
+
+    def ground_truth(self) -> str:
+        """What the verifier needs."""
 
 
 @dataclass(frozen=True)
-class RowSource(ABC):
+class Source:
     """A set of problems.
 
     Attributes:
         name: on the command line and in settings.
         title: what it is.
+        kind: the class of its problems.
+        parse: a row's fields of that class, but for data source, split and index; raises ``BadRow`` or ``RowError``.
         data_source: of its rows; with ``{source}``, each row's column of that name goes there.
         hub: id on the Hugging Face hub; empty if it is not there.
         config: its configuration on the hub.
         hub_splits: name on the hub by split; with ``hub_files``, the splits there are.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
-        generate: makes a row from a problem's number, split and seed instead.
+        generate: makes rows from a split, a count and a seed instead.
         bare: the policy sees the problem and nothing else: neither system prompt nor suffix.
         id_column: names the problem; a second row with the same name is bad.
         joined: makes problems from rows that say one several times; None where a row is a problem.
@@ -36,10 +65,12 @@ class RowSource(ABC):
 
     name: str
     title: str
+    kind: type
+    parse: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     data_source: str
     hub: str = ""
     config: str | None = None
-    hub_splits: Mapping[str, str] = field(default_factory=dict)
+    hub_splits: Mapping[str, str] = field(default_factory=lambda: TRAIN_TEST)
     hub_files: Mapping[str, str] = field(default_factory=dict)
     local: Mapping[str, str] = field(default_factory=dict)
     generate: Callable[[str, int, int], Iterator[Mapping[str, Any]]] | None = None
@@ -47,35 +78,32 @@ class RowSource(ABC):
     id_column: str = ""
     joined: Callable[[Numbered], Numbered] | None = None
 
-    # What its problems are.
-    kind: ClassVar[type]
-
-    @abstractmethod
-    def problem(self, row: Raw, split: str, index: int) -> Any:
-        """A row of the source as a problem.
+    def problem(self, row: Raw, split: str, index: int) -> Problem:
+        """A row as a problem.
 
         Raises:
-            BadRow, RowError: see their messages.
+            BadRow, RowError: it is none; see their messages.
         """
+        if isinstance(row, BadRow):
+            raise row
+        fields, name = self.parse(row), self.data_source
+        if "{source}" in name:
+            name = name.replace("{source}", text_of_cell(cell(row, "source"), "source"))
+        return self.kind(data_source=name, split=split, index=index, **fields)  # type: ignore[no-any-return]
 
-    @abstractmethod
-    def rl_row(self, problem: Any, system: str) -> dict[str, Any]:
-        """A problem of the source as a row of RL, with this system message (none if it is empty)."""
+    def rl_row(self, problem: Problem, system: str) -> dict[str, Any]:
+        """A problem as a row of RL, with this system message (none if it is empty)."""
+        bare = [{"role": "user", "content": problem.problem}]
+        prompt = bare if self.bare else messages(problem.statement(), problem.ability, system)
+        extra = {"split": problem.split, "index": problem.index}
+        return rl_row(problem.data_source, prompt, problem.ability, problem.ground_truth(), extra)
 
 
 @dataclass(frozen=True)
 class SplitRows:
-    """The rows of a split of a source, not yet read.
+    """The rows of a split of a source, not yet read: of the file ``path``, ``count`` generated ones, or the hub's."""
 
-    Attributes:
-        source: which.
-        split: of the output that they go to.
-        path: local file, or None.
-        count: rows to generate.
-        seed: of the generator.
-    """
-
-    source: RowSource
+    source: Source
     split: str
     path: Path | None = None
     count: int = 0
@@ -84,9 +112,7 @@ class SplitRows:
     @property
     def name(self) -> str:
         """The file, or where else the rows come from; nothing about the machine."""
-        if self.path is not None:
-            return "/".join(self.path.parts[-2:]).lstrip("/")
-        return self.source.hub or "generated"
+        return short_name(self.path) if self.path is not None else self.source.hub or "generated"
 
     def identity(self) -> dict[str, Any]:
         """What tells these rows from others, for resuming."""
@@ -113,17 +139,21 @@ class SplitRows:
         elif source.generate is not None:
             yield from enumerate(source.generate(self.split, self.count, self.seed), start=1)
         else:
-            yield from hub_rows(
-                source.hub, source.config, source.hub_splits[self.split], source.hub_files.get(self.split)
-            )
+            split, files = source.hub_splits[self.split], source.hub_files.get(self.split)
+            yield from hub_rows(source.hub, source.config, split, files)
+
+
+def short_name(path: Path) -> str:
+    """The last folder and the name: enough to recognise a file, and nothing about the machine."""
+    return "/".join(path.parts[-2:]).lstrip("/")
 
 
 def inputs_of(
-    source: RowSource,
-    files: Mapping[str, Path] | None = None,
+    source: Source,
+    files: Mapping[Any, Path] | None = None,
     data_dir: Path | None = None,
     splits: Sequence[str] = (),
-    generated_rows: Mapping[str, int] | None = None,
+    generated_rows: Mapping[Any, int] | None = None,
     seed: int = 0,
 ) -> list[SplitRows]:
     """The splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.
@@ -159,7 +189,7 @@ def inputs_of(
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows that lie side by side in a source.
+    """Rows that lie side by side in a split of a source.
 
     Attributes:
         source: its name.
@@ -197,7 +227,7 @@ def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
             raise SourceError(f"{given.path or given.name} has no rows")
 
 
-def _once(source: RowSource, row: Raw, ids: set[bytes]) -> Raw:
+def _once(source: Source, row: Raw, ids: set[bytes]) -> Raw:
     if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
         return row
     key = hashlib.blake2b(repr((source.name, row[source.id_column])).encode(), digest_size=16).digest()

@@ -1,44 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stage over files of rows: what it keeps goes to parquet files, what it removes is counted, listed and shown.
 
-Rows are read a chunk at a time. The outputs are written to a hidden folder and moved to their places when everything is
-done; an interrupted run leaves none of them.
+Rows are read a chunk at a time. The outputs are moved to their places when everything is done; an interrupted run
+leaves none of them.
 """
 
-import json
-import shutil
+import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 from tqdm import tqdm
 
-from data_preprocessing.batches import batched
-from data_preprocessing.funnel_report import markdown
-from data_preprocessing.rl_input import Row, problem_of, rl_rows, rl_schema_of, unified
+from data_preprocessing.command import Made, finish, parser_of, unfinished
+from data_preprocessing.report import BAD, Tally, markdown
+from data_preprocessing.rl_input import Row, batched, problem_of, rl_rows, rl_schema_of, unified
 from data_preprocessing.stage import Removal
-from data_preprocessing.tally import BAD, MAX_SHOWN, Tally
 from prime_ext.tasks.rl_rows import RowWriter
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.rows import BadRow, SourceError
 
 Outcome = list[Row] | Removal
 Work = Callable[[Sequence[Row]], Sequence[Outcome]]
-BAD_MEANING = "no row: unreadable, or a column is missing, empty or of the wrong type"
-
-
-def rl_name(row: Row) -> tuple[str, str]:
-    """Split and data source."""
-    return str(row["extra_info"]["split"]), str(row["data_source"])
-
-
-def rl_shown(row: Row) -> dict[str, str]:
-    """What reports show of a row."""
-    return {"problem": problem_of(row)[:MAX_SHOWN], "answer": str(row["reward_model"]["ground_truth"])[:MAX_SHOWN]}
 
 
 @dataclass(frozen=True)
@@ -51,8 +37,6 @@ class RowStage:
         schema: of the outputs, from that of the inputs.
         read: the rows of a file with their numbers.
         read_schema: the schema of a file.
-        name: split and data source of a row.
-        shown: what the report shows of a row.
     """
 
     title: str
@@ -60,11 +44,9 @@ class RowStage:
     schema: Callable[[pa.Schema], pa.Schema] = lambda schema: schema
     read: Callable[[Path], Iterator[tuple[int, Row | BadRow]]] = rl_rows
     read_schema: Callable[[Path], pa.Schema] = rl_schema_of
-    name: Callable[[Row], tuple[str, str]] = rl_name
-    shown: Callable[[Row], Mapping[str, str]] = rl_shown
 
 
-@dataclass
+@dataclass(frozen=True)
 class Plan:
     """Which files go where.
 
@@ -90,71 +72,54 @@ class Plan:
         Raises:
             SourceError: two inputs have one name, or an output would replace an input.
         """
-        if self.chunk_rows < 1:
-            raise SourceError(f"--chunk-rows must be at least 1, got {self.chunk_rows}")
         if self.first is not None and len(self.inputs) != 1:
             raise SourceError(f"rows can be put after those of {self.first} only from one file, not {len(self.inputs)}")
         names = {path: f"{(self.first or path).name.split('.')[0]}.parquet" for path in self.inputs}
         if len(names) < len(self.inputs) or len(set(names.values())) < len(names):
             raise SourceError("the input files must have different names, because the outputs are called like them")
         found = {path: self.folder / name for path, name in names.items()}
+        read = {path.resolve() for path in (*self.inputs, self.first) if path is not None}
         for path in found.values():
-            if path.resolve() in [given.resolve() for given in (*self.inputs, *([self.first] if self.first else []))]:
+            if path.resolve() in read:
                 raise SourceError(f"{path} is an input and would be replaced; give another --output-dir")
         return found
 
 
-@contextmanager
-def unfinished(folder: Path) -> Iterator[Path]:
-    """A hidden folder; what lies in it moves to ``folder`` when the block ends without an error."""
-    hidden = folder / ".unfinished"
-    shutil.rmtree(hidden, ignore_errors=True)
-    hidden.mkdir(parents=True)
-    try:
-        yield hidden
-    except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)
-        raise
-    for path in sorted(hidden.iterdir()):
-        path.replace(folder / path.name)
-    hidden.rmdir()
-
-
-def run_stage(stage: RowStage, work: Work, plan: Plan) -> tuple[dict[str, Any], list[Path]]:
+def run_stage(stage: RowStage, work: Work, plan: Plan) -> Made:
     """Work on all rows and write. Returns the report and the parquet files.
 
     Args:
         stage: what it is.
         work: for every row of a chunk the rows that come of it, or why it is removed.
-        plan: the files.
-
-    Raises:
-        SourceError: see its message.
-    """
+        plan: the files."""
     outputs = plan.outputs()
     schemas = {path: stage.schema(stage.read_schema(path)) for path in plan.inputs}
+    before = [] if plan.first is None else [plan.first]
     tally, written = Tally(), {}
-    with unfinished(plan.folder) as hidden, ExitStack() as stack:
-        removed = stack.enter_context((hidden / "removed.jsonl").open("w", encoding="utf-8"))
-        bar = stack.enter_context(tqdm(unit=" rows", desc=stage.title, disable=not sys.stderr.isatty()))
-        for path in plan.inputs:
-            schema = schemas[path]
-            if plan.first is not None:
-                schema = unified([stage.read_schema(plan.first), schema])
-            with RowWriter(hidden / outputs[path].name, schema) as writer:
-                for row in _first_rows(stage, plan):
-                    writer.write(row)
-                for chunk in batched(stage.read(path), plan.chunk_rows):
-                    for row in _worked(stage, work, plan, path, chunk, tally, removed):
-                        writer.write(row)
-                    bar.update(len(chunk))
-            written[outputs[path].name] = writer.rows
+    with unfinished(plan.folder) as hidden:
+        with (
+            (hidden / "removed.jsonl").open("w", encoding="utf-8") as removed,
+            tqdm(unit=" rows", desc=stage.title, disable=not sys.stderr.isatty()) as bar,
+        ):
+            for path in plan.inputs:
+                schema = unified([*(stage.read_schema(first) for first in before), schemas[path]])
+                with RowWriter(hidden / outputs[path].name, schema) as writer:
+                    for first in before:
+                        for number, row in stage.read(first):
+                            if isinstance(row, BadRow):
+                                raise SourceError(f"{first} row {number}: {row}")
+                            writer.write(row)
+                    for chunk in batched(stage.read(path), plan.chunk_rows):
+                        for row in _worked(work, plan.strict, path, chunk, tally, removed):
+                            writer.write(row)
+                        bar.update(len(chunk))
+                written[outputs[path].name] = writer.rows
         report = {
             "title": stage.title,
             "settings": dict(plan.settings),
-            "inputs": [path.name for path in ([plan.first] if plan.first else []) + list(plan.inputs)],
+            "inputs": [path.name for path in (*before, *plan.inputs)],
             "outputs": written,
-            "rules": {BAD: BAD_MEANING, **stage.rules},
+            "rules": {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **stage.rules},
             **tally.described(),
         }
         write_json(hidden / "report.json", report)
@@ -162,21 +127,8 @@ def run_stage(stage: RowStage, work: Work, plan: Plan) -> tuple[dict[str, Any], 
     return report, list(outputs.values())
 
 
-def _first_rows(stage: RowStage, plan: Plan) -> Iterator[Row]:
-    for number, row in stage.read(plan.first) if plan.first else ():
-        if isinstance(row, BadRow):
-            raise SourceError(f"{plan.first} row {number}: {row}")
-        yield row
-
-
 def _worked(
-    stage: RowStage,
-    work: Work,
-    plan: Plan,
-    path: Path,
-    chunk: Sequence[tuple[int, Row | BadRow]],
-    tally: Tally,
-    removed: Any,
+    work: Work, strict: bool, path: Path, chunk: Sequence[tuple[int, Row | BadRow]], tally: Tally, removed: TextIO
 ) -> Iterator[Row]:
     """The rows that come of a chunk, in its order; the others are written down.
 
@@ -186,19 +138,37 @@ def _worked(
     outcomes = iter(work([row for _, row in chunk if not isinstance(row, BadRow)]))
     for number, row in chunk:
         if isinstance(row, BadRow):
-            if plan.strict:
+            if strict:
                 raise SourceError(f"{path} row {number}: {row}")
             outcome: Outcome = Removal(BAD, str(row))
-            (split, source), shown = ("-", path.name), {}
+            split, source, shown = "-", path.name, {}
         else:
             outcome = next(outcomes)
-            (split, source), shown = stage.name(row), stage.shown(row)
+            split, source = str(row["extra_info"]["split"]), str(row["data_source"])
+            shown = {"problem": problem_of(row), "answer": str(row["reward_model"]["ground_truth"] or "")}
         tally.read[split, source] += 1
         if isinstance(outcome, Removal):
-            seen = outcome.evidence[:MAX_SHOWN].encode("utf-8", "replace").decode()
-            place = {"file": path.name, "row": number, "evidence": seen}
-            tally.remove(split, source, outcome.rule, {**place, **shown})
-            line = {"split": split, "data_source": source, "rule": outcome.rule, **place}
-            removed.write(json.dumps(line) + "\n")
+            removed.write(tally.remove(split, source, outcome, path.name, number, shown))
         else:
             yield from outcome
+
+
+def stage_parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options of every stage over files of rows."""
+    top = parser_of(program, description)
+    top.add_argument("--input", nargs="+", type=Path, required=True, metavar="FILE", help="rows: parquet or JSON Lines")
+    top.add_argument("--output-dir", type=Path, required=True, help="gets a parquet file for each input, and reports")
+    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
+    return top
+
+
+def finished(program: str, run: Callable[[], Made]) -> int:
+    """Run the command of a stage: its exit code, 1 if no row is left."""
+
+    def judged(report: Mapping[str, Any], _: list[Path]) -> int:
+        if any(report["outputs"].values()):
+            return 0
+        print(f"{program}: nothing is left; report.md says why", file=sys.stderr)
+        return 1
+
+    return finish(program, run, judged)

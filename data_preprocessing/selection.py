@@ -3,28 +3,82 @@
 
     python -m data_preprocessing.selection --input data/voted/train.parquet --output-dir data/selected
 
-Keeps rows that are consistently solvable, whose solutions agree and whose agreed answer is the reference
-(``selection_rule.py``); rows of other verifiers than the math verifier pass. Exits with 1 if nothing is left, with 2
-and one line when nothing can be written. See docs/data.md.
+PRIME describes its final selection in prose only (arXiv 2502.01456, section and appendix on data): of the problems that
+were solved five times by the judging models, those stay that are consistently found solvable, whose solutions agree,
+and whose agreed answer is the reference. How consistent is not said; the thresholds are options, and their defaults a
+clear majority, three of five. Rows of other verifiers than the math verifier pass.
+
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from data_preprocessing.model_stage import finished, stage_parser
+from data_preprocessing.command import Made
 from data_preprocessing.rl_input import Row
-from data_preprocessing.row_stage import Outcome, Plan, RowStage, run_stage
-from data_preprocessing.selection_rule import MODELS, RULES, SOLVABLE_BY, SelectionRule, reason_against
+from data_preprocessing.row_stage import Outcome, Plan, RowStage, finished, run_stage, stage_parser
 from data_preprocessing.stage import Removal
-from data_preprocessing.votes import Votes
+from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import source_of
 
-DEFAULTS = SelectionRule()
+SOLVABLE_BY = ("model", "agreement")
+MODELS = ("all", "any")
+RULES = {
+    "no_votes": "no model has voted",
+    "unsolvable": "too few solutions end in an answer",
+    "disagreement": "too few solutions give the same answer",
+    "mismatch": "the answer that most solutions give is not the reference, or too few solutions give the reference",
+}
+
+
+@dataclass(frozen=True)
+class SelectionRule:
+    """What a problem needs to stay: shares of a model's solutions, for :data:`MODELS` that voted.
+
+    ``solvable_by`` ``model``: the judges say so; ``agreement``: solutions that agree are proof enough, what the others
+    say does not matter. ``min_match`` comes besides the most frequent answer being the reference.
+    """
+
+    solvable_by: str = "model"
+    min_solvable: float = 0.6
+    min_agreement: float = 0.6
+    min_match: float = 0.0
+    models: str = "all"
+
+
+def reason_against(votes: Sequence[Votes], rule: SelectionRule) -> tuple[str, str] | None:
+    """Why a problem goes, one of :data:`RULES` and what it saw; None if it stays.
+
+    With ``models="any"`` the reason is that of the model under which the problem comes furthest.
+    """
+    if not votes:
+        return "no_votes", ""
+    reasons = [_of_model(one, rule) for one in votes]
+    order = list(RULES)
+    found = [reason for reason in reasons if reason is not None]
+    if not found or (rule.models == "any" and len(found) < len(reasons)):
+        return None
+    choose = max if rule.models == "any" else min
+    return choose(found, key=lambda reason: order.index(reason[0]))
+
+
+def _of_model(votes: Votes, rule: SelectionRule) -> tuple[str, str] | None:
+    of = f"of {votes.solutions} by {votes.model}"
+    if rule.solvable_by == "model" and _short(votes.solvable, rule.min_solvable, votes.solutions):
+        return "unsolvable", f"{votes.solvable} {of} end in an answer"
+    if votes.answer is None or _short(votes.agreeing, rule.min_agreement, votes.solutions):
+        return "disagreement", f"{votes.agreeing} {of} give {votes.answer}"
+    if not votes.answer_matches or _short(votes.matching, rule.min_match, votes.solutions):
+        return "mismatch", f"{votes.agreeing} {of} give {votes.answer}, {votes.matching} the reference"
+    return None
+
+
+def _short(count: int, share: float, total: int) -> bool:
+    """Whether a count falls short of a share; 0.6 of 5 are 3, whatever binary fractions say."""
+    return count < share * total - 1e-9
 
 
 def selected(row: Row, rule: SelectionRule) -> Outcome:
@@ -43,42 +97,31 @@ def selected(row: Row, rule: SelectionRule) -> Outcome:
     return [row] if reason is None else Removal(*reason)
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
-    """Select and write. Returns the report and the parquet files.
-
-    Raises:
-        SourceError: see its message.
-    """
-    rule = SelectionRule(
-        options.solvable_by, options.min_solvable, options.min_agreement, options.min_match, options.models
-    )
+def run(options: argparse.Namespace) -> Made:
+    """Select and write. Returns the report and the parquet files."""
+    rule = SelectionRule(**{name: getattr(options, name) for name in asdict(SelectionRule())})
     plan = Plan(options.input, options.output_dir, strict=options.strict, settings=asdict(rule))
     return run_stage(RowStage("Final selection", RULES), lambda rows: [selected(row, rule) for row in rows], plan)
 
 
+def _share(word: str) -> float:
+    if not 0 <= float(word) <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {word}")
+    return float(word)
+
+
 def parser() -> argparse.ArgumentParser:
     top = stage_parser("selection", __doc__)
+    top.set_defaults(**asdict(SelectionRule()))
     top.add_argument(
         "--solvable-by",
         choices=SOLVABLE_BY,
-        default=DEFAULTS.solvable_by,
         help="model: the judges say that it can be solved (default); agreement: solutions that agree are enough",
     )
-    for name, meaning in (
-        ("solvable", "end in an answer"),
-        ("agreement", "give the same answer"),
-        ("match", "give the reference"),
-    ):
-        default = getattr(DEFAULTS, f"min_{name}")
-        top.add_argument(
-            f"--min-{name}",
-            type=float,
-            default=default,
-            help=f"share of a model's solutions that must {meaning} (default: {default})",
-        )
-    top.add_argument(
-        "--models", choices=MODELS, default=DEFAULTS.models, help="which of the models that voted must find so"
-    )
+    for name, what in (("solvable", "end in an answer"), ("agreement", "agree"), ("match", "give the reference")):
+        about = f"share of a model's solutions that must {what} (default: %(default)s)"
+        top.add_argument(f"--min-{name}", type=_share, help=about)
+    top.add_argument("--models", choices=MODELS, help="which of the models that voted must find so (default: all)")
     return top
 
 

@@ -15,8 +15,9 @@ Exits with 1 if nothing is left, with 2 and one line when nothing can be written
 """
 
 import argparse
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,82 +25,122 @@ from typing import Any
 import pyarrow as pa
 
 from data_preprocessing import action_format, teacher
-from data_preprocessing.dialogues import Dialogue, Judge
-from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
-from data_preprocessing.rl_data import system_prompt
-from data_preprocessing.rl_input import Row
-from data_preprocessing.row_stage import Outcome, RowStage
-from data_preprocessing.sft_prompt import student_messages, teacher_messages
-from data_preprocessing.sft_rows import named, problem_rows, readable, shown
+from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
+from data_preprocessing.command import Made, positive, system_prompt
+from data_preprocessing.dialogues import Dialogue
+from data_preprocessing.grading import ungradable
+from data_preprocessing.math_sources import gsm8k_row, solved_row
+from data_preprocessing.model_stage import add_model_arguments, run_model_stage
+from data_preprocessing.problem_texts import problem_texts
+from data_preprocessing.rl_input import Row, checked_row, problem_of
+from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
 from data_preprocessing.stage import Removal
-from data_preprocessing.teacher import SCHEMA, Wanted, conversation, taught
+from data_preprocessing.teacher import SCHEMA, taught
 from prime_ext.generate.backend import Sampling
-from prime_ext.tasks.action_prompt import SYSTEM_PROMPT
+from prime_ext.tasks.action_prompt import SUFFIXES, SYSTEM_PROMPT
+from prime_ext.tasks.cells import RowError
+from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.verifiers.sources import UnknownSource, source_of
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=4096)
 TRIES = 4
 RULES = {"truncated": teacher.RULES["truncated"], **action_format.RULES, **teacher.RULES}
+# Who judges gold answers of sets without a data source.
+MATH = "math"
+# Six words in a row are an explanation, which no final answer of a response equals.
+_PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.;:]? +){5}[A-Za-z]{2,}")
+
+
+def problem_row(raw: Mapping[str, Any] | BadRow, number: int, name: str, ability: str, columns: Sequence[str]) -> Row:
+    """A row as one of RL, with ``judge``, the data source that decides for the verifier.
+
+    The gold answer may be None, and the prompt is one message without the suffix of RL.
+
+    Args:
+        raw: an RL row, or one of an instruction set.
+        number: of the row in its file, from 1.
+        name: of the instruction set.
+        ability: of the instruction set.
+        columns: that hold the problem of an instruction set; empty to look for the usual names.
+
+    Raises:
+        BadRow: it is neither.
+    """
+    if isinstance(raw, BadRow):
+        raise raw
+    if isinstance(raw.get("reward_model"), Mapping):
+        row = checked_row(raw)
+        try:
+            source_of(row["data_source"])
+        except UnknownSource as error:
+            raise BadRow(str(error).partition(";")[0]) from error
+        return {**row, "judge": row["data_source"]}
+    prompt = [{"role": "user", "content": "\n\n".join(problem_texts(raw, columns))}]
+    gold: Any = gold_of(raw) if ability == "math" else None
+    return {**rl_row(name, prompt, ability, gold, {"split": "train", "index": number - 1}), "judge": MATH}
+
+
+def gold_of(raw: Mapping[str, Any]) -> str | None:
+    """The gold answer of a mathematical instruction that the verifier can use, or None."""
+    if not any(raw.get(name) for name in ("answer", "expected_answer", "solution")):
+        return None
+    try:
+        if "question" in raw and "####" in str(raw.get("answer")):
+            gold = gsm8k_row(raw)["answer"]
+        else:
+            # Whatever the column of the problem is called.
+            gold = solved_row({"problem": "-", **{name: raw[name] for name in raw if name != "question"}})["answer"]
+    except (BadRow, RowError):
+        return None
+    return gold if gold and not _PROSE.search(gold) and ungradable(gold) is None else None
+
+
+def problem_rows(path: Path, *, name: str, ability: str, columns: Sequence[str]) -> Iterator[tuple[int, Row | BadRow]]:
+    """The rows of a file with their numbers.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    for number, raw in read_source(path):
+        try:
+            yield number, problem_row(raw, number, name or path.name.split(".")[0], ability, columns)
+        except BadRow as error:
+            yield number, error
 
 
 def checked(text: str, ability: str) -> str | Removal:
     """The response as it is learnt, or what is wrong with its form."""
-    fault = action_format.format_fault(text, ability)
+    fault = format_fault(text, ability)
     return text.strip() if fault is None else Removal(*fault)
 
 
 def answering(row: Row, responses: int, tries: int, system: str) -> Dialogue[Outcome]:
-    """The dialogue about a problem."""
-    problem, ability, gold = row["problem"], row["ability"], row["gold"]
-    wanted = Wanted(
-        prompt=teacher_messages(problem, ability),
-        responses=responses,
-        tries=tries,
-        read=partial(checked, ability=ability),
-        judge=None if gold is None else lambda text: Judge(row["judge"], text, gold, row["extra_info"]),
-    )
-    found = yield from taught(wanted)
-    if isinstance(found, Removal):
-        return found
-    return [
-        conversation(
-            student_messages(problem, ability, response.text, system),
-            row["data_source"],
-            ability,
-            row["extra_info"],
-            response,
-            gold,
-        )
-        for response in found
-    ]
+    """The dialogue about a problem; the suffix says how the answer is written, to the teacher and to the student."""
+    user = {"role": "user", "content": problem_of(row) + SUFFIXES.get(row["ability"], "")}
+    shown = [{"role": "system", "content": system}, user] if system else [user]
+    prompt, read = [{"role": "system", "content": TEACHER_PROMPT}, user], partial(checked, ability=row["ability"])
+    return taught(row, prompt, shown, read, row["judge"], responses=responses, tries=tries)
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
-    """Ask, check and write. Returns the report and the parquet files.
-
-    Raises:
-        SourceError: see its message.
-        BackendError: the model cannot be opened.
-    """
+def run(options: argparse.Namespace) -> Made:
+    """Ask, check and write. Returns the report and the parquet files."""
     positive(options, "tries", "responses")
     system = system_prompt(options.system_prompt)
 
     def read_schema(path: Path) -> pa.Schema:
-        readable(path)
-        return SCHEMA
+        """Looks at the file before a model is loaded."""
+        for _ in read_source(path):
+            return SCHEMA
+        raise SourceError(f"{path} has no rows")
 
-    stage = RowStage(
-        "SFT data",
-        RULES,
-        read=partial(problem_rows, name=options.name, ability=options.ability, columns=options.columns),
-        read_schema=read_schema,
-        name=named,
-        shown=shown,
-    )
+    read = partial(problem_rows, name=options.name, ability=options.ability, columns=options.columns)
+    settings = {"tries": options.tries, "responses": options.responses}
     return run_model_stage(
         options,
-        stage,
-        lambda model: partial(answering, responses=options.responses, tries=options.tries, system=system),
-        settings={"tries": options.tries, "responses": options.responses, "own_prompt": system == SYSTEM_PROMPT},
+        RowStage("SFT data", RULES, read=read, read_schema=read_schema),
+        lambda model: partial(answering, system=system, **settings),
+        settings={**settings, "own_prompt": system == SYSTEM_PROMPT},
     )
 
 

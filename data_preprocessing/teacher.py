@@ -2,12 +2,12 @@
 """Responses of a teacher that are good enough to be learnt: asked for until they have the right form and answer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.dialogues import Ask, Dialogue, Judge, Messages
+from data_preprocessing.dialogues import Ask, Dialogue, Messages
+from data_preprocessing.grading import Judge
+from data_preprocessing.rl_input import Row
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response
 from prime_ext.verifiers import Verdict
@@ -36,89 +36,64 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Taught:
-    """A response to be learnt.
-
-    Attributes:
-        text: as it is learnt.
-        response: which of those to the same problem, from 0.
-        tries: how many it took.
-    """
-
-    text: str
-    response: int
-    tries: int
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is asked of a teacher.
-
-    Attributes:
-        prompt: that it is shown.
-        responses: how many are wanted.
-        tries: answers per response at most.
-        read: the response as it is learnt, or what is wrong with its form.
-        judge: the question to the verifier about a response; None where there is no gold answer.
-    """
-
-    prompt: Messages
-    responses: int
-    tries: int
-    read: Callable[[str], str | Removal]
-    judge: Callable[[str], Judge] | None
-
-
-def taught(wanted: Wanted) -> Dialogue[list[Taught] | Removal]:
+def taught(
+    row: Row,
+    prompt: Messages,
+    shown: Messages,
+    read: Callable[[str], str | Removal],
+    judge: str,
+    *,
+    responses: int,
+    tries: int,
+) -> Dialogue[list[Row] | Removal]:
     """Different responses that have the right form and, where there is a gold answer, the right answer.
 
+    Args:
+        row: the problem, as a row of RL; its gold answer may be None.
+        prompt: what the teacher is shown.
+        shown: what the student is shown.
+        read: the response as it is learnt, or what is wrong with its form.
+        judge: the data source that decides for the verifier.
+        responses: how many are wanted.
+        tries: answers per response at most.
+
     Returns:
-        At most ``wanted.responses``, without repetitions; if there is none, what was wrong with the last answer.
+        Rows of :data:`SCHEMA`, without repetitions; if there is none, what was wrong with the last answer.
     """
-    found: dict[int, Taught] = {}
+    gold, extra = row["reward_model"]["ground_truth"], row["extra_info"]
+    found: dict[int, tuple[str, int]] = {}
     removal = Removal("truncated", "")
-    for attempt in range(wanted.tries):
-        missing = [number for number in range(wanted.responses) if number not in found]
+    for attempt in range(tries):
+        missing = [number for number in range(responses) if number not in found]
         if not missing:
             break
-        said: Sequence[Response] = yield [Ask(wanted.prompt, sample=number, attempt=attempt) for number in missing]
+        said: Sequence[Response] = yield [Ask(prompt, sample=number, attempt=attempt) for number in missing]
         good: dict[int, str] = {}
-        for number, response in zip(missing, said, strict=True):
-            read = _read(response, wanted)
-            if isinstance(read, Removal):
-                removal = read
+        for number, answer in zip(missing, said, strict=True):
+            text = Removal("truncated", answer.text[-200:]) if answer.finish == "length" else read(answer.text)
+            if isinstance(text, Removal):
+                removal = text
             else:
-                good[number] = read
-        verdicts: Sequence[Verdict] = yield [wanted.judge(text) for text in good.values()] if wanted.judge else []
-        judged = zip(good.items(), verdicts if wanted.judge else [None] * len(good), strict=True)
-        for (number, text), verdict in judged:
+                good[number] = text
+        asked = [] if gold is None else [Judge(judge, text, gold, extra) for text in good.values()]
+        verdicts: Sequence[Verdict] = yield asked
+        for place, (number, text) in enumerate(good.items()):
+            verdict = verdicts[place] if asked else None
             if verdict is None or verdict.correct:
-                found[number] = Taught(text, number, attempt + 1)
+                found[number] = (text, attempt + 1)
             else:
                 rule = "ungraded" if verdict.grader_failure else "wrong_answer"
                 removal = Removal(rule, f"{verdict.extracted}: {verdict.detail}")
-    unique: dict[str, Taught] = {}
-    for number in sorted(found):
-        unique.setdefault(found[number].text, found[number])
-    return list(unique.values()) if found else removal
-
-
-def _read(response: Response, wanted: Wanted) -> str | Removal:
-    if response.finish == "length":
-        return Removal("truncated", response.text[-200:])
-    return wanted.read(response.text)
-
-
-def conversation(
-    messages: Messages, data_source: str, ability: str, extra: dict[str, Any], response: Taught, gold: str | None
-) -> dict[str, Any]:
-    """A row of :data:`SCHEMA`; the last message is the response."""
-    place = {"split": extra["split"], "index": extra["index"]}
-    made = {"response": response.response, "tries": response.tries, "ground_truth": gold}
-    return {
-        "messages": [dict(message) for message in messages],
-        "data_source": data_source,
-        "ability": ability,
-        "extra_info": {**place, **made},
-    }
+    if not found:
+        return removal
+    unique: dict[str, Row] = {}
+    for number, (text, n_tries) in sorted(found.items()):
+        place = {"split": extra["split"], "index": extra["index"], "response": number, "tries": n_tries}
+        conversation = {
+            "messages": [*(dict(message) for message in shown), {"role": "assistant", "content": text}],
+            "data_source": row["data_source"],
+            "ability": row["ability"],
+            "extra_info": {**place, "ground_truth": gold},
+        }
+        unique.setdefault(text, conversation)
+    return list(unique.values())

@@ -8,10 +8,13 @@ computed exactly, so there are no false hits. A pair at the threshold is propose
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 try:
     from datasketch import MinHash, MinHashLSH
@@ -21,6 +24,7 @@ except ImportError as error:
 from prime_ext.step_rm.question_split import normal_form
 
 _MINHASH_SEED = 1
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -73,22 +77,17 @@ def jaccard(left: frozenset[int], right: frozenset[int]) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-def _identity(value: int) -> int:
-    return value
+@lru_cache(maxsize=8)
+def _blank(n_values: int) -> MinHash:
+    # The checksums have 32 bits, as this scheme wants them.
+    return MinHash(n_values, seed=_MINHASH_SEED, hashfunc=int, scheme="affine32")
 
 
-class Signer:
-    """MinHash signatures of character n-grams under some settings."""
-
-    def __init__(self, settings: Settings) -> None:
-        n_values = settings.bands * settings.rows
-        # The checksums have 32 bits, as this scheme wants them.
-        self._blank = MinHash(n_values, seed=_MINHASH_SEED, hashfunc=_identity, scheme="affine32")
-
-    def signature(self, form: frozenset[int]) -> MinHash:
-        signature = self._blank.copy()
-        signature.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
-        return signature
+def signature(form: frozenset[int], settings: Settings) -> MinHash:
+    """The MinHash signature of character n-grams."""
+    found = _blank(settings.bands * settings.rows).copy()
+    found.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
+    return found
 
 
 @dataclass
@@ -115,7 +114,6 @@ class SimilarityIndex:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self._signer = Signer(settings)
         self._lsh = MinHashLSH(num_perm=settings.bands * settings.rows, params=(settings.bands, settings.rows))
 
     def add(self, text: str) -> None:
@@ -125,7 +123,7 @@ class SimilarityIndex:
         self.same_shingles.append(self._first_shingles.setdefault(form, key))
         if self.same_shingles[key] == key:
             self._shingles[key] = form
-            self._lsh.insert(key, self._signer.signature(form))
+            self._lsh.insert(key, signature(form, self.settings))
         ngrams = word_ngrams(normal_form(text, False), self.settings.ngram)
         if len(ngrams) < self.settings.least_ngrams:
             self.same_ngrams.append(None)
@@ -139,7 +137,7 @@ class SimilarityIndex:
     def near(self, text: str) -> Iterator[tuple[int, float]]:
         """Entries at the threshold or above, with their Jaccard similarities."""
         form = shingles(normal_form(text, self.settings.mask_numbers), self.settings.shingle)
-        for key in sorted(self._lsh.query(self._signer.signature(form))):
+        for key in sorted(self._lsh.query(signature(form, self.settings))):
             similarity = jaccard(form, self._shingles[key])
             if similarity >= self.settings.threshold:
                 yield key, similarity
@@ -152,19 +150,3 @@ class SimilarityIndex:
         for key, count in sorted(shared.items()):
             if count >= self.settings.ngram_share * self._ngram_counts[key]:
                 yield key, count / self._ngram_counts[key]
-
-
-def connected(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
-    """The smallest member of the connected component of each of ``n`` nodes."""
-    parent = list(range(n))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for left, right in links:
-        low, high = sorted((root(left), root(right)))
-        parent[high] = low
-    return [root(node) for node in range(n)]

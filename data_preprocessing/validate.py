@@ -12,10 +12,12 @@ faults. Exits with 0 if nothing is wrong, 1 if something is, 2 and one line if a
 
 import argparse
 import asyncio
+import hashlib
+import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +25,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from data_preprocessing.row_checks import COLUMNS, digest, row_faults, row_name, schema_faults
-from data_preprocessing.self_grading import GoldChecker
+from data_preprocessing.command import parser_of
+from data_preprocessing.grading import Judges
+from data_preprocessing.rl_input import COLUMNS, row_faults, schema_faults
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource, register_source
 
 # Tests of programs are large.
 BATCH = 256
+# Eurus-2-RL-Data has this split and index 0 in all rows: they name nothing.
+NO_SPLIT = "dummy"
+
+
+def digest(value: Any) -> int:
+    """64 bits that tell names and prompts apart."""
+    text = json.dumps(value, sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 @dataclass
 class SourceCount:
-    """The rows of a data source.
+    """The rows of a data source: all, those with a fault, those whose prompt and answer were there before (no fault).
 
-    Attributes:
-        rows: all of them.
-        bad: those with a fault.
-        repeated: rows whose prompt, with the same answer, was there before; not a fault.
-        lengths: sum of the prompts' lengths, in tokens or else characters.
-        longest: length of the longest prompt.
+    ``lengths`` and ``longest`` are of the prompts, in tokens or else characters.
     """
 
     rows: int = 0
@@ -51,15 +57,6 @@ class SourceCount:
     longest: int = 0
 
 
-@dataclass
-class Findings:
-    """What was found in all files; ``kinds`` counts faults by what they are, ``listed`` are the first of them."""
-
-    sources: dict[str, SourceCount] = field(default_factory=lambda: defaultdict(SourceCount))
-    kinds: Counter[str] = field(default_factory=Counter)
-    listed: list[str] = field(default_factory=list)
-
-
 class Validator:
     """Checks row after row; remembers 64 bits of each name and prompt.
 
@@ -67,14 +64,21 @@ class Validator:
         tokenizer: with a chat template; None counts characters.
         max_prompt_length: in tokens; None for no limit.
         n_listed: how many faulty rows are listed.
+
+    Attributes:
+        sources: counts by data source.
+        kinds: faults by what they are.
+        listed: the first faulty rows.
     """
 
     def __init__(self, tokenizer: Any = None, max_prompt_length: int | None = None, n_listed: int = 20) -> None:
-        self.findings = Findings()
+        self.sources: dict[str, SourceCount] = defaultdict(SourceCount)
+        self.kinds: Counter[str] = Counter()
+        self.listed: list[str] = []
         self._tokenizer = tokenizer
         self._limit = max_prompt_length
         self._n_listed = n_listed
-        self._gold = GoldChecker()
+        self._judges = Judges()
         self._names: set[int] = set()
         self._golds: dict[int, int] = {}
 
@@ -82,10 +86,8 @@ class Validator:
         """Check rows of a file, of which the first has the number ``first``."""
         lengths = self._lengths([row["prompt"] for row in rows])
         for number, (row, length) in enumerate(zip(rows, lengths, strict=True), start=first):
-            faults = [("schema", fault) for fault in row_faults(row)]
-            count = self.findings.sources[row["data_source"] or "(none)"]
-            if not faults:
-                faults = await self._deeper_faults(row, count)
+            count = self.sources[row["data_source"] or "(none)"]
+            faults = [("schema", fault) for fault in row_faults(row)] or await self._deeper_faults(row, count)
             if self._limit is not None and length > self._limit:
                 faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
             count.rows += 1
@@ -93,14 +95,15 @@ class Validator:
             count.longest = max(count.longest, length)
             if faults:
                 count.bad += 1
-                self.findings.kinds.update(kind for kind, _ in faults)
-                if len(self.findings.listed) < self._n_listed:
-                    self.findings.listed.append(f"{file} row {number}: {'; '.join(fault for _, fault in faults)}")
+                self.kinds.update(kind for kind, _ in faults)
+                if len(self.listed) < self._n_listed:
+                    self.listed.append(f"{file} row {number}: {'; '.join(fault for _, fault in faults)}")
 
     async def _deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
         faults = []
-        name = row_name(row)
-        if name is not None:
+        extra = row["extra_info"]
+        name = f"{row['data_source']} {extra['split']} {extra['index']}"
+        if extra["split"] != NO_SPLIT:
             if digest(name) in self._names:
                 faults.append(("repeated id", f"{name} was there before"))
             self._names.add(digest(name))
@@ -112,7 +115,7 @@ class Validator:
             count.repeated += 1
         else:
             faults.append(("contradiction", "the same prompt was there before with another answer"))
-        fault = await self._gold.fault(row["data_source"], gold, row["extra_info"])
+        fault = await self._judges.gold_fault(row["data_source"], gold, row["extra_info"])
         return faults if fault is None else [*faults, ("gold answer", fault)]
 
     def _lengths(self, prompts: Sequence[Sequence[Mapping[str, str]] | None]) -> list[int]:
@@ -166,45 +169,38 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def table(findings: Findings, unit: str) -> str:
+def table(sources: Mapping[str, SourceCount], unit: str) -> str:
     """A line per source."""
-    rows = [("data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})")]
-    for name, count in sorted(findings.sources.items()):
-        mean = f"{count.lengths / count.rows:.0f}"
-        rows.append((name, f"{count.rows:,}", f"{count.bad:,}", f"{count.repeated:,}", mean, f"{count.longest:,}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows: list[tuple[str, ...]] = [
+        ("data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})")
+    ]
+    for name, count in sorted(sources.items()):
+        numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
+        rows.append((name, *(f"{number:,}" for number in numbers)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     )
 
 
-def validate(files: Sequence[Path], validator: Validator) -> Findings:
+async def check_files(files: Sequence[Path], validator: Validator) -> None:
     """Check all rows of the files.
 
     Raises:
         SourceError: see :func:`batches`.
     """
-
-    async def check() -> None:
-        for path in files:
-            first = 1
-            with tqdm(unit=" rows", desc=path.name, disable=not sys.stderr.isatty()) as bar:
-                for rows in batches(path):
-                    await validator.check(rows, path.name, first)
-                    first += len(rows)
-                    bar.update(len(rows))
-
-    asyncio.run(check())
-    return validator.findings
+    for path in files:
+        first = 1
+        with tqdm(unit=" rows", desc=path.name, disable=not sys.stderr.isatty()) as bar:
+            for rows in batches(path):
+                await validator.check(rows, path.name, first)
+                first += len(rows)
+                bar.update(len(rows))
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="python -m data_preprocessing.validate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = parser_of("validate", __doc__)
     top.add_argument("files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together")
     top.add_argument("--tokenizer", help="folder or hub id; without it lengths are in characters")
     top.add_argument("--max-prompt-length", type=int, help="tokens that a prompt may have")
@@ -225,21 +221,22 @@ def main(words: Sequence[str] | None = None) -> int:
             pattern, _, task = given.partition("=")
             register_source(pattern, task)
         tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
-        findings = validate(options.files, Validator(tokenizer, options.max_prompt_length, options.list))
+        found = Validator(tokenizer, options.max_prompt_length, options.list)
+        asyncio.run(check_files(options.files, found))
     except (SourceError, UnknownSource) as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    print(table(findings, "characters" if tokenizer is None else "tokens"))
-    print("\n".join(findings.listed), end="\n" if findings.listed else "")
-    bad = sum(count.bad for count in findings.sources.values())
+    print(table(found.sources, "characters" if tokenizer is None else "tokens"))
+    print("\n".join(found.listed), end="\n" if found.listed else "")
+    bad = sum(count.bad for count in found.sources.values())
     if not bad:
         print("nothing is wrong")
         return 0
-    kinds = ", ".join(f"{kind} {n}" for kind, n in findings.kinds.most_common())
-    print(f"{bad} rows with faults ({kinds}); {len(findings.listed)} of them are listed above")
+    kinds = ", ".join(f"{kind} {n}" for kind, n in found.kinds.most_common())
+    print(f"{bad} rows with faults ({kinds}); {len(found.listed)} of them are listed above")
     return 1
 
 

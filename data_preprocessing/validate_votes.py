@@ -7,42 +7,141 @@ Asks for --solutions per problem and writes the counts into ``extra_info.votes``
 the model cannot be asked. Run again on the output with another model, it adds that model's votes.
 ``data_preprocessing.selection`` decides. Interrupted or killed, the same command goes on and asks nothing twice.
 
+The fourth stage of PRIME's math data (arXiv 2502.01456, appendix on data) judges every problem by five solutions of a
+strong model. Here as there a solution ends in a box, which holds the answer or the words ``No solution``. Unlike the
+published script, a solution without a box counts neither as solvable nor as unsolvable, and answers are grouped by the
+math verifier, not by their text.
+
 Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
+from itertools import permutations
 from typing import Any
 
-from data_preprocessing.model_stage import add_model_arguments, finished, positive, run_model_stage, stage_parser
-from data_preprocessing.rl_input import with_extra
-from data_preprocessing.row_stage import RowStage
-from data_preprocessing.votes import FIELDS, voting
-from prime_ext.generate.backend import Sampling
+import pyarrow as pa
+
+from data_preprocessing.command import Made, positive
+from data_preprocessing.dialogues import Ask, Dialogue
+from data_preprocessing.grading import Judge
+from data_preprocessing.model_stage import add_model_arguments, run_model_stage
+from data_preprocessing.rl_input import Row, problem_of, with_extra
+from data_preprocessing.row_stage import RowStage, finished, stage_parser
+from data_preprocessing.stage import Removal
+from prime_ext.generate.backend import Response, Sampling
+from prime_ext.tasks.votes import count_votes
+from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers.sources import source_of
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, max_new_tokens=16384)
 SOLUTIONS = 5
+SYSTEM = "You check mathematics problems for a problem collection. You solve them with care and report what is wrong."
+INSTRUCTION = (
+    "Solve the problem below step by step.\n\n"
+    "If it can be solved, give the final answer at the end as \\boxed{answer}.\n"
+    "If it cannot be solved, because a condition is missing, the conditions contradict each other or nothing definite "
+    "is asked, say what is wrong and end with \\boxed{No solution}.\n\n"
+    "Problem:\n"
+)
+_UNSOLVABLE = re.compile(
+    r"(?:there\s?is\s?)?no\s?solutions?(?:exists?)?|unsolvable|cannot\s?be\s?solved", re.IGNORECASE
+)
+_MARKUP = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\b|[{}$.\\~]")
+_COUNTS = ("solutions", "solvable", "unsolvable", "agreeing", "matching")
+_ANSWER = {"answer": pa.string(), "answer_matches": pa.bool_()}
+FIELDS = {"votes": pa.list_(pa.struct({"model": pa.string(), **dict.fromkeys(_COUNTS, pa.int32()), **_ANSWER}))}
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[Path]]:
-    """Ask and write. Returns the report and the parquet files.
+@dataclass(frozen=True)
+class Votes:
+    """What a model makes of a problem: how many solutions it gave, and how many of them end in an answer (solvable),
+    say that there is none (unsolvable), give the most frequent answer (agreeing), and give the reference (matching).
 
-    Raises:
-        SourceError: see its message.
-        BackendError: the model cannot be opened.
+    ``answer`` is the most frequent one, of several the first, or None; ``answer_matches``: it is the reference.
     """
+
+    model: str
+    solutions: int
+    solvable: int
+    unsolvable: int
+    agreeing: int
+    matching: int
+    answer: str | None
+    answer_matches: bool
+
+
+def prompt(problem: str) -> list[dict[str, str]]:
+    """What a judge is asked."""
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": INSTRUCTION + problem}]
+
+
+def says_unsolvable(answer: str) -> bool:
+    """Whether the content of a box says that there is no solution."""
+    return _UNSOLVABLE.fullmatch(_MARKUP.sub(" ", answer).strip()) is not None
+
+
+def counted(model: str, answers: Sequence[str | None], equal: set[tuple[str, str]], matching: set[str]) -> Votes:
+    """Count the votes.
+
+    Args:
+        model: who votes.
+        answers: what the box of each solution holds; None without one.
+        equal: pairs of different answers of which the first is right where the second is the reference.
+        matching: answers that are the reference.
+    """
+    given = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
+
+    def same(first: str, second: str) -> bool:
+        return first == second or ((first, second) in equal and (second, first) in equal)
+
+    ballot = count_votes(given, [float(answer in matching) for answer in given], same)
+    most = max(ballot.votes, default=0)
+    answer = ballot.answers[ballot.votes.index(most)] if most else None
+    solvable = sum(answer is not None for answer in given)
+    unsolvable = sum(answer is not None and says_unsolvable(answer) for answer in answers)
+    right = sum(answer in matching for answer in given)
+    return Votes(model, len(answers), solvable, unsolvable, most, right, answer, answer in matching)
+
+
+def voting(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal]:
+    """The dialogue about a row; what it writes is :data:`FIELDS` of ``extra_info``, after the votes of other models.
+
+    Rows of other verifiers than the math verifier are not asked about.
+    """
+    earlier = [votes for votes in row["extra_info"].get("votes") or () if votes["model"] != model]
+    if source_of(row["data_source"]).task != "math":
+        return [_with_votes(row, earlier or None)]
+    asked = prompt(problem_of(row))
+    said: list[Response] = yield [Ask(asked, sample=number) for number in range(solutions)]
+    answers = [None if response.finish == "length" else extract_answer(response.text) for response in said]
+    distinct = list(dict.fromkeys(answer for answer in answers if answer and not says_unsolvable(answer)))
+    gold = row["reward_model"]["ground_truth"]
+    pairs = list(permutations(distinct, 2))
+    verdicts = yield [
+        *(Judge("math", f"\\boxed{{{first}}}", second) for first, second in pairs),
+        *(Judge("math", f"\\boxed{{{answer}}}", gold) for answer in distinct),
+    ]
+    equal = {pair for pair, verdict in zip(pairs, verdicts, strict=False) if verdict.correct}
+    matching = {a for a, verdict in zip(distinct, verdicts[len(pairs) :], strict=True) if verdict.correct}
+    return [_with_votes(row, [*earlier, asdict(counted(model, answers, equal, matching))])]
+
+
+def _with_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
+    return {**row, "extra_info": {**row["extra_info"], "votes": votes}}
+
+
+def run(options: argparse.Namespace) -> Made:
+    """Ask and write. Returns the report and the parquet files."""
     positive(options, "solutions")
     stage = RowStage("Validation by votes", {}, schema=partial(with_extra, fields=FIELDS))
-    return run_model_stage(
-        options,
-        stage,
-        lambda model: partial(voting, model=model, solutions=options.solutions),
-        settings={"solutions": options.solutions},
-    )
+    settings = {"solutions": options.solutions}
+    return run_model_stage(options, stage, lambda model: partial(voting, model=model, **settings), settings=settings)
 
 
 def parser() -> argparse.ArgumentParser:

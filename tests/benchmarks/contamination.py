@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from whole_sets import add_data_argument  # noqa: E402
 
 from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place  # noqa: E402
-from data_preprocessing.near_groups import near_groups  # noqa: E402
+from data_preprocessing.numeric_reasoning import near_groups  # noqa: E402
 from data_preprocessing.problem_texts import problem_texts  # noqa: E402
 from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, shingles  # noqa: E402
 from prime_ext.step_rm.question_split import normal_form, split_of  # noqa: E402

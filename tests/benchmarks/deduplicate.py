@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 from whole_sets import add_data_argument  # noqa: E402
 
-from data_preprocessing.duplicates import Compared, Sketcher, first_of_each  # noqa: E402
+from data_preprocessing.deduplicate import Compared, first_of_each, sketch  # noqa: E402
 from data_preprocessing.problem_texts import problem_texts  # noqa: E402
 from data_preprocessing.text_similarity import Settings, SimilarityIndex  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
@@ -49,8 +49,7 @@ def main() -> None:
     settings = Settings(mask_numbers=False)
     texts = texts_of(options.data, options.rows)
     start = time.process_time()
-    sketcher = Sketcher(settings)
-    keys = np.array([sketcher.keys(text) for text in texts])
+    keys = np.array([sketch(text, settings) for text in texts])
     sketched = time.process_time()
     twins = list(first_of_each(keys, map(Compared, texts), settings))
     found = time.process_time()

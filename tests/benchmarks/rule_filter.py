@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,8 +28,8 @@ sys.path.insert(0, str(ROOT))
 
 from whole_sets import add_data_argument  # noqa: E402
 
-from data_preprocessing.math_problem import MathProblem, gsm8k_row, solved_row  # noqa: E402
-from data_preprocessing.math_rules import RULES, rule_filter  # noqa: E402
+from data_preprocessing.math_rules import MATH_RULES, math_filter  # noqa: E402
+from data_preprocessing.math_sources import MathProblem, gsm8k_row, solved_row  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
 from prime_ext.utils.rows import BadRow, read_source  # noqa: E402
 
@@ -39,9 +40,9 @@ def problems(data: Path) -> list[MathProblem]:
     for name, parse in (("gsm8k", gsm8k_row), ("math", solved_row)):
         for number, row in read_source(data / name / "train.jsonl"):
             if not isinstance(row, BadRow):
-                text, solution, answer = parse(row)
-                solution = f"{solution}\nThe answer is $\\boxed{{{answer}}}$."
-                found.append(MathProblem(name, "train", number, text, solution, answer))
+                problem = MathProblem(name, "train", number, **parse(row))
+                solution = f"{problem.solution}\nThe answer is $\\boxed{{{problem.answer}}}$."
+                found.append(replace(problem, solution=solution))
     return found
 
 
@@ -61,7 +62,7 @@ def substrings(problem: MathProblem) -> str | None:
 
 def filter_speed(rows: list[MathProblem], repeats: int) -> dict[str, object]:
     result: dict[str, object] = {"rows": len(rows) * repeats}
-    for name, keep in (("filter", rule_filter(tuple(RULES))), ("substrings", substrings)):
+    for name, keep in (("filter", math_filter(tuple(MATH_RULES))), ("substrings", substrings)):
         removed = 0
         start = time.process_time()
         for _ in range(repeats):

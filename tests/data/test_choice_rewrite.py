@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from told import conversed, rl_row
 
 from data_preprocessing.choice_options import Choice, option_named, read_options
-from data_preprocessing.choice_rewrite import INSTRUCTION, numbers, parsed, rewriting, unfaithful
+from data_preprocessing.rewrite_choice import INSTRUCTION, numbers, parsed, rewriting, unfaithful
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
@@ -72,11 +72,8 @@ def test_where_the_options_are_not_certain_there_are_none(problem):
 )
 def test_a_gold_answer_names_its_option_however_it_is_written(gold):
     assert option_named(gold, read_options(SQUARE)) == "B"
-
-
-@pytest.mark.parametrize("gold", ["14", "D", "BC", "B+C", "Bob", ""])
-def test_other_gold_answers_name_none(gold):
-    assert option_named(gold, read_options(SQUARE)) is None
+    for other in ("14", "D", "BC", "B+C", "Bob", ""):
+        assert option_named(other, read_options(SQUARE)) is None
 
 
 # ---- the answer of the model ----
@@ -118,9 +115,6 @@ def test_anything_else_is_malformed(text):
 def test_a_refusal_has_its_reason():
     assert parsed(NO) == (None, "It depends on the options.")
     assert parsed(GOOD.replace("\n", "\r\n")) == parsed(GOOD)
-
-
-def test_numbers_are_compared_without_separators_of_thousands():
     assert numbers("1,000 and 2{,}500.5 and 3,14") == {"1000", "2500.5", "3", "14"}
 
 
@@ -135,9 +129,6 @@ def test_numbers_are_compared_without_separators_of_thousands():
 )
 def test_an_open_question_keeps_the_numbers_and_forgets_the_options(question, fault):
     assert unfaithful(read_options(SQUARE), "28", question) == fault
-
-
-def test_an_open_question_does_not_give_the_answer_away():
     choice = Choice("Divide 2 by 3.", {"A": r"\frac{2}{3}", "B": "2", "C": "3"})
     assert unfaithful(choice, r"\frac{2}{3}", r"Is 2 by 3 $\frac{2}{3}$?") == r"gives the answer \frac{2}{3} away"
 

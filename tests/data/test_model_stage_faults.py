@@ -16,7 +16,6 @@ from told import ROWS, right_or_wrong, rl_row, rows_of, server_words, write_prob
 
 from data_preprocessing import difficulty
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
-from prime_ext.utils.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ("removed.jsonl", "report.json", "report.md")
@@ -159,17 +158,3 @@ def test_mistakes_are_one_line(problems, tmp_path, capsys, more, message):
         assert not server.requests
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-
-def test_a_question_that_the_model_does_not_take_is_a_removed_row(problems, tmp_path, monkeypatch):
-    from prime_ext.generate.backend import BackendError
-    from prime_ext.generate.server import ServerBackend
-
-    def check(self, requests):
-        if any("Problem 4?" in request.prompt[-1]["content"] for request in requests):
-            raise BackendError("the prompt is too long")
-
-    monkeypatch.setattr(ServerBackend, "check", check)
-    with ScriptedServer(right_or_wrong) as server:
-        assert difficulty.main(server_words(problems, tmp_path / "out", server, "--samples", 1)) == 0
-    assert read_json(tmp_path / "out" / "report.json")["sources"][0]["removed"] == {"refused": 1}

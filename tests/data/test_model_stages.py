@@ -12,6 +12,7 @@ from told import ROWS, number_in, right_or_wrong, rl_row, rows_of, server_words,
 from data_preprocessing import difficulty, rewrite_choice, rl_data, selection, validate_votes
 from data_preprocessing.validate import main as validate
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
 from prime_ext.utils.files import read_json, write_json_lines
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -42,16 +43,10 @@ def test_the_pass_rate_is_the_share_of_right_answers(problems, tmp_path):
     assert validate([str(tmp_path / "out" / "train.parquet")]) == 0
 
 
-@pytest.mark.parametrize(
-    ("pass_rate", "rule"),
-    [(0.0, "too_hard"), (0.19, "too_hard"), (0.2, None), (4 / 5, None), (0.81, "too_easy"), (1, "too_easy")],
-)
-def test_the_ends_of_the_band_belong_to_it(pass_rate, rule):
-    assert difficulty.outside(pass_rate, (0.2, 0.8)) == rule
-    assert difficulty.outside(pass_rate, None) is None
-
-
 def test_the_band_removes_rows_and_the_report_says_so(problems, tmp_path):
+    ends = [difficulty.outside(rate, (0.2, 0.8)) for rate in (0.19, 0.2, 4 / 5, 0.81)]
+    assert ends == ["too_hard", None, None, "too_easy"] and difficulty.outside(0, None) is None
+
     def easy_and_hard(prompt, payload):
         number = number_in(prompt)
         times[number] += 1
@@ -151,3 +146,40 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path):
     assert validate([str(out / "train.parquet")]) == 0
     # Without votes nothing is left.
     assert selection.main(["--input", str(problems), "--output-dir", str(tmp_path / "none")]) == 1
+
+
+# ---- a small model in this process ----
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from tiny_llama import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("model"), max_positions=256)
+
+
+def graded(source, out, model, *more):
+    backend = ["--backend", "transformers", "--model", model, "--dtype", "float64", "--max-new-tokens", 8]
+    words = ["--input", source, "--output-dir", out, *backend, "--samples", 2, *more]
+    return difficulty.main([str(word) for word in words])
+
+
+def test_a_local_model_is_asked_and_the_parts_change_nothing(model, tmp_path):
+    source = write_problems(tmp_path / "in" / "train.parquet")
+    assert graded(source, tmp_path / "a", model) == 0
+    assert graded(source, tmp_path / "b", model, "--chunk-rows", 5) == 0
+    rows = rows_of(tmp_path / "a")
+    assert len(rows) == ROWS
+    assert all(row["extra_info"]["difficulty"]["samples"] == 2 for row in rows)
+    for name in ("train.parquet", "report.json", "report.md", "removed.jsonl"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_prompt_that_is_longer_than_the_context_is_a_removed_row(model, tmp_path):
+    source = tmp_path / "train.parquet"
+    with RowWriter(source, MATH_SCHEMA) as writer:
+        for index, problem in enumerate(("Short?", "Long? " * 60)):
+            writer.write(rl_row(problem, index=index))
+    assert graded(source, tmp_path / "out", model) == 0
+    assert [row["extra_info"]["index"] for row in rows_of(tmp_path / "out")] == [0]
+    assert read_json(tmp_path / "out" / "report.json")["sources"][0]["removed"] == {"refused": 1}

@@ -10,8 +10,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from benchmark_rows import SAMPLES, data_folder
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from data_preprocessing import contamination
 from data_preprocessing.numeric_reasoning import TASKS, Counts, main, usable
@@ -22,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
 EQUATE_FILES = [f"equate/{name}.csv" for name in ("AWPNLI", "NewsNLI", "RTE_Quant", "RedditNLI", "StressTest")]
 EQUATE = TASKS[:5]
-NLI = ("entailment", "contradiction", "neutral")
 
 
 def run(folder, *arguments, data=FIXTURES):
@@ -47,42 +44,35 @@ def score(row, response):
 
 
 def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_path, capsys):
-    assert run(tmp_path, "--tasks", "awpnli", "--splits", "test") == 0
-    assert capsys.readouterr().out == "awpnli: 6 rows (722 were published), 0 bad, test 6\n"
-    first, second = rows_of(tmp_path, "test")[:2]
-    assert first["prompt"] == [
-        {
-            "role": "user",
-            "content": "Statement 1 tells a story with numbers, statement 2 gives a result.\n"
-            "Calculate the result yourself.\n"
-            "Choose entailment if statement 2 is right and contradiction if it is wrong.\n"
-            "Write short steps, each on a line of its own, marked [1], [2], [3] and so on.\n"
-            "End with the line: Thus, the answer is option N. #### N\n"
-            "Here N is the number of the option you choose.\n"
-            "### statement1: Mira picked 14.0 pears and her brother picked 9.0 pears .\n"
-            "### statement2: Mira and her brother picked 23.0 pears\n"
-            "### option1: entailment\n"
-            "### option2: contradiction\n"
-            "### Response: Let's think step by step.",
-        }
-    ]
-    assert first["data_source"] == "awpnli" and first["ability"] == "numeric_reasoning"
-    assert first["reward_model"] == {"style": "rule", "ground_truth": "1"}
-    assert first["extra_info"]["options"] == ["entailment", "contradiction"]
-    assert first["extra_info"]["label"] == "entailment" and first["extra_info"]["row"] == 1
-    assert second["reward_model"]["ground_truth"] == "2" and second["extra_info"]["label"] == "contradiction"
-
-
-def test_the_page_shows_every_prompt_as_the_model_sees_it(tmp_path):
-    """One example for each task, made from the first row of its fixture."""
+    """The prompt is that of the page, which has an example for each task, made from the first row of its fixture."""
     assert run(tmp_path, "--splits", "test", "--duplicates", "keep") == 0
+    assert "awpnli: 6 rows (722 were published), 0 bad, test 6\n" in capsys.readouterr().out
     page = (ROOT / "docs" / "numeric_reasoning.md").read_text()
-    shown = {}
-    for row in rows_of(tmp_path, "test"):
-        shown.setdefault(row["data_source"], row["prompt"][0]["content"])
-    assert set(shown) == set(TASKS)
-    for content in shown.values():
-        assert f"```\n{content}\n```" in page
+    first = {row["data_source"]: row for row in reversed(rows_of(tmp_path, "test"))}
+    assert set(first) == set(TASKS)
+    for row in first.values():
+        (message,) = row["prompt"]
+        assert f"```\n{message['content']}\n```" in page and message["role"] == "user"
+    row = first["awpnli"]
+    assert row["ability"] == "numeric_reasoning" and row["reward_model"] == {"style": "rule", "ground_truth": "1"}
+    assert row["extra_info"]["options"] == ["entailment", "contradiction"]
+    assert row["extra_info"]["label"] == "entailment" and row["extra_info"]["row"] == 1
+
+
+def test_verl_reads_the_files(converted, tmp_path):
+    from omegaconf import OmegaConf
+    from tiny_llama import byte_tokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    files = [str(converted / "train.parquet"), str(converted / "test.parquet")]
+    config = OmegaConf.create({"cache_dir": str(tmp_path), "filter_overlong_prompts": False})
+    dataset = RLHFDataset(files, byte_tokenizer(), config)
+    rows = rows_of(converted, "train", "test")
+    assert len(dataset) == len(rows)
+    for item, row in zip((dataset[i] for i in range(len(dataset))), rows, strict=True):
+        assert item["raw_prompt"] == row["prompt"] and item["index"] == row["extra_info"]["index"]
+        # What the reward loop is given is enough for the verifier.
+        assert score(item, f"#### {row['reward_model']['ground_truth']}")["score"] == 1.0
 
 
 def test_qqa_has_its_own_options_in_every_row(tmp_path):
@@ -97,29 +87,23 @@ def test_qqa_has_its_own_options_in_every_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "row", "gold"),
+    ("task", "row", "gold"),
     [
-        ("Quantitative-101", {"statement1": "a", "statement2": "b", "options": " x?", "answer": "Entailment"}, "1"),
-        ("MNLI", {"sentence1": "a", "sentence2": "b", "gold_label": "neutral"}, "3"),
-        ("EQUATE", {"premise": "a", "hypothesis": "b", "label": "contradiction"}, "2"),
+        ("redditnli", {"statement1": "a", "statement2": "b", "options": " x?", "answer": "Entailment"}, "1"),
+        ("redditnli", {"sentence1": "a", "sentence2": "b", "gold_label": "neutral"}, "3"),
+        ("redditnli", {"premise": "a", "hypothesis": "b", "label": "contradiction"}, "2"),
+        # NumEval counts from zero.
+        ("qqa", {"task": "QQA", "id": 4, "question": "Which?", "option1": 5, "option2": "7 kg", "label": 1}, "2"),
     ],
 )
-def test_every_published_schema_of_inference_is_read(tmp_path, columns, row, gold):
+def test_every_published_schema_is_read(tmp_path, task, row, gold):
     (tmp_path / "in.json").write_text(json.dumps([row]))
-    source = f"redditnli={tmp_path / 'in.json'}"
-    assert main(["--input", source, "--output-dir", str(tmp_path), "--splits", "test"]) == 0
+    words = ["--input", f"{task}={tmp_path / 'in.json'}", "--output-dir", str(tmp_path), "--splits", "test"]
+    assert main(words) == 0
     (converted,) = rows_of(tmp_path, "test")
-    assert converted["reward_model"]["ground_truth"] == gold and converted["extra_info"]["texts"] == ["a", "b"]
-
-
-def test_qqa_of_numeval_counts_from_zero(tmp_path):
-    row = {"task": "QQA", "id": 4, "question": "Which?", "option1": 5, "option2": "7 kg", "label": 1}
-    (tmp_path / "in.jsonl").write_text(json.dumps(row))
-    arguments = ["--input", f"qqa:test={tmp_path / 'in.jsonl'}", "--splits", "official"]
-    assert main([*arguments, "--output-dir", str(tmp_path)]) == 0
-    (converted,) = rows_of(tmp_path, "test")
-    assert converted["reward_model"]["ground_truth"] == "2"
-    assert "### option1: 5\n### option2: 7 kg" in converted["prompt"][0]["content"]
+    assert converted["reward_model"]["ground_truth"] == gold
+    if task == "qqa":
+        assert "### option1: 5\n### option2: 7 kg" in converted["prompt"][0]["content"]
 
 
 def test_the_gold_answer_of_every_row_is_graded_correct_and_every_other_wrong(converted):
@@ -134,58 +118,12 @@ def test_the_gold_answer_of_every_row_is_graded_correct_and_every_other_wrong(co
             assert score(row, f"The answer is {row['extra_info']['label']}.")["score"] == 1.0
 
 
-def test_verl_reads_the_files(converted, tmp_path):
-    from omegaconf import OmegaConf
-    from verl.utils.dataset.rl_dataset import RLHFDataset
-
-    core = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        unk_token="<unk>",
-        chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}",
-    )
-    files = [str(converted / "train.parquet"), str(converted / "test.parquet")]
-    config = OmegaConf.create({"cache_dir": str(tmp_path), "filter_overlong_prompts_workers": None})
-    dataset = RLHFDataset(files, tokenizer, config)
-    rows = rows_of(converted, "train", "test")
-    assert len(dataset) == len(rows)
-    for item, row in zip((dataset[i] for i in range(len(dataset))), rows, strict=True):
-        assert item["raw_prompt"] == row["prompt"] and item["data_source"] == row["data_source"]
-        assert item["index"] == row["extra_info"]["index"]
-        # What the reward loop is given is enough for the verifier.
-        gold = item["reward_model"]["ground_truth"]
-        judged = asyncio.run(
-            compute_score(
-                item["data_source"], f"#### {gold}", gold, {**item["extra_info"], "raw_prompt": item["prompt"]}
-            )
-        )
-        assert judged["score"] == 1.0
-
-
-def test_no_row_of_a_hashed_split_has_a_twin_on_the_other_side(converted, tmp_path):
-    report = json.loads((converted / "report.json").read_text())
-    assert report["groups_on_several_sides"] == 0
-    train, test = str(converted / "train.parquet"), str(converted / "test.parquet")
-    assert contamination.main([train, "--test", test, "--output", str(tmp_path / "r")]) == 0
-    found = json.loads((tmp_path / "r.json").read_text())["test"][0]
-    assert found["rows"] > 5 and found["hit"] == 0
-
-
 def test_the_same_input_gives_the_same_bytes_and_another_seed_another_split(converted, tmp_path):
     assert run(tmp_path / "again", "--test", 0.4) == 0
     assert run(tmp_path / "other", "--test", 0.4, "--seed", 1) == 0
     for name in ("train.parquet", "test.parquet", "report.json"):
         assert (tmp_path / "again" / name).read_bytes() == (converted / name).read_bytes()
     assert (tmp_path / "other" / "test.parquet").read_bytes() != (converted / "test.parquet").read_bytes()
-
-
-def test_a_group_is_on_the_same_side_whatever_tasks_are_converted_with_it(converted, tmp_path):
-    assert run(tmp_path, "--tasks", "stresstest", "awpnli", "--test", 0.4) == 0
-    sides = {row["extra_info"]["group"]: name for name in ("train", "test") for row in rows_of(converted, name)}
-    for name in ("train", "test"):
-        if (tmp_path / f"{name}.parquet").exists():
-            assert all(sides[row["extra_info"]["group"]] == name for row in rows_of(tmp_path, name))
 
 
 def test_duplicates_are_merged_contradictions_dropped_and_both_counted(tmp_path):
@@ -211,37 +149,26 @@ def test_of_a_problem_in_two_official_splits_the_test_copy_stays(tmp_path):
     assert [row["extra_info"]["texts"] for row in rows_of(tmp_path, "test")] == [["Which is heavier?"]]
 
 
-BAD = 'premise,hypothesis,label\na,b,entailment\na,c,maybe\n,d,neutral\na\n"e {{statement2}}",f,Neutral \n'
-
-
-def test_bad_rows_are_named_counted_and_left_out(tmp_path, capsys):
-    (tmp_path / "in.csv").write_text(BAD)
-    assert main(["--input", f"rte_quant={tmp_path / 'in.csv'}", "--output-dir", str(tmp_path), "--splits", "test"]) == 0
-    errors = capsys.readouterr().err.splitlines()
-    assert [line.split("in.csv ")[1] for line in errors] == [
+def test_bad_rows_are_named_counted_left_out_and_fatal_if_asked_for(tmp_path, capsys):
+    bad = 'premise,hypothesis,label\na,b,entailment\na,c,maybe\n,d,neutral\na\n"e {{statement2}}",f,Neutral \n'
+    (tmp_path / "in.csv").write_text(bad)
+    words = ["--input", f"rte_quant={tmp_path / 'in.csv'}", "--splits", "test", "--output-dir"]
+    assert main([*words, str(tmp_path)]) == 0
+    errors = [line.split("in.csv ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert errors == [
         "row 2: label 'maybe' is none of entailment, neutral",
         "row 3: premise is empty",
         "row 4: no cell in column hypothesis",
     ]
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["tasks"]["rte_quant"]["bad"] == 3 and len(report["bad_rows"]) == 3
-    assert report["bad_rows"][0] == {
-        "task": "rte_quant",
-        "file": "in.csv",
-        "row": 2,
-        "reason": errors[0].split(": ", 1)[1],
-    }
+    place = {"task": "rte_quant", "file": "in.csv", "row": 2}
+    assert report["bad_rows"][0] == {**place, "reason": errors[0].split(": ", 1)[1]}
     rows = rows_of(tmp_path, "test")
     # Braces of a problem are not placeholders.
     assert len(rows) == 2 and "### statement1: e {{statement2}}\n" in rows[1]["prompt"][0]["content"]
-
-
-def test_strict_stops_at_the_first_bad_row(tmp_path, capsys):
-    (tmp_path / "in.csv").write_text(BAD)
-    arguments = ["--input", f"rte_quant={tmp_path / 'in.csv'}", "--output-dir", str(tmp_path / "out"), "--strict"]
-    assert main(arguments) == 2
-    assert "in.csv row 2: label 'maybe'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert main([*words, str(tmp_path / "out"), "--strict"]) == 2
+    assert "in.csv row 2: label 'maybe'" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -264,14 +191,6 @@ def test_what_cannot_be_converted_is_one_line_and_writes_nothing(tmp_path, capsy
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("numeric_reasoning: ") and message in last
     assert not (tmp_path / "out").exists()
-
-
-def test_a_file_of_an_earlier_run_that_would_not_fit_is_not_left_beside_the_new_ones(tmp_path, capsys):
-    assert run(tmp_path, "--tasks", "qqa", "--splits", "official") == 0
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert run(tmp_path, "--tasks", "qqa", "--splits", "test") == 2
-    assert "train.parquet is of an earlier run and would not fit the new files" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_without_the_hub_the_message_says_what_to_do(tmp_path, capsys, monkeypatch):

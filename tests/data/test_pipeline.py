@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline from settings: stages in order, what goes and why, resuming, the same bytes however it is run."""
+"""The pipeline: settings, stages in order, what goes and why, resuming, the same bytes however it is run."""
 
 import asyncio
 import json
@@ -7,18 +7,131 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from benchmark_rows import SAMPLES, data_folder
+from part_work import dying, work
 
-from data_preprocessing import pipeline_steps
-from data_preprocessing.pipeline import main
+from data_preprocessing import steps
+from data_preprocessing.parts import Parts, run_parts
+from data_preprocessing.pipeline import load_settings, main
+from data_preprocessing.report import MAX_SAMPLES, Tally
+from data_preprocessing.stage import Removal
+from data_preprocessing.steps import STAGES
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.tasks.action_prompt import CODE_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import read_json
+from prime_ext.utils.rows import SourceError
 
-ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
-SETTINGS = ROOT / "data_preprocessing" / "settings"
-OUTPUTS = {"train.parquet", "test.parquet", "removed.jsonl", "report.json", "report.md"}
+SETTINGS = Path(__file__).resolve().parents[2] / "data_preprocessing" / "settings"
+GSM8K_MATH = SETTINGS / "gsm8k_math.yaml"
+OUTPUTS = {"train.parquet", "test.parquet", "removed.jsonl", "choice.jsonl", "report.json", "report.md"}
+
+
+# ---- settings ----
+
+
+def test_the_shipped_settings_name_all_stages_and_their_options_with_the_defaults():
+    named = {}
+    for path in SETTINGS.glob("*.yaml"):
+        content = yaml.safe_load(path.read_text())["stages"]
+        for name, options in load_settings(path).stages.items():
+            assert options == STAGES[name].options()
+            named[name] = named.get(name) or list(content[name])
+    assert named == {name: list(vars(kind.options())) for name, kind in STAGES.items()}
+
+
+def test_words_go_over_the_file_and_null_leaves_out():
+    words = ["stages.decontaminate=null", "stages.deduplicate.threshold=0.9", "sources.math=null", "data_dir=D"]
+    words += ["stages.math_rules.rules=[]", "sources.gsm8k.input.test=t.jsonl", "system_prompt=none"]
+    settings = load_settings(GSM8K_MATH, [*words, "stages.deduplicate.levels=exact"])
+    assert list(settings.sources) == ["gsm8k"] and settings.sources["gsm8k"].input == {"test": Path("t.jsonl")}
+    assert list(settings.stages) == ["math_rules", "deduplicate"]
+    assert settings.stages["math_rules"].rules == () and settings.stages["deduplicate"].levels == ("exact",)
+    assert settings.stages["deduplicate"].threshold == 0.9
+    assert settings.data_dir == Path("D") and settings.system_prompt == "none"
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("stages.deduplicat.threshold=1", "stages has no key 'deduplicat'; did you mean deduplicate?"),
+        ("stages.deduplicate.treshold=1", "stages.deduplicate has no key 'treshold'; did you mean threshold?"),
+        ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold: "),
+        ("stages.deduplicate.ngram=1.5", "stages.deduplicate.ngram: "),
+        ("stages.deduplicate.levels=[]", "stages.deduplicate.levels: "),
+        ("stages.math_rules.rules=[fun]", "stages.math_rules.rules has 'fun', which must be one of giant"),
+        ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks has 'gsm9k', which must be all or one of"),
+        ("sources.gsm9k={}", "sources has no key 'gsm9k'; did you mean gsm8k?"),
+        ("sources.gsm8k.splits=[dev]", "sources.gsm8k.splits.0: "),
+        ("sources.gsm8k.file=x", "sources.gsm8k has no key 'file'"),
+        ("chunk_row=3", "settings has no key 'chunk_row'; did you mean chunk_rows?"),
+        ("chunk_rows=0", "chunk_rows: "),
+        ("validate.max_prompt_length=3", "validate.tokenizer: "),
+        ("generated_rows.train=0", "generated_rows.train: "),
+        ("nonsense", "'nonsense' must be KEY=VALUE"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_key(word, reason):
+    with pytest.raises(SourceError) as error:
+        load_settings(GSM8K_MATH, [word])
+    assert reason in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_no_yaml_or_names_a_key_twice_is_one_line(tmp_path):
+    for content in ("a: [", "seed: 1\nseed: 2\n", "- 1\n", ""):
+        (tmp_path / "x.yaml").write_text(content)
+        with pytest.raises(SourceError, match=r"x\.yaml: |x\.yaml is not YAML") as error:
+            load_settings(tmp_path / "x.yaml")
+        assert "\n" not in str(error.value)
+
+
+# ---- parts ----
+
+STREAM = [[1, 2], [3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_come_in_order_and_are_made_once(tmp_path, workers):
+    parts = Parts(tmp_path / "parts", {"version": 1})
+    stopped = run_parts(iter(STREAM), work, parts, workers)
+    assert next(stopped) == (0, {"sum": 3})
+    stopped.close()
+    (parts.path(0, ".txt")).write_text("as it was")
+    found = list(run_parts(iter(STREAM), work, Parts(tmp_path / "parts", {"version": 1}), workers))
+    assert found == [(0, {"sum": 3}), (1, {"sum": 3}), (2, {"sum": 15})]
+    assert [parts.path(number, ".txt").read_text() for number in range(3)] == ["as it was", "3", "4 5 6"]
+    assert Parts(tmp_path / "parts", {"version": 2}).summary(0) is None
+
+
+def test_a_killed_process_is_one_line_and_what_was_finished_stays(tmp_path):
+    parts = Parts(tmp_path / "parts", {})
+    with pytest.raises(SourceError, match="a worker process was killed"):
+        list(run_parts(iter(STREAM), dying, parts, 2))
+    assert [summary["sum"] for _, summary in run_parts(iter(STREAM), work, parts, 1)] == [3, 3, 15]
+
+
+def tally_of(rows):
+    tally = Tally()
+    for rule, name in rows:
+        tally.read["train", name] += 1
+        if rule:
+            tally.remove("train", name, Removal(rule, "seen"), "file", tally.read["train", name], {})
+    return tally
+
+
+def test_tallies_of_parts_add_up_to_that_of_the_whole():
+    rows = [("proof", "a"), (None, "a"), ("figure", "b"), ("proof", "a")] * MAX_SAMPLES
+    total = Tally()
+    for part in (rows[:7], rows[7:]):
+        total.add(Tally.restored(tally_of(part).described()))
+    assert total.described()["sources"] == tally_of(rows).described()["sources"]
+    assert len(total.samples["train", "proof"]) == MAX_SAMPLES
+    counts = {"read": 15, "removed": {"proof": 10}, "written": 5}
+    assert total.described()["sources"][0] == {"split": "train", "data_source": "a", **counts}
+
+
+# ---- runs ----
 
 
 def run(folder, settings, *words, workers=1):
@@ -45,10 +158,7 @@ def math_files(tmp_path):
         {"question": "How many legs have 4 horses and 3 ducks that stand together on a meadow?", "answer": "#### 22"},
         {"question": story.format(5).replace("small", "tiny"), "answer": "it is\n#### 15"},
         {"question": story.format(6), "answer": "#### 18"},
-        {
-            "question": "A train of twelve cars with forty seats each has how many seats if 9 are broken?",
-            "answer": "no",
-        },
+        {"question": "A train of twelve cars with forty seats has how many seats if 9 are broken?", "answer": "no"},
         {"question": "Nine sheep eat 18 bales of hay in a week; how many bales eat 3 sheep?", "answer": "#### 6"},
     ]
     test = [{"question": "Nine sheep eat 27 bales of hay in a week; how many bales eat 3 sheep?", "answer": "#### 9"}]
@@ -85,21 +195,13 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
     assert [row["reward_model"]["ground_truth"] for row in rows_of(out)] == ["15", "22", "18", "81"]
     assert rows_of(out, "test")[0]["extra_info"] == {"split": "test", "index": 0}
     assert {path.name for path in out.iterdir()} == OUTPUTS
-
-
-def test_the_report_has_counts_a_funnel_examples_and_what_was_given_away(tmp_path, math_files):
-    assert run(tmp_path, "gsm8k_math", *math_files) == 0
-    report = read_json(tmp_path / "report.json")
-    train = next(
-        found for found in report["sources"] if (found["split"], found["data_source"]) == ("train", "openai/gsm8k")
-    )
-    assert (train["read"], train["written"]) == (6, 3)
-    assert report["contamination"] == [
-        {"task": "openai/gsm8k test", "level": "numbers", "training_rows": 1, "test_rows": 1}
-    ]
-    text = (tmp_path / "report.md").read_text()
-    assert text.startswith("# GSM8K and MATH\n") and "█" in text
-    assert "| openai/gsm8k test | numbers | 1 | 1 |" in text
+    report = read_json(out / "report.json")
+    counts = {(source["split"], source["data_source"]): source for source in report["sources"]}
+    assert [counts["train", "openai/gsm8k"][name] for name in ("read", "written")] == [6, 3]
+    given_away = {"task": "openai/gsm8k test", "level": "numbers", "training_rows": 1, "test_rows": 1}
+    assert report["contamination"] == [given_away]
+    text = (out / "report.md").read_text()
+    assert text.startswith("# GSM8K and MATH\n") and "█" in text and "| openai/gsm8k test | numbers | 1 | 1 |" in text
     assert "not compared with math500: " in text and "Nine sheep eat 27 bales" in text and "nowhere" not in text
 
 
@@ -114,34 +216,34 @@ def test_the_result_depends_neither_on_processes_nor_on_parts(tmp_path, math_fil
 
 
 def test_an_interrupted_run_goes_on_where_it_was_and_a_later_stage_can_change(tmp_path, math_files, monkeypatch):
-    work, made = pipeline_steps.StepWork.__call__, []
+    call, made = steps.StepWork.__call__, []
 
     def interrupted(self, rows, part):
         if len(made) == 6:
             raise KeyboardInterrupt
         made.append(str(part))
-        return work(self, rows, part)
+        return call(self, rows, part)
 
     words = ["chunk_rows=2", *math_files]
-    monkeypatch.setattr(pipeline_steps.StepWork, "__call__", interrupted)
+    monkeypatch.setattr(steps.StepWork, "__call__", interrupted)
     assert run(tmp_path / "a", "gsm8k_math", *words) == 130
     assert not (tmp_path / "a" / "train.parquet").exists()
-    monkeypatch.setattr(pipeline_steps.StepWork, "__call__", lambda *call: made.append(str(call[2])) or work(*call))
+    monkeypatch.setattr(steps.StepWork, "__call__", lambda *given: made.append(str(given[2])) or call(*given))
     # Six parts of three steps each: 4 + 1 + 1 chunks of two rows.
     assert run(tmp_path / "a", "gsm8k_math", "stages.decontaminate.levels=[exact]", *words) == 0
     assert len(made) == len(set(made)) == 18
     assert run(tmp_path / "b", "gsm8k_math", "stages.decontaminate.levels=[exact]", *words) == 0
-    assert rows_of(tmp_path / "a") == rows_of(tmp_path / "b") and len(rows_of(tmp_path / "a")) == 5
+    assert len(rows_of(tmp_path / "a")) == 5
+    for name in OUTPUTS:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 CODE = ["data_dir=" + str(FIXTURES), "chunk_rows=4", "stages.decontaminate.tasks=[]"]
-SANDBOX = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
 
 
 def test_code_problems_of_four_sources_become_rows_of_eurus_2_rl_data(tmp_path):
     assert run(tmp_path, "code", *CODE, "stages.check_solutions=null") == 0
-    rules = {(line["data_source"], line["row"]): line["rule"] for line in removed(tmp_path)}
-    assert rules == {
+    assert {(line["data_source"], line["row"]): line["rule"] for line in removed(tmp_path)} == {
         ("apps", 3): "image",
         ("apps", 4): "unreadable_tests",
         ("apps", 5): "unreadable_tests",
@@ -164,11 +266,13 @@ def test_code_problems_of_four_sources_become_rows_of_eurus_2_rl_data(tmp_path):
     halves = next(row for row in rows_of(tmp_path) if row["data_source"] == "codecontests")
     assert json.loads(halves["reward_model"]["ground_truth"])["inputs"] == ["8\n", "10\n", "2\n"]
     assert read_json(tmp_path / "report.json")["notes"] == {"code_tests: cut tests": 1, "code_tests: repeated tests": 1}
+    assert not (tmp_path / "choice.jsonl").exists()
 
 
 def test_tests_that_no_reference_program_passes_are_removed_and_what_passes_is_counted(tmp_path):
     pytest.importorskip("pyseccomp")
-    assert run(tmp_path, "code", *CODE, *SANDBOX) == 0
+    limits = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
+    assert run(tmp_path, "code", *CODE, *limits) == 0
     failed = [line for line in removed(tmp_path) if line["rule"] == "solutions_fail"]
     assert [(line["data_source"], line["row"]) for line in failed] == [("apps", 7)]
     assert "2 of 2 programs tried: wrong" in failed[0]["evidence"]
@@ -189,11 +293,12 @@ def test_tests_that_no_reference_program_passes_are_removed_and_what_passes_is_c
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--input", "poems=x.jsonl"], "--input names poems, which is none of gsm8k"),
+        (["--input", "poems=x.jsonl"], "--input names poems, which must be one of gsm8k"),
         (["data_dir=nowhere"], "nowhere/gsm8k/train.jsonl does not exist"),
         (["data_dir=" + str(FIXTURES), "stages.decontaminate.tasks=[math500]"], "decontaminate.tasks: math500: "),
         (["data_dir=" + str(FIXTURES), "--workers", "0"], "--workers must be at least 1"),
         (["sources.math=null", "sources.gsm8k=null"], "sources needs some of"),
+        (["system_prompt=nowhere.txt"], "--system-prompt must be actions, none or a text file"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_writes_nothing(tmp_path, capsys, words, reason):
@@ -206,14 +311,6 @@ def test_what_cannot_work_is_one_line_and_writes_nothing(tmp_path, capsys, words
 def test_strict_stops_at_the_first_bad_row(tmp_path, math_files, capsys):
     assert run(tmp_path / "out", "gsm8k_math", *math_files, "--strict") == 2
     assert "train.jsonl row 7: not JSON" in capsys.readouterr().err
-
-
-def test_the_generated_task_is_a_source_and_shown_bare(tmp_path):
-    settings = tmp_path / "chain.yaml"
-    settings.write_text("sources: {last_digit_chain: {}}\ngenerated_rows: {train: 40, test: 5}\n")
-    assert main([str(settings), "--output-dir", str(tmp_path / "out"), "--workers", "1"]) == 0
-    assert len(rows_of(tmp_path / "out")) == 40
-    assert [message["role"] for message in rows_of(tmp_path / "out")[0]["prompt"]] == ["user"]
 
 
 def test_gsm8k_and_math_become_a_validated_file_by_one_command(tmp_path, capsys):

@@ -10,16 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from benchmark_rows import SAMPLES, data_folder
 
-from data_preprocessing import rl_data
 from data_preprocessing.rl_data import main
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.tasks import last_digit_chain
-from prime_ext.tasks.action_prompt import ACTIONS, CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMPT, messages
+from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import read_json
 from prime_ext.utils.rows import SourceError, hub_rows
 from recipes.quickstart.data import rl_rows
 
-ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
 ALL = ("gsm8k", "math", "numina")
 
@@ -69,13 +67,6 @@ def test_a_row_has_the_schema_of_eurus_2_rl_data(converted):
     }
 
 
-def test_the_prompts_name_the_actions_and_the_form_of_the_answer():
-    assert all(f"[{action}]" in SYSTEM_PROMPT for action in ACTIONS) and len(ACTIONS) == 7
-    assert "Next action: [" in SYSTEM_PROMPT
-    assert MATH_SUFFIX.endswith("\\boxed{Your answer}") and "```python" in CODE_SUFFIX
-    assert messages("P", "code", system="") == [{"role": "user", "content": "P" + CODE_SUFFIX}]
-
-
 def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(converted):
     assert removed(converted) == {
         ("openai/gsm8k", 5): "no_answer",
@@ -88,6 +79,9 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
         ("numina_aops_forum", 6): "no_answer",
         ("numina_orca_math", 7): "broken_latex",
     }
+    # Multiple choice is put aside.
+    (aside,) = [json.loads(line) for line in (converted / "choice.jsonl").read_text().splitlines()]
+    assert aside["extra_info"] == {"split": "train", "index": 2} and "(A)" in aside["prompt"][1]["content"]
     written = [(row["data_source"], row["extra_info"]["index"]) for row in rows_of(converted)]
     assert written == [
         *(("openai/gsm8k", index) for index in range(4)),
@@ -99,20 +93,13 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
     ]
 
 
-def test_multiple_choice_is_put_aside_as_rl_rows(converted):
-    (row,) = [json.loads(line) for line in (converted / "choice.jsonl").read_text().splitlines()]
-    assert row["extra_info"] == {"split": "train", "index": 2}
-    assert row["prompt"][0] == {"role": "system", "content": SYSTEM_PROMPT}
-    assert "(A)" in row["prompt"][1]["content"] and row["prompt"][1]["content"].endswith(MATH_SUFFIX)
-
-
-def test_without_rules_only_rows_without_an_answer_go(tmp_path):
-    assert run(tmp_path, "--rules", sources=["gsm8k", "math"]) == 0
-    assert removed(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
-
-
-def test_no_rule_touches_test_rows(converted):
+def test_without_rules_only_rows_without_an_answer_go_and_of_test_rows_no_others(converted, tmp_path):
     assert [row["reward_model"]["ground_truth"] for row in rows_of(converted, "test")] == ["25", "21"]
+    (tmp_path / "mine.txt").write_text("Be brief.\n")
+    words = ("--rules", "--system-prompt", tmp_path / "mine.txt")
+    assert run(tmp_path, *words, sources=["gsm8k", "math"]) == 0
+    assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
+    assert removed(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
 
 
 def test_the_verifier_of_training_calls_the_gold_answer_right_and_another_wrong(converted):
@@ -120,14 +107,8 @@ def test_the_verifier_of_training_calls_the_gold_answer_right_and_another_wrong(
         gold = row["reward_model"]["ground_truth"]
         for answer, score in ((gold, 1.0), ("977", 0.0)):
             response = f"[OUTPUT]\n\nThe answer is \\boxed{{{answer}}}."
-            assert (
-                asyncio.run(
-                    compute_score(
-                        row["data_source"], response, gold, {**row["extra_info"], "raw_prompt": row["prompt"]}
-                    )
-                )["score"]
-                == score
-            )
+            extra = {**row["extra_info"], "raw_prompt": row["prompt"]}
+            assert asyncio.run(compute_score(row["data_source"], response, gold, extra))["score"] == score
 
 
 def test_the_report_says_what_each_rule_removed(converted):
@@ -144,32 +125,10 @@ def test_the_report_says_what_each_rule_removed(converted):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", [("--workers", 2), ("--chunk-rows", 2)])
-def test_the_result_depends_neither_on_processes_nor_on_parts(converted, tmp_path, arguments):
-    assert run(tmp_path, *arguments) == 0
-    names = ["choice.jsonl", "removed.jsonl", "report.json", "report.md"]
-    names += ["train.parquet", "test.parquet"] if "--workers" in arguments else []
-    assert all((tmp_path / name).read_bytes() == (converted / name).read_bytes() for name in names)
-    assert rows_of(tmp_path) == rows_of(converted)
-
-
-def test_an_interrupted_run_goes_on_where_it_was(converted, tmp_path, monkeypatch):
-    convert = rl_data.Conversion.__call__
-    made = []
-
-    def interrupted(self, chunk, part):
-        if len(made) == 3:
-            raise KeyboardInterrupt
-        made.append(chunk.first)
-        return convert(self, chunk, part)
-
-    monkeypatch.setattr(rl_data.Conversion, "__call__", interrupted)
-    assert run(tmp_path, "--chunk-rows", 2) == 130
-    assert not (tmp_path / "train.parquet").exists()
-    monkeypatch.setattr(rl_data.Conversion, "__call__", lambda *call: made.append(call[1].first) or convert(*call))
+def test_the_result_does_not_depend_on_parts(converted, tmp_path):
     assert run(tmp_path, "--chunk-rows", 2) == 0
-    # 3 parts of 2 rows, then the 8 others: 5 + 2 + 6 + 7 rows, each file by itself.
-    assert len(made) == 11
+    for name in ("choice.jsonl", "removed.jsonl", "report.json", "report.md"):
+        assert (tmp_path / name).read_bytes() == (converted / name).read_bytes()
     assert rows_of(tmp_path) == rows_of(converted)
 
 
@@ -179,14 +138,6 @@ def test_the_generated_task_is_a_source_and_has_the_rows_of_the_quickstart(tmp_p
     for split, count in (("train", 40), ("test", 10)):
         problems = last_digit_chain.generate_problems(split, count, 3)
         assert rows_of(tmp_path, split) == rl_rows(split, problems)
-
-
-def test_the_system_prompt_can_be_left_out_or_read_from_a_file(tmp_path):
-    assert run(tmp_path / "a", "--system-prompt", "none", sources=["gsm8k"]) == 0
-    assert [message["role"] for message in rows_of(tmp_path / "a")[0]["prompt"]] == ["user"]
-    (tmp_path / "mine.txt").write_text("Be brief.\n")
-    assert run(tmp_path / "b", "--system-prompt", tmp_path / "mine.txt", sources=["gsm8k"]) == 0
-    assert rows_of(tmp_path / "b")[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
 
 
 BAD_ROWS = [
@@ -222,7 +173,7 @@ def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
     [
         ([], "", "in.jsonl has no rows"),
         ([], "{broken\n", "nothing can be used: "),
-        ([], '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "the rules removed all rows"),
+        ([], '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "the stages removed all rows"),
         (["--strict"], BAD_ROWS[0] + "\n{broken\n", "in.jsonl row 2: not JSON"),
         (["--splits", "test"], BAD_ROWS[0], "numina has no test split here"),
         (["--system-prompt", "missing.txt"], BAD_ROWS[0], "--system-prompt must be actions, none or a text file"),
@@ -252,11 +203,6 @@ def test_files_of_an_earlier_run_do_not_stay_beside_new_ones(tmp_path, capsys):
     assert run(tmp_path, sources=["gsm8k"]) == 0
     assert run(tmp_path, sources=["math"]) == 2
     assert "test.parquet is of an earlier run" in capsys.readouterr().err
-
-
-def test_too_many_generated_problems_are_one_line(tmp_path, capsys):
-    assert run(tmp_path, "--generated-rows", f"train={10**9}", sources=["last_digit_chain"]) == 2
-    assert "too many" in capsys.readouterr().err
 
 
 def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):

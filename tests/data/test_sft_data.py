@@ -5,12 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer
 from told import conversed, rl_row, rows_of, server_words
 
-from data_preprocessing import numeric_expansion, numeric_reasoning, sft_data
-from data_preprocessing.sft_prompt import TEACHER_PROMPT
-from data_preprocessing.sft_rows import gold_of, problem_row
+from data_preprocessing import action_format, numeric_expansion, numeric_reasoning, sft_data
+from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
+from data_preprocessing.numeric_expansion import read_chain, written
+from data_preprocessing.rl_input import problem_of
+from data_preprocessing.sft_data import gold_of, problem_row
 from data_preprocessing.stage import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import read_json, write_json_lines
@@ -26,17 +30,99 @@ def response(answer):
     )
 
 
+# ---- form ----
+
+GOOD = (
+    "[ASSESS]\n\n# The sum of 3 and 4 is wanted.\n\nNext action: [ADVANCE]\n\n"
+    "[ADVANCE]\n\n# 3 + 4 = 7\n\n# That is all.\n\nNext action: [OUTPUT]\n\n"
+    "[OUTPUT]\n\nThe answer is \\boxed{7}."
+)
+CODE = GOOD.replace("The answer is \\boxed{7}.", "```python\nprint(7)\n```")
+
+
+@pytest.mark.parametrize(
+    ("response", "ability", "rule"),
+    [
+        (GOOD, "math", None),
+        (CODE, "code", None),
+        (GOOD.replace("[ADVANCE]\n\nNext", "[ADVANCE]\nNext"), "math", None),
+        (GOOD.replace("Next action: [OUTPUT]", "Next action: OUTPUT"), "math", None),
+        (GOOD.replace("\\boxed{7}", "option B"), "choice", None),
+        ("The answer is \\boxed{7}.", "math", "no_action"),
+        ("Sure!\n" + GOOD, "math", "preamble"),
+        (GOOD.replace("ADVANCE", "PONDER"), "math", "unknown_action"),
+        (GOOD.replace("ASSESS", "VERIFY"), "math", "wrong_start"),
+        (GOOD.partition("[OUTPUT]\n")[0], "math", "wrong_end"),
+        (GOOD + "\n\n[VERIFY]\n\n# It is right.", "math", "wrong_end"),
+        (GOOD.replace("[ADVANCE]\n\n#", "[OUTPUT]\n\n#"), "math", "wrong_end"),
+        (GOOD.replace("# The sum", "The sum"), "math", "no_step"),
+        (GOOD.replace("The answer is \\boxed{7}.", ""), "math", "no_step"),
+        (GOOD.replace("Next action: [OUTPUT]\n", ""), "math", "next_action"),
+        (GOOD.replace("Next action: [OUTPUT]", "Next action: [VERIFY]"), "math", "next_action"),
+        (GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"), "math", "next_action"),
+        (GOOD + "\n\nNext action: [OUTPUT]", "math", "next_action"),
+        (GOOD.replace("\\boxed{7}", "7"), "math", "no_answer"),
+        (GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"), "math", "no_answer"),
+        (GOOD, "code", "no_answer"),
+        (CODE.removesuffix("```"), "code", "no_answer"),
+    ],
+)
+def test_a_response_keeps_to_the_form_or_breaks_a_rule(response, ability, rule):
+    fault = format_fault(response, ability)
+    assert (fault and fault[0]) == rule
+    assert rule is None or rule in action_format.RULES
+
+
+PIECES = ["[", "]", "ASSESS", "OUTPUT", "#", "\n", "Next action: ", "\\boxed{", "}", " ", "x", "[OUTPUT]\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.characters()).map("".join))
+def test_any_text_is_judged_without_an_error(text):
+    fault = format_fault(text, "math")
+    assert fault is None or fault[0] in action_format.RULES
+
+
+CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1"
+
+
+@given(st.lists(st.text("abcxyz1", min_size=1, max_size=20), min_size=1, max_size=12), st.integers(1, 9))
+def test_what_is_written_is_read_back(steps, option):
+    chain = written(steps, option)
+    assert read_chain(chain) == chain
+    assert read_chain(" [1] . 14 + 9 = 23\n\n [2]: It is right.\nThus, the answer is option 1. #### 1\n") == CHAIN
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("", "no_answer_line"),
+        (CHAIN.replace("#### 1", "#### 2"), "no_answer_line"),
+        (CHAIN.replace("Thus, t", "T"), "no_answer_line"),
+        (CHAIN + "\nI hope that helps.", "no_answer_line"),
+        (CHAIN.replace("[2]", "[3]"), "no_chain"),
+        (CHAIN.replace("[2]", "2."), "no_chain"),
+        ("Let us see.\n" + CHAIN, "no_chain"),
+        (CHAIN.replace("14 + 9 = 23", "..."), "no_chain"),
+        (CHAIN.replace("[2] It is right.\n", ""), "too_short"),
+    ],
+)
+def test_other_chains_are_refused_with_the_reason(text, rule):
+    found = read_chain(text, min_steps=2)
+    assert isinstance(found, Removal) and found.rule == rule
+    assert rule in numeric_expansion.RULES
+
+
 # ---- problems ----
 
 
 def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     row = rl_row("1+1?", gold="2", suffix=MATH_SUFFIX)
-    found = problem_row(row, 1, "set", "code", ())
-    assert (found["problem"], found["gold"], found["judge"], found["ability"]) == ("1+1?", "2", "numina_cn_k12", "math")
+    assert problem_row(row, 1, "set", "code", ()) == {**row, "judge": "numina_cn_k12"}
+    assert problem_of(row) == "1+1?"
     found = problem_row({"instruction": "Sort a list.", "output": "..."}, 3, "magicoder", "code", ())
-    assert (found["problem"], found["gold"], found["data_source"]) == ("Sort a list.", None, "magicoder")
-    assert found["extra_info"] == {"split": "train", "index": 2}
-    assert problem_row({"query": "Q"}, 1, "s", "math", ["query"])["problem"] == "Q"
+    assert problem_of(found) == "Sort a list." and found["data_source"] == "magicoder"
+    assert found["reward_model"]["ground_truth"] is None and found["extra_info"] == {"split": "train", "index": 2}
+    assert problem_of(problem_row({"query": "Q"}, 1, "s", "math", ["query"])) == "Q"
     for bad in ({"output": "x"}, {"problem": " "}, {**row, "data_source": "nobody"}, BadRow("broken")):
         with pytest.raises(BadRow):
             problem_row(bad, 1, "set", "math", ())
@@ -124,7 +210,7 @@ def made(tmp_path):
     return tmp_path
 
 
-def test_the_command_writes_chats_and_says_what_it_removed(made):
+def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and_says_what_it_removed(made):
     rows = rows_of(made / "out", "sums")
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert rows[2]["messages"][-1]["content"] == response(3) and rows[2]["data_source"] == "sums"
@@ -132,9 +218,6 @@ def test_the_command_writes_chats_and_says_what_it_removed(made):
     assert removed == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
     for name in ("sums.parquet", "removed.jsonl", "report.json", "report.md"):
         assert (made / "out" / name).read_bytes() == (made / "again" / name).read_bytes()
-
-
-def test_verls_sft_dataset_learns_the_response_and_nothing_else(made):
     from tiny_llama import byte_tokenizer
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
@@ -189,4 +272,4 @@ def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path
     write_json_lines(tmp_path / "math.jsonl", [rl_row("1+1?", gold="2")])
     with ScriptedServer(teach) as server:
         assert numeric_expansion.main(server_words(tmp_path / "math.jsonl", tmp_path / "none", server)) == 1
-    assert "numina_cn_k12 is none of the numeric sets" in (tmp_path / "none" / "removed.jsonl").read_text()
+    assert "numina_cn_k12 is of math, not of the numeric sets" in (tmp_path / "none" / "removed.jsonl").read_text()

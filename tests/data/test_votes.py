@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.selection import selected
-from data_preprocessing.selection_rule import RULES, SelectionRule, reason_against
-from data_preprocessing.votes import INSTRUCTION, Votes, says_unsolvable, voting
+from data_preprocessing.selection import SelectionRule, reason_against, selected
+from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
-from prime_ext.utils.rows import SourceError
 
 
 def voted(gold, *answers, model="judge", row=None):
@@ -25,7 +23,11 @@ def votes_of(gold, *answers):
 
 
 def test_answers_are_grouped_by_the_math_verifier_and_compared_with_the_reference():
-    found = votes_of("1/2", r"\boxed{0.5}", r"\boxed{\frac12}", r"\boxed{\frac{2}{4}}", r"\boxed{2}", "I do not know.")
+    answers = (r"\boxed{0.5}", r"\boxed{\frac12}", r"\boxed{\frac{2}{4}}", r"\boxed{2}", "I do not know.")
+    new, asked = voted("1/2", *answers)
+    assert [ask.sample for ask in asked] == [0, 1, 2, 3, 4]
+    assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
+    found = Votes(**new["extra_info"]["votes"][-1])
     assert found == Votes("judge", 5, 4, 0, 3, 3, "0.5", True)
 
 
@@ -34,30 +36,15 @@ def test_the_most_frequent_answer_need_not_be_the_reference():
     assert (found.agreeing, found.matching, found.answer, found.answer_matches) == (2, 1, "2", False)
 
 
-def test_a_solution_that_says_that_there_is_none_is_no_answer():
+def test_a_solution_that_says_that_there_is_none_or_was_cut_off_is_no_answer():
+    cut = votes_of("3", Response("", r"\boxed{3}, but wait", 9, 9, "length"), r"\boxed{3}")
+    assert (cut.solvable, cut.unsolvable) == (1, 0)
+    for answer in ("No solution", r"\text{No Solution}", "there is no solution", "nosolution", "unsolvable"):
+        assert says_unsolvable(answer)
+    assert not says_unsolvable("0") and not says_unsolvable("no solution for x = 2, else 3")
     found = votes_of("3", r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut")
     assert (found.solvable, found.unsolvable, found.agreeing) == (1, 2, 1)
     assert votes_of("3", r"\boxed{No solution}").answer is None
-
-
-@pytest.mark.parametrize(
-    "answer", ["No solution", r"\text{No Solution}", "there is no solution", "nosolution", "unsolvable"]
-)
-def test_no_solution_is_recognised_however_it_is_written(answer):
-    assert says_unsolvable(answer)
-    assert not says_unsolvable("0") and not says_unsolvable("no solution for x = 2, else 3")
-
-
-def test_a_solution_that_was_cut_off_is_no_answer():
-    cut = Response("", r"\boxed{3}, but wait", 9, 9, "length")
-    found = votes_of("3", cut, r"\boxed{3}")
-    assert (found.solvable, found.unsolvable) == (1, 0)
-
-
-def test_the_judge_is_shown_the_bare_problem_and_asked_once_per_solution():
-    _, asked = voted("3", r"\boxed{3}", r"\boxed{3}")
-    assert [ask.sample for ask in asked] == [0, 1]
-    assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
 
 
 def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_replaced():
@@ -129,9 +116,3 @@ def test_a_stricter_rule_never_keeps_more(numbers, shares, more):
     loose = SelectionRule("model", *shares)
     strict = SelectionRule("model", *(min(1.0, share + more) for share in shares))
     assert reason_against([one], loose) is None or reason_against([one], strict) is not None
-
-
-def test_every_reason_is_explained_and_settings_are_checked():
-    assert set(RULES) == {"no_votes", "unsolvable", "disagreement", "mismatch"}
-    with pytest.raises(SourceError, match="--min-agreement must be from 0 to 1, got 1.5"):
-        SelectionRule(min_agreement=1.5)

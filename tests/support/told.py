@@ -4,7 +4,8 @@
 import pyarrow.parquet as pq
 from scripted_server import Answer
 
-from data_preprocessing.dialogues import Ask, Judges
+from data_preprocessing.dialogues import Ask
+from data_preprocessing.grading import Judges
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter

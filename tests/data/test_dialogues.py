@@ -22,17 +22,11 @@ def test_what_is_kept_is_found_again_by_another_process_and_nothing_else(tmp_pat
         assert store.put(Response("b", "half \ud800", 1, 4, "length")).text == "half ?"
         assert store.find(["a", "c"]) == {"a": first}
     with AnswerStore(tmp_path / "answers.sqlite") as store:
-        assert len(store) == 2
         assert store.find(["b", "a"])["b"] == Response("b", "half ?", 1, 4, "length")
         # The first answer stays.
         store.put(Response("a", "3", 1, 4, "stop"))
         assert store.find(["a"]) == {"a": first}
         assert store.find(map(str, range(2000))) == {}
-
-
-def test_answers_that_failed_are_not_kept(tmp_path):
-    with AnswerStore(tmp_path / "answers.sqlite") as store, pytest.raises(ValueError, match="only finished"):
-        store.put(Response("a", "", 0, 0, "failed", "no server"))
 
 
 def test_an_answer_belongs_to_all_that_it_depends_on():
@@ -66,21 +60,13 @@ def test_several_processes_use_one_file_at_the_same_time(tmp_path):
         process.join()
         assert process.exitcode == 0
     with AnswerStore(path) as store:
-        assert len(store) == 400
+        assert len(store.find(map(str, range(1000)))) == 400
 
 
-@pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 40, None])
-def test_other_files_are_refused_in_one_line(tmp_path, content):
-    import sqlite3
-
-    path = tmp_path / "answers.sqlite"
-    if content is None:
-        with sqlite3.connect(path) as other:
-            other.execute("CREATE TABLE mine (x)")
-    else:
-        path.write_bytes(content)
-    with pytest.raises(SourceError, match="answers.sqlite (is no file of answers|has version)"):
-        AnswerStore(path)
+def test_another_file_is_refused_in_one_line(tmp_path):
+    (tmp_path / "answers.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 40)
+    with pytest.raises(SourceError, match="answers.sqlite is no file of answers"):
+        AnswerStore(tmp_path / "answers.sqlite")
 
 
 # ---- dialogues ----
@@ -129,13 +115,10 @@ def test_answers_go_to_the_dialogue_that_asked_whatever_the_others_do(tmp_path):
         again = Interviewer(Echo(), store, Sampling(), seed=5)
         assert again.results([patient(str(number), times) for number, times in enumerate(turns)]) == found
         assert (again.asked, again.found) == (0, sum(turns))
-
-
-def test_the_same_question_of_two_rows_is_asked_once(tmp_path):
-    with AnswerStore(tmp_path / "answers.sqlite") as store:
+        # The same question of two rows is asked once.
         backend = Echo()
-        found = Interviewer(backend, store, Sampling(), seed=5).results([patient("a", 1), patient("a", 1)])
-        assert found[0] == found[1] and backend.asked == ["a"]
+        twice = Interviewer(backend, store, Sampling(), seed=5).results([patient("a", 1), patient("a", 1)])
+        assert twice[0] == twice[1] and backend.asked == ["a"]
 
 
 def test_a_dialogue_without_an_answer_ends_and_the_others_go_on(tmp_path):

@@ -8,6 +8,7 @@ parts and their order do not depend on the number of processes.
 import json
 import shutil
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -39,7 +40,7 @@ class Parts:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(marker, described)
 
-    def path(self, number: int, suffix: str) -> Path:
+    def path(self, number: int, suffix: str = "") -> Path:
         return self.folder / f"{number:06d}{suffix}"
 
     def summary(self, number: int) -> Summary | None:
@@ -47,15 +48,9 @@ class Parts:
         path = self.path(number, ".json")
         return read_json(path) if path.is_file() else None
 
-    def remove(self) -> None:
-        shutil.rmtree(self.folder)
-
 
 def run_parts(
-    stream: Iterator[Part],
-    work: Callable[[Part, Path], Summary],
-    parts: Parts,
-    workers: int,
+    stream: Iterator[Part], work: Callable[[Part, Path], Summary], parts: Parts, workers: int
 ) -> Iterator[tuple[int, Summary]]:
     """Make the parts; yields their numbers from 0 and summaries, in order.
 
@@ -71,39 +66,31 @@ def run_parts(
     """
     if workers == 1:
         for number, part in enumerate(stream):
-            summary = parts.summary(number)
-            yield number, _made(work, part, parts.folder, number) if summary is None else summary
+            yield number, parts.summary(number) or _made(work, part, parts.path(number))
         return
-    waiting: list[tuple[int, Summary | Future[Summary]]] = []
-    # Not forked: a library's threads in this process would be lost half-way.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_uninterrupted) as pool:
+    waiting: deque[tuple[int, Summary | Future[Summary]]] = deque()
+    # Not forked: a library's threads in this process would be lost half-way. Ctrl-C is for the parent, which lets the
+    # parts under way be finished.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=signal.signal, initargs=ignore) as pool:
         try:
             for number, part in enumerate(stream):
-                summary = parts.summary(number)
-                found = pool.submit(_made, work, part, parts.folder, number) if summary is None else summary
-                waiting.append((number, found))
-                while len(waiting) > 2 * workers:
-                    yield _settled(*waiting.pop(0))
+                waiting.append((number, parts.summary(number) or pool.submit(_made, work, part, parts.path(number))))
+                if len(waiting) > 2 * workers:
+                    yield _settled(*waiting.popleft())
             while waiting:
-                yield _settled(*waiting.pop(0))
+                yield _settled(*waiting.popleft())
         except BrokenProcessPool as error:
             raise SourceError("a worker process was killed; the same command goes on where this one was") from error
         finally:
-            for _, unused in waiting:
-                if isinstance(unused, Future):
-                    unused.cancel()
-
-
-def _uninterrupted() -> None:
-    """Ctrl-C is for the parent, which lets the parts under way be finished."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+            pool.shutdown(cancel_futures=True)
 
 
 def _settled(number: int, found: Summary | Future[Summary]) -> tuple[int, Summary]:
     return number, found.result() if isinstance(found, Future) else found
 
 
-def _made(work: Callable[[Part, Path], Summary], part: Part, folder: Path, number: int) -> Summary:
-    summary = work(part, folder / f"{number:06d}")
-    write_json(folder / f"{number:06d}.json", summary)
+def _made(work: Callable[[Part, Path], Summary], part: Part, path: Path) -> Summary:
+    summary = work(part, path)
+    write_json(path.with_name(f"{path.name}.json"), summary)
     return summary

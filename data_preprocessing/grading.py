@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions to the verifiers: is a response right, and is a gold answer one that they can use?"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.code.problems import MalformedTests, parse_test_cases
+from prime_ext.verifiers.math.extraction import extract
+from prime_ext.verifiers.math.complexity_limits import refusal
+from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.sources import TaskVerifier, UnknownSource, choice_options, make_task_verifier, source_of
+
+JUDGED_AT_A_TIME = 64
+_PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A question to the verifier of a data source: is the response right?"""
+
+    data_source: str
+    response: str
+    gold: str
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    code_reward: str = "all"
+
+
+class Judges:
+    """The verifiers of the sources, made when the first row needs them."""
+
+    def __init__(self) -> None:
+        self._verifiers: dict[str, TaskVerifier] = {}
+
+    def verdicts(self, judged: Sequence[Judge]) -> list[Verdict]:
+        """In their order.
+
+        Raises:
+            UnknownSource: there is no verifier for a data source.
+        """
+
+        async def all_of_them() -> list[Verdict]:
+            gate = asyncio.Semaphore(JUDGED_AT_A_TIME)
+
+            async def one(judge: Judge) -> Verdict:
+                async with gate:
+                    return await self.verdict(judge)
+
+            return list(await asyncio.gather(*map(one, judged)))
+
+        return asyncio.run(all_of_them())
+
+    async def verdict(self, judge: Judge) -> Verdict:
+        """One of them.
+
+        Raises:
+            UnknownSource: there is no verifier for the data source.
+        """
+        source = source_of(judge.data_source)
+        options = dict(source.options)
+        if source.task == "choice":
+            options.update(choice_options(judge.extra_info))
+        elif source.task == "code":
+            options["reward"] = judge.code_reward
+        if source.task not in self._verifiers:
+            self._verifiers[source.task] = make_task_verifier(source.task)
+        return await self._verifiers[source.task].averify(judge.response, judge.gold, **options)
+
+    async def gold_fault(self, data_source: str, gold: str, extra_info: Mapping[str, Any]) -> str | None:
+        """What is wrong with a gold answer, or None: its verifier must call it right, and be able to call others wrong.
+
+        A program's tests are read, not run: the row has no solution to run.
+        """
+        try:
+            task = source_of(data_source).task
+        except UnknownSource as error:
+            return str(error).partition(";")[0]
+        if task == "code":
+            try:
+                parse_test_cases(gold)
+            except MalformedTests as error:
+                return f"unusable tests: {error}"
+            return None
+        reason = ungradable(gold) if task == "math" else None
+        if reason is not None:
+            return f"gold answer {gold[:60]!r} cannot be graded: {reason}"
+        response = f"#### {gold}" if task == "choice" else f"\\boxed{{{gold}}}"
+        verdict = await self.verdict(Judge(data_source, response, gold, extra_info))
+        if verdict.correct:
+            return None
+        return f"gold answer {gold[:60]!r} is graded {verdict.outcome} against itself: {verdict.detail}"
+
+
+def ungradable(answer: str) -> str | None:
+    """Why the math verifier could call no response wrong with this gold answer; None if it can.
+
+    Such an answer equals the same text and nothing else, and any other response is the grader's failure.
+    """
+    if _PLAIN_NUMBER.fullmatch(answer):
+        return None
+    found = extract(f"\\boxed{{{answer}}}")
+    if found.answer != answer.strip():
+        return f"in a box it is read as {(found.answer or 'nothing')[:60]!r}"
+    return refusal(normalize(answer))

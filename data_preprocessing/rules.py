@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rule filters of math and of code share: a rule, the filter of several, and the stage of the pipeline."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_preprocessing.stage import Removal, Stage, StageKind, first_removal
+
+# Characters shown on each side of what was found.
+AROUND = 30
+Filter = Callable[[Any], Removal | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: in settings and reports.
+        meaning: what it removes.
+        find: what the rule sees in a problem and its text, or None.
+        hints: the rule can apply only where one of these is in the text in lower case; empty: anywhere.
+    """
+
+    name: str
+    meaning: str
+    find: Callable[[Any, str], str | None]
+    hints: tuple[str, ...] = ()
+
+
+def table_of(*rules: Rule) -> dict[str, Rule]:
+    """Rules by name."""
+    return {rule.name: rule for rule in rules}
+
+
+def check_known(names: Sequence[str], table: Mapping[str, Rule]) -> None:
+    """Refuse names that no rule has.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name in names:
+        if name not in table:
+            raise ValueError(f"rules has {name!r}, which must be one of {', '.join(table)}")
+
+
+def rule_filter(table: Mapping[str, Rule], names: Sequence[str], text_of: Callable[[str], str] = str) -> Filter:
+    """The filter that removes what one of the named rules, in the order of the table, applies to.
+
+    Args:
+        table: all rules.
+        names: those that apply.
+        text_of: the text that the rules look at, from a problem's.
+
+    Raises:
+        ValueError: there is no such rule.
+    """
+    check_known(names, table)
+    rules = [rule for name, rule in table.items() if name in names]
+
+    def removal(problem: Any) -> Removal | None:
+        text = text_of(problem.problem)
+        lowered = text.lower()
+        for rule in rules:
+            if rule.hints and not any(hint in lowered for hint in rule.hints):
+                continue
+            found = rule.find(problem, text)
+            if found is not None:
+                return Removal(rule.name, found)
+        return None
+
+    return removal
+
+
+def rule_stage(
+    name: str, title: str, of: type, options: type, table: Mapping[str, Rule], always: Sequence[str], make: Any
+) -> StageKind:
+    """The stage of a table: ``options.rules`` apply to training problems, ``always`` to all.
+
+    Benchmarks stay as published but for rows that are of no use. ``make`` is a filter from names.
+    """
+
+    def stage(chosen: Any, plan: Path | None) -> Stage:
+        train, others = make((*chosen.rules, *always)), make(always)
+        return first_removal(lambda problem: (train if problem.split == "train" else others)(problem))
+
+    def meanings(chosen: Any) -> dict[str, str]:
+        return {rule.name: rule.meaning for rule in table.values() if rule.name in (*chosen.rules, *always)}
+
+    return StageKind(name, title, (of,), options, meanings, stage)
+
+
+def around(text: str, match: re.Match[str]) -> str:
+    """What was found, with a little of what stands before and behind it."""
+    return text[max(match.start() - AROUND, 0) : match.end() + AROUND].strip()
+
+
+def searched(pattern: re.Pattern[str], text: str) -> str | None:
+    """The first place of a pattern and what is around it, or None."""
+    match = pattern.search(text)
+    return None if match is None else around(text, match)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Near-duplicates, twins and groups of problems: compared with a search through all pairs."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_preprocessing.contamination_index import ContaminationIndex, Place
+from data_preprocessing.deduplicate import (
+    MOST_ROWS_OF_A_PHRASE,
+    TWIN_LEVELS,
+    Compared,
+    first_of_each,
+    shared_keys,
+    sketch,
+    twin_level,
+)
+from data_preprocessing.numeric_reasoning import connected, near_groups
+from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, shingles, word_ngrams
+from prime_ext.step_rm.question_split import normal_form
+
+WORDS = "river stone market engine letter window garden seven carry build often under bright slowly".split()
+
+
+def sentence(rng, n=30):
+    return " ".join(rng.choice(WORDS) + rng.choice("abcdefgh") for _ in range(n))
+
+
+def test_shingles_and_word_ngrams():
+    assert len(shingles("abc", 5)) == 1 and shingles("abc", 5) != shingles("abd", 5)
+    assert len(shingles("abcdefg", 5)) == 3 and shingles("", 5) == shingles("", 5)
+    assert word_ngrams("a b c d", 3) == {"a b c", "b c d"} and word_ngrams("a b", 3) == frozenset()
+
+
+def test_the_index_finds_what_comparing_all_pairs_finds():
+    """The reference: Jaccard similarity of every pair. MinHash may miss a pair; at these settings next to none."""
+    rng = random.Random(3)
+    texts = []
+    for _ in range(60):
+        words = sentence(rng).split()
+        for changed in range(5):
+            copy = words[:]
+            for place in rng.sample(range(len(copy)), changed):
+                copy[place] = rng.choice(WORDS)
+            texts.append(" ".join(copy))
+    settings = Settings()
+    index = SimilarityIndex(settings)
+    for text in texts:
+        index.add(text)
+    forms = [shingles(normal_form(text), settings.shingle) for text in texts]
+    expected = {
+        (left, right): jaccard(forms[left], forms[right])
+        for left in range(len(texts))
+        for right in range(len(texts))
+        if jaccard(forms[left], forms[right]) >= settings.threshold
+    }
+    found = {(left, right): value for left, text in enumerate(texts) for right, value in index.near(text)}
+    assert len(expected) > 2 * len(texts) > 0
+    assert found.items() <= expected.items() and len(found) >= 0.995 * len(expected)
+    assert settings.recall(0.8) == pytest.approx(0.9983, abs=1e-4)
+
+
+@given(st.lists(st.sampled_from(["Mira has 3 pears and eats 2 of them slowly", "x", "", "3*4", "Mira has 5"])))
+def test_texts_that_cannot_be_told_apart_are_one_entry_under_the_first(texts):
+    index = SimilarityIndex()
+    for text in texts:
+        index.add(text)
+    forms = [normal_form(text) for text in texts]
+    assert index.same_shingles == [forms.index(form) for form in forms]
+
+
+def test_numbers_of_a_story_do_not_count_unless_asked():
+    left = "Mira picked 14 pears and her brother picked 9 pears in the old orchard by the river"
+    for masked, expected in ((True, 1.0), (False, None)):
+        index = SimilarityIndex(Settings(mask_numbers=masked))
+        index.add(left)
+        assert dict(index.near(left.replace("14", "205").replace("9", "61"))).get(0) == expected
+
+
+def test_a_text_that_is_inside_a_longer_one_is_found_by_its_word_ngrams():
+    rng = random.Random(5)
+    short = sentence(rng, 20)
+    index = SimilarityIndex()
+    index.add(short)
+    index.add("too short for this test")
+    longer = f"{sentence(rng, 60)} {short} {sentence(rng, 60)}"
+    assert not list(index.near(longer)) and list(index.contained(longer)) == [(0, 1.0)]
+    assert index.same_ngrams == [0, None]
+
+
+# ---- twins ----
+
+PLAIN = Settings(mask_numbers=False)
+LONG = "A farmer sells seven baskets of ripe apples on the market of the small town every morning for three coins each"
+
+
+def twins_of(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
+    rows = [Compared(text, answer) for text, answer in zip(texts, answers or [""] * len(texts), strict=True)]
+    keys = np.array([sketch(row.text, settings) for row in rows])
+    return [(twin.row, twin.of, twin.level) for twin in first_of_each(keys, iter(rows), settings, levels)]
+
+
+def test_the_first_stays_and_the_levels_say_how_literal_a_twin_is():
+    texts = [
+        LONG,
+        "Something else entirely is asked here, and nobody has asked it before",
+        LONG.upper() + "!",
+        LONG.replace("small", "tiny"),
+        "One day, after a long and stormy night on the wide sea in his boat, he heard this: " + LONG,
+    ]
+    assert twins_of(texts) == [(2, 0, "exact"), (3, 0, "near"), (4, 0, "ngrams")]
+    assert twins_of(texts, levels=["exact"]) == [(2, 0, "exact")]
+    for left, right in (("Solve x^2 - 3x = 1", "Solve x^2 + 3x = 1"), ("3 + 4", "3 * 4")):
+        assert twins_of([left, right], levels=["exact"]) == []
+    assert list(first_of_each(np.zeros((0, 33), dtype=np.uint64), iter([]), PLAIN)) == []
+
+
+def test_twins_must_have_the_same_answer_unless_they_are_the_same_text():
+    texts = [LONG, LONG.replace("small", "tiny"), LONG + ".", LONG.replace(" ", "\n")]
+    assert twins_of(texts, answers=["21", "22", "23", "24"]) == [(3, 0, "exact")]
+    assert twins_of(texts, answers=["21"] * 4) == [(1, 0, "near"), (2, 0, "exact"), (3, 0, "exact")]
+    assert twins_of(["$88 / 4 / 2$?", "$88 / (4 / 2)$?"], answers=["11", "44"]) == []
+
+
+def test_numbers_count_unless_they_are_masked():
+    texts = [LONG.replace("seven", "7"), LONG.replace("seven", "123456789 + 987654321 + 192837465")]
+    assert twins_of(texts, Settings(threshold=0.95, ngram_share=1.0, mask_numbers=False)) == []
+    assert len(twins_of([LONG.replace("seven", "7"), LONG.replace("seven", "98765432")], Settings(threshold=1.0))) == 1
+
+
+def test_being_a_twin_is_not_passed_on_through_a_row_that_went():
+    words = LONG.split()
+    chain = [" ".join(["other"] * n + words[n:]) for n in range(0, 12, 2)]
+    gone = {row: of for row, of, _ in twins_of(chain, Settings(ngram_share=1.0, mask_numbers=False))}
+    assert gone and len(gone) < len(chain) - 1
+    assert not set(gone.values()) & set(gone)
+
+
+def test_the_keys_find_what_a_search_through_all_pairs_finds():
+    generator = random.Random(1)
+    words = [f"word{n}" for n in range(30)]
+    texts = [" ".join(generator.choices(words, k=25)) for _ in range(60)]
+    for text in list(texts):
+        changed = text.split()
+        changed[generator.randrange(25)] = "new"
+        texts.insert(generator.randrange(len(texts)), " ".join(changed))
+    staying, expected = [], []
+    for number, text in enumerate(texts):
+        twin = any(twin_level(Compared(text), Compared(texts[other]), PLAIN, TWIN_LEVELS) for other in staying)
+        (expected if twin else staying).append(number)
+    assert len(expected) >= 50
+    assert [row for row, _, _ in twins_of(texts)] == expected
+
+
+def test_phrases_of_many_rows_and_keys_of_one_row_name_nothing():
+    keys = np.zeros((MOST_ROWS_OF_A_PHRASE + 1, 1 + 16 + 16), dtype=np.uint64)
+    keys[:, 17] = 5
+    keys[:2, 18] = 6
+    keys[0, 0] = 7
+    shared = shared_keys(keys, 16)
+    assert not shared[:, 17].any() and shared[:2, 18].tolist() == [6, 6] and shared[0, 0] == 0
+
+
+# ---- groups: whatever the contamination report would call a hit stays together ----
+
+PREMISE = "Mira picked 14 pears and her brother picked 9 pears in the orchard"
+PROBLEMS = [
+    (PREMISE, "They picked 23 pears"),
+    (PREMISE, "They have nothing at all to carry home in the evening"),
+    ("Nobody had ever seen the keeper of the lighthouse smile", PREMISE.replace("14", "3")),
+    ("The kettle on the stove has been boiling for an hour", "It is hot"),
+    ("The kettle on the stove has been boiling for 2 hours", "It is cold, says the old man with the grey beard"),
+    ("A ferry crosses 6 times", "It is hot"),
+]
+
+
+@given(st.permutations(PROBLEMS), st.integers(1, len(PROBLEMS)))
+def test_names_of_groups_depend_on_neither_order_nor_other_groups(shuffled, n):
+    groups = near_groups(PROBLEMS)
+    assert groups[0] == groups[1] == groups[2]
+    # "It is hot" is too short to name a problem.
+    assert len({groups[0], groups[3], groups[5]}) == 3
+    whole = dict(zip(PROBLEMS, groups, strict=True))
+    assert dict(zip(shuffled, near_groups(shuffled), strict=True)) == whole
+    kept = [problem for problem in PROBLEMS if whole[problem] in {whole[other] for other in shuffled[:n]}]
+    assert dict(zip(kept, near_groups(kept), strict=True)) == {problem: whole[problem] for problem in kept}
+
+
+@given(st.lists(st.sampled_from(PROBLEMS), min_size=1, max_size=8))
+def test_no_row_hits_a_row_of_another_group(problems):
+    groups = near_groups(problems)
+    for name in set(groups):
+        index = ContaminationIndex()
+        for row, (problem, group) in enumerate(zip(problems, groups, strict=True)):
+            if group == name:
+                index.add(problem, Place(0, row))
+        for row, (problem, group) in enumerate(zip(problems, groups, strict=True)):
+            if group != name:
+                assert index.pass_by(problem, Place(0, row)) is None
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.tuples(*[st.integers(0, n - 1)] * 2)))))
+def test_components_are_named_by_their_least_member(case):
+    n, links = case
+    # The reference: spread the least number along the links until nothing changes.
+    names = list(range(n))
+    for _ in range(n):
+        for left, right in links:
+            names[left] = names[right] = min(names[left], names[right])
+    assert connected(n, links) == names
