@@ -83,7 +83,7 @@ TESTED = {
     "O23": (
         "a default value that the code does not accept",
         "config/test_config.py",
-        "test_the_default_values_are_valid_settings",
+        "test_every_key_of_prime_has_a_field_and_every_field_a_key",
     ),
     "O24 R18": (
         "gae and remax stop with an error",
