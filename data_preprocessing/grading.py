@@ -9,8 +9,8 @@ from typing import Any
 
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.code.problems import MalformedTests, parse_test_cases
-from prime_ext.verifiers.math.extraction import extract
 from prime_ext.verifiers.math.complexity_limits import refusal
+from prime_ext.verifiers.math.extraction import extract
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.sources import TaskVerifier, UnknownSource, choice_options, make_task_verifier, source_of
 

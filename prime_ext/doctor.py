@@ -7,16 +7,17 @@ programs. ``--plan`` says instead what a configuration needs: memory per device,
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import platform
 import re
 import shutil
 import sys
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
@@ -69,23 +70,21 @@ class Report:
 def diagnose() -> Report:
     """Look at everything. Imports torch and verl; starts neither Ray nor a model."""
     report = Report()
-    _versions(report)
-    _machine(report)
-    if _verl_imports(report):
-        _plugin(report)
-        problems = check_verl()
-        report.add("verl", "private names", "as expected" if not problems else f"{len(problems)} problems")
-        report.problems.extend(problems)
-    _rollout_engines(report)
-    _sandbox(report)
+    for look in (_versions, _machine, _accelerators, _plugin, _rollout_engines, _sandbox):
+        report.problems.extend(look(report))
     return report
 
 
-def _versions(report: Report) -> None:
+def _platform() -> str:
+    return os.environ.get("VERL_PLATFORM", "").strip().lower()
+
+
+def _versions(report: Report) -> Iterable[str]:
     report.add("versions", "python", platform.python_version())
     for label, names in DISTRIBUTIONS.items():
         found = [f"{version(name)} ({name})" if len(names) > 1 else version(name) for name in names if _installed(name)]
         report.add("versions", label, found[0] if found else "not installed")
+    return ()
 
 
 def _installed(distribution: str) -> bool:
@@ -96,33 +95,33 @@ def _installed(distribution: str) -> bool:
     return True
 
 
-def _machine(report: Report) -> None:
+def _machine(report: Report) -> Iterable[str]:
     import psutil
 
     memory = psutil.virtual_memory()
+    available, total = memory.available / 2**30, memory.total / 2**30
     report.add("machine", "logical CPUs", os.cpu_count())
-    report.add("machine", "memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GB available")
-    if memory.available / 2**30 < LEAST_MEMORY_GB:
-        report.problems.append(
-            f"only {memory.available / 2**30:.1f} GB of memory are available; close other programs, a run needs "
-            f"at least {LEAST_MEMORY_GB:g} GB"
+    report.add("machine", "memory", f"{available:.1f} of {total:.1f} GB available")
+    if available < LEAST_MEMORY_GB:
+        yield (
+            f"only {available:.1f} GB of memory are available; close other programs, a run needs at least "
+            f"{LEAST_MEMORY_GB:g} GB"
         )
-    if os.path.isdir("/dev/shm"):
-        free = shutil.disk_usage("/dev/shm").free / 2**30
-        report.add("machine", "/dev/shm", f"{free:.2f} GB free")
-        if free < LEAST_SHARED_MEMORY_GB:
-            report.problems.append(
-                f"/dev/shm has {free * 1024:.0f} MB free, too few for weight transfers; start the container with "
-                f"--shm-size=1g or lower actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
-            )
-        elif _gpus() and free < LEAST_SHARED_MEMORY_OF_GPUS_GB:
-            report.problems.append(
-                f"/dev/shm has {free:.1f} GB free, too few for NCCL and Ray on GPUs; start the container with "
-                f"--shm-size=10g or more, or with --ipc=host"
-            )
-    else:
+    if not os.path.isdir("/dev/shm"):
         report.add("machine", "/dev/shm", "missing")
-    _device(report)
+        return
+    free = shutil.disk_usage("/dev/shm").free / 2**30
+    report.add("machine", "/dev/shm", f"{free:.2f} GB free")
+    if free < LEAST_SHARED_MEMORY_GB:
+        yield (
+            f"/dev/shm has {free * 1024:.0f} MB free, too few for weight transfers; start the container with "
+            f"--shm-size=1g or lower actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+        )
+    elif _gpus() and free < LEAST_SHARED_MEMORY_OF_GPUS_GB:
+        yield (
+            f"/dev/shm has {free:.1f} GB free, too few for NCCL and Ray on GPUs; start the container with "
+            f"--shm-size=10g or more, or with --ipc=host"
+        )
 
 
 def _gpus() -> list[str]:
@@ -134,41 +133,51 @@ def _gpus() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
-def _gpu_run(report: Report, n_gpus: int) -> None:
+def _accelerators(report: Report) -> Iterable[str]:
+    gpus, on_cpu = _gpus(), _platform() == "cpu"
+    accelerators = gpus or (["Ascend NPU"] if find_spec("torch_npu") is not None else [])
+    report.add("machine", "accelerators", ", ".join(accelerators) or "none")
+    report.add("machine", "VERL_PLATFORM", _platform() or "not set")
+    if gpus and on_cpu:
+        yield f"VERL_PLATFORM=cpu puts every worker on the CPU, and there are {len(gpus)} GPUs; unset it to use them"
+    elif gpus:
+        yield from _run_on_gpus(len(gpus))
+    elif not accelerators and not on_cpu:
+        yield _unusable_gpu() or (
+            "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and "
+            "use --config-name=prime_trainer_cpu"
+        )
+
+
+def _run_on_gpus(n_gpus: int) -> Iterable[str]:
     """What a run on all GPUs of this machine lacks, beside those in it."""
     cpus, needed = os.cpu_count() or 1, Reservation(n_gpus, 0, STORAGE_UNITS)
     if cpus < needed.cpus:
-        report.problems.append(
+        yield (
             f"{cpus} logical CPUs are too few for {n_gpus} GPUs: {needed}; they are only a number to Ray, so set "
             f"ray_kwargs.ray_init.num_cpus={needed.cpus}, or train on fewer GPUs"
         )
-    without = (
-        "to do without it, set +actor_rollout_ref.model.override_config.attn_implementation=sdpa (docs/install.md says "
-        "what that excludes)"
+    problem = "is not installed, and verl loads models with it"
+    if find_spec("flash_attn") is not None:
+        try:
+            importlib.import_module("flash_attn")
+            return
+        except Exception as error:
+            problem = f"cannot be imported ({_first_line(error)})"
+    yield (
+        f"flash-attn {problem}: install a wheel for this PyTorch, CUDA and Python (docs/install.md); to do without it, "
+        f"set +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
     )
-    if importlib.util.find_spec("flash_attn") is None:
-        report.problems.append(
-            f"flash-attn is not installed, and verl loads models with it: install a wheel for this PyTorch, CUDA and "
-            f"Python (docs/install.md); {without}"
-        )
-        return
-    try:
-        importlib.import_module("flash_attn")
-    except Exception as error:
-        report.problems.append(
-            f"flash-attn cannot be imported ({_first_line(error)}): it is built for another PyTorch, CUDA or Python; "
-            f"install a wheel for these (docs/install.md); {without}"
-        )
 
 
-def _unusable_gpu(report: Report) -> bool:
-    """Whether there is an NVIDIA driver, and PyTorch cannot use it; says why."""
+def _unusable_gpu() -> str:
+    """Why PyTorch cannot use the GPU of the NVIDIA driver here; empty without a driver."""
     import torch
 
     words = DRIVER_FILE.read_text().split() if DRIVER_FILE.is_file() else []
     driver = next((word for word in words if re.fullmatch(r"\d{3,}(\.\d+)+", word)), None)
     if driver is None:
-        return False
+        return ""
     cuda = torch.version.cuda
     least = LEAST_DRIVERS.get((cuda or "").partition(".")[0])
     if cuda is None:
@@ -180,119 +189,85 @@ def _unusable_gpu(report: Report) -> bool:
             "PyTorch finds no GPU behind it; give the container its GPUs (docker run --gpus all), look at "
             "CUDA_VISIBLE_DEVICES, and at what nvidia-smi says"
         )
-    report.problems.append(f"there is an NVIDIA driver, {driver}, but {problem}")
-    return True
+    return f"there is an NVIDIA driver, {driver}, but {problem}"
 
 
-def _device(report: Report) -> None:
-    wanted = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    accelerators = gpus = _gpus()
-    if not gpus and importlib.util.find_spec("torch_npu") is not None:
-        accelerators = ["Ascend NPU"]
-    report.add("machine", "accelerators", ", ".join(accelerators) or "none")
-    report.add("machine", "VERL_PLATFORM", wanted or "not set")
-    unusable = wanted != "cpu" and not accelerators and _unusable_gpu(report)
-    if gpus and wanted == "cpu":
-        report.problems.append(
-            f"VERL_PLATFORM=cpu puts every worker on the CPU, and there are {len(gpus)} GPUs; unset VERL_PLATFORM to "
-            f"train on them"
-        )
-    elif gpus:
-        _gpu_run(report, len(gpus))
-    if not accelerators and wanted != "cpu" and not unusable:
-        report.problems.append(
-            "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and "
-            "use --config-name=prime_trainer_cpu"
-        )
-
-
-def _sandbox(report: Report) -> None:
+def _sandbox(report: Report) -> Iterable[str]:
     """Only code rewards need it, so that a machine without it is a fact and no problem."""
     from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
 
     try:
         protection = find_protection()
+        said = "; ".join([protection.describe(), *protection.missing])
     except SandboxUnavailable as error:
-        report.add("verifiers", "sandbox for code rewards", f"none: {error}")
-        return
-    report.add("verifiers", "sandbox for code rewards", "; ".join([protection.describe(), *protection.missing]))
+        said = f"none: {error}"
+    report.add("verifiers", "sandbox for code rewards", said)
+    return ()
 
 
-def _verl_imports(report: Report) -> bool:
+def _plugin(report: Report) -> Iterable[str]:
+    """Whether verl is there, finds the plug-in and can load it, and whether the trainers are there afterwards."""
     try:
         importlib.import_module("verl")
     except Exception as error:
-        report.problems.append(
+        yield (
             f"verl cannot be imported ({_first_line(error)}); reinstall prime-ext with its dependencies in this "
             f"environment, {sys.prefix}"
         )
-        return False
-    return True
-
-
-def _plugin(report: Report) -> None:
-    """Whether verl loads the plug-in, whether loading works, and whether the trainers are there afterwards."""
+        return
     loud = PLUGIN_MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
     allowed = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     present = any(point.name == PLUGIN_NAME for point in entry_points(group=PLUGIN_GROUP))
     report.add("plug-in", "entry point", "present" if present else "missing")
     report.add("plug-in", "VERL_USE_EXTERNAL_MODULES", "names it" if loud else "does not name it")
     if not loud and not present:
-        report.problems.append(
+        yield (
             f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; run "
             f"pip install . in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
         )
     elif not loud and allowed != "auto" and PLUGIN_NAME not in allowed.split(","):
-        report.problems.append(
-            f"VERL_USE_EXTERNAL_PLUGINS={allowed} keeps verl from loading prime_ext; unset it or add {PLUGIN_NAME}"
-        )
+        yield f"VERL_USE_EXTERNAL_PLUGINS={allowed} keeps verl from loading prime_ext; unset it or add {PLUGIN_NAME}"
     try:
         importlib.import_module(PLUGIN_MODULE)
     except Exception as error:
         report.add("plug-in", "import", "failed")
-        report.problems.append(
+        yield (
             f"{PLUGIN_MODULE} cannot be imported, which verl hides ({type(error).__name__}: {_first_line(error)}); "
             f"python -c 'import {PLUGIN_MODULE}' shows where"
         )
-        return
-    report.add("plug-in", "import", "works")
+    else:
+        report.add("plug-in", "import", "works")
+        yield from _registered(report)
+    private = check_verl()
+    report.add("verl", "private names", f"{len(private)} problems" if private else "as expected")
+    yield from private
+
+
+def _registered(report: Report) -> Iterable[str]:
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
-
-    if MANAGER not in REWARD_MANAGER:
-        report.problems.append(
-            f"reward.reward_manager.name={MANAGER} is not registered with verl although {PLUGIN_MODULE} loads; "
-            f"prime_ext/reward/pspo_manager.py must register it"
-        )
-    missing = [mode for mode in TRAINER_MODES if mode not in TRAINER_REGISTRY]
-    report.add("plug-in", "trainers", ", ".join(mode for mode in TRAINER_MODES if mode not in missing) or "none")
-    for mode in missing:
-        report.problems.append(
-            f"trainer.v1.trainer_mode={mode} is not registered with verl although {PLUGIN_MODULE} loads; "
-            f"prime_ext/trainer/registration.py must register it"
-        )
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
-        _cpu_mode(report)
-
-
-def _cpu_mode(report: Report) -> None:
     from verl.utils.device import get_device_name
 
-    device = get_device_name()
-    report.add("plug-in", "device of verl", device)
-    if device != "cpu":
-        report.problems.append(
-            f"verl uses the device {device} although VERL_PLATFORM=cpu; set the variable before python starts"
-        )
+    trainers = [mode for mode in TRAINER_MODES if mode in TRAINER_REGISTRY]
+    report.add("plug-in", "trainers", ", ".join(trainers) or "none")
+    missing = {f"trainer.v1.trainer_mode={mode}": mode not in TRAINER_REGISTRY for mode in TRAINER_MODES}
+    missing[f"reward.reward_manager.name={MANAGER}"] = MANAGER not in REWARD_MANAGER
+    for key, is_missing in missing.items():
+        if is_missing:
+            yield f"{key} is not registered with verl although {PLUGIN_MODULE} loads; this is an error of prime_ext"
+    if _platform() == "cpu":
+        device = get_device_name()
+        report.add("plug-in", "device of verl", device)
+        if device != "cpu":
+            yield f"verl uses the device {device} although VERL_PLATFORM=cpu; set the variable before python starts"
 
 
-def _rollout_engines(report: Report) -> None:
-    cpu = os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
-    engines = ["transformers"] if cpu else []
-    engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if importlib.util.find_spec(name) is not None]
+def _rollout_engines(report: Report) -> Iterable[str]:
+    engines = ["transformers"] if _platform() == "cpu" else []
+    engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if find_spec(name) is not None]
     report.add("rollout", "engines", ", ".join(engines) or "none")
     if not engines:
-        report.problems.append(
+        yield (
             "no rollout engine is installed; on accelerators: pip install -e '.[gpu]' (docs/install.md), on the CPU: "
             "export VERL_PLATFORM=cpu"
         )
@@ -319,13 +294,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the report; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument(
-        "--plan", action="store_true", help="memory and FLOPs of a configuration instead of a diagnosis"
-    )
+    parser.add_argument("--plan", action="store_true", help="memory and FLOPs of a configuration, not a diagnosis")
     parser.add_argument("--config-name", default="prime_trainer", help="with --plan; default: %(default)s")
-    parser.add_argument(
-        "--device-memory", type=float, metavar="GIB", help="with --plan; default: the device found here"
-    )
+    parser.add_argument("--device-memory", type=float, metavar="GIB", help="with --plan; default: of the device here")
     parser.add_argument(
         "--mean-tokens", type=int, metavar="N", help="with --plan: mean length of prompt and response, for the hours"
     )

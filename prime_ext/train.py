@@ -9,6 +9,7 @@ should be. ``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.run.ra
 
 import io
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.variant import variant_line
 from prime_ext.run.check_metrics import RunChecks, default_conditions
-from prime_ext.run.failure_message import failure_message
+from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metric_conditions import ConditionError
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.quiet import set_levels
@@ -27,6 +28,10 @@ from prime_ext.run.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+# Ray and torch say all sorts of things when a disk is full, and seldom that.
+_FULL_SHARE = 0.01
+_LONGEST = 300
 
 
 def main() -> None:
@@ -40,32 +45,13 @@ def main() -> None:
     args, unknown = get_args_parser().parse_known_args()
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
-    name = args.config_name or "prime_trainer"
+    name, words = args.config_name or "prime_trainer", address_words(args.overrides, os.environ)
     config, checks = None, None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
-        config, problems = preflight(name, args.overrides)
-        if config is not None:
-            checks, more = _checks(config)
-            problems += more
-        if config is None or problems:
-            for problem in problems:
-                print(f"prime_ext: {problem}", file=sys.stderr)
-            raise SystemExit(2)
-        # Before anything of a run that is under way is touched.
-        problem = folder_in_use(config)
-        if problem:
-            print(f"prime_ext: {problem}", file=sys.stderr)
-            raise SystemExit(2)
-        if "prime" in config:
-            print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        path = metrics_path(config.trainer.logger, config.trainer.project_name, config.trainer.experiment_name)
-        if path is not None:
-            put_aside(path)
+        config, checks = _ready_to_start(name, args.overrides)
+        words += environment_words(config, os.environ)
     # Loud: an error while loading the plug-in stops the run, in the driver and in every worker.
     os.environ["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin"
-    words = address_words(args.overrides, os.environ)
-    if config is not None:
-        words += environment_words(config, os.environ)
     # Hydra wants all overrides in one place.
     end = sys.argv.index(args.overrides[-1]) + 1 if args.overrides else len(sys.argv)
     sys.argv[end:end] = words
@@ -89,15 +75,30 @@ def main() -> None:
         checks.finish()
 
 
-def _checks(config: "DictConfig") -> tuple[RunChecks | None, list[str]]:
-    """What to check after the run, and one line if that cannot be done."""
-    trainer = config.trainer
-    path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
-    checkpoints = Path(trainer.default_local_dir) if trainer.save_freq > 0 else None
-    try:
-        return RunChecks.from_environment(path, default_conditions(config), checkpoints), []
-    except ConditionError as error:
-        return None, [str(error)]
+def _ready_to_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunChecks | None]:
+    """The configuration of a run that may start, and what to check after it; ends the process if it may not."""
+    config, problems = preflight(name, overrides)
+    path, checks = None, None
+    if config is not None:
+        trainer = config.trainer
+        path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
+        checkpoints = Path(trainer.default_local_dir) if trainer.save_freq > 0 else None
+        try:
+            checks = RunChecks.from_environment(path, default_conditions(config), checkpoints)
+        except ConditionError as error:
+            problems.append(str(error))
+    # Before anything of a run that is under way is touched.
+    if config is not None and not problems and (in_use := folder_in_use(config)):
+        problems.append(in_use)
+    if config is None or problems:
+        for problem in problems:
+            print(f"prime_ext: {problem}", file=sys.stderr)
+        raise SystemExit(2)
+    if "prime" in config:
+        print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
+    if path is not None:
+        put_aside(path)
+    return config, checks
 
 
 def folder_in_use(config: "DictConfig") -> str:
@@ -130,7 +131,60 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
     if config.trainer.device != "cpu":
         # Not part of the configuration's own checks, which a plan makes on any machine.
         problems += [*check_own_cpus(config), *check_own_gpus(config)]
-    return config, problems
+    return config, list(dict.fromkeys(problems))
+
+
+# ---- the last line of a run that failed: what happened, what is saved, what to do ----------------------------------
+
+
+def failure_message(checkpoints: Path, error: BaseException | None) -> str:
+    """The line.
+
+    Args:
+        checkpoints: ``trainer.default_local_dir``.
+        error: what ended the run; None if it is not known.
+    """
+    what = f"the run failed with {one_line(error)}" if error is not None else "the run failed"
+    steps = complete_steps(checkpoints)
+    full = _fullness(checkpoints)
+    saved = (
+        f"the newest whole checkpoint is {checkpoints}/global_step_{steps[-1]}, and the same command goes on from there"
+        if steps
+        else f"nothing was saved in {checkpoints}"
+    )
+    return "; ".join(part for part in (what, full, saved) if part)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The error that a chain of Ray's task errors began with."""
+    while isinstance(cause := getattr(error, "cause", None), BaseException):
+        error = cause
+    return error
+
+
+def one_line(error: BaseException) -> str:
+    """Class and message, the class named once."""
+    root = innermost(error)
+    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
+    name = type(root).__name__
+    # A class that Ray made up for the error of a task is called RayTaskError(Name).
+    if name.startswith("RayTaskError(") and lines:
+        return lines[-1][:_LONGEST]
+    # A first line that ends with a colon only announces the error, as Hydra's does.
+    head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    # Ray describes a dead process over several lines, and Hydra a section: what a user can look for.
+    where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
+    said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
+    return said[:_LONGEST].rstrip(": ")
+
+
+def _fullness(folder: Path) -> str:
+    while not folder.exists():
+        folder = folder.parent
+    usage = shutil.disk_usage(folder)
+    if usage.free >= _FULL_SHARE * usage.total:
+        return ""
+    return f"the disk of {folder} is full ({usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left)"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the configuration that concern the asynchronous trainers. One line per problem."""
+"""Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,8 +12,6 @@ PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
 PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
 
 STRATEGIES = ("drop", "wait")
-_ROLLOUT = "actor_rollout_ref.rollout"
-_SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
 def _whole(value: Any, least: int) -> bool:
@@ -43,24 +41,19 @@ def rollout_ranks(config: DictConfig) -> int:
 
 def check_async(config: DictConfig) -> Iterable[str]:
     """Everything that can be wrong with an asynchronous mode; nothing for the synchronous one."""
-    mode, section = config.trainer.v1.trainer_mode, base_mode(config)
+    section, sampler = base_mode(config), config.trainer.v1.sampler
     if section not in VERL_MODES[1:]:
         return
-    warm_up = config.trainer.v1[section].num_warmup_batches
-    key = f"trainer.v1.{section}.num_warmup_batches"
+    warm_up, threshold = config.trainer.v1[section].num_warmup_batches, sampler.max_off_policy_threshold
     if not isinstance(warm_up, int | float) or isinstance(warm_up, bool) or not 0 <= warm_up < float("inf"):
-        yield f"{key}={warm_up!r} must be a number >= 0"
-    sampler = config.trainer.v1.sampler
-    threshold = sampler.max_off_policy_threshold
+        yield f"trainer.v1.{section}.num_warmup_batches={warm_up!r} must be a number >= 0"
     if threshold is not None and not _whole(threshold, 1):
         yield f"trainer.v1.sampler.max_off_policy_threshold={threshold!r} must be null or a whole number >= 1"
     if sampler.max_off_policy_strategy not in STRATEGIES:
-        yield (
-            f"trainer.v1.sampler.max_off_policy_strategy={sampler.max_off_policy_strategy!r} is not one of "
-            f"{', '.join(STRATEGIES)}"
-        )
+        key = f"trainer.v1.sampler.max_off_policy_strategy={sampler.max_off_policy_strategy!r}"
+        yield f"{key} is not one of {', '.join(STRATEGIES)}"
     if OmegaConf.select(config, "skip.rollout_tq.enable"):
-        yield f"skip.rollout_tq.enable=true replays whole batches, which the prompt filter of {mode} does not submit"
+        yield "skip.rollout_tq.enable=true replays whole batches, which no asynchronous mode submits; set it to false"
     if section == "separate_async":
         yield from _check_separate(config)
 
@@ -68,38 +61,29 @@ def check_async(config: DictConfig) -> Iterable[str]:
 def _check_separate(config: DictConfig) -> Iterable[str]:
     mode, rollout = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout
     sync_step = config.trainer.v1.separate_async.parameter_sync_step
+    sync_key = f"trainer.v1.separate_async.parameter_sync_step={sync_step!r}"
     prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if not _whole(sync_step, 1):
-        yield f"{_SYNC_STEP}={sync_step!r} must be a whole number >= 1"
+        yield f"{sync_key} must be a whole number >= 1"
     elif prompts != sync_step * mini_batch:
-        yield (
-            f"data.train_batch_size={prompts} must be {_SYNC_STEP}={sync_step} times "
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}, which is {sync_step * mini_batch}"
-        )
+        wanted = f"{sync_key} times actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}"
+        yield f"data.train_batch_size={prompts} must be {sync_step * mini_batch}: {wanted}"
     for name in ("nnodes", "n_gpus_per_node"):
         if not _whole(rollout[name], 1):
-            yield f"{_ROLLOUT}.{name}={rollout[name]!r}: {mode} needs devices of its own for rollouts, >= 1"
+            key = f"actor_rollout_ref.rollout.{name}={rollout[name]!r}"
+            yield f"{key}: {mode} needs devices of its own for rollouts, >= 1"
+    servers = rollout_ranks(config)
     replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    if rollout_ranks(config) and rollout_ranks(config) % replica:
-        yield (
-            f"{_ROLLOUT}.nnodes times n_gpus_per_node is {rollout_ranks(config)}, which is no multiple of the "
-            f"{replica} devices of a rollout server (tensor, data and pipeline parallel)"
-        )
-    on_cpu = config.trainer.device == "cpu"
+    if servers % replica:
+        yield f"actor_rollout_ref.rollout has {servers} devices, not a multiple of the {replica} devices of a server"
     if rollout.checkpoint_engine.backend == "naive":
-        choice = "tcp" if on_cpu else "nccl"
+        other = "tcp" if config.trainer.device == "cpu" else "nccl"
         yield (
-            f"{_ROLLOUT}.checkpoint_engine.backend=naive reaches servers on the trainer's own devices only; "
-            f"{mode} needs another, {choice} for example"
+            f"actor_rollout_ref.rollout.checkpoint_engine.backend=naive reaches servers on the trainer's own devices "
+            f"only; {mode} needs another, {other} for example"
         )
     if config.actor_rollout_ref.actor.strategy == "megatron" and sync_step != 1:
-        yield (
-            f"{_SYNC_STEP}={sync_step}: snapshots of the policy are taken of FSDP engines only; with "
-            f"actor_rollout_ref.actor.strategy=megatron it must be 1"
-        )
+        yield f"{sync_key} must be 1 with actor_rollout_ref.actor.strategy=megatron: snapshots are for FSDP engines"
     hybrid = config.trainer.v1.separate_async.hybrid_rollout
     if hybrid.enable_switch and not config.actor_rollout_ref.get("hybrid_engine", True):
-        yield (
-            "trainer.v1.separate_async.hybrid_rollout.enable_switch=true lends the trainer's devices to rollouts, "
-            "for which actor_rollout_ref.hybrid_engine=true is needed"
-        )
+        yield "trainer.v1.separate_async.hybrid_rollout.enable_switch=true needs actor_rollout_ref.hybrid_engine=true"

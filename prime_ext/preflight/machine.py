@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import prompts_per_update
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS
 from prime_ext.preflight.prm import has_adapter
+from prime_ext.run.console import STYLES
 from prime_ext.run.ray_cluster import address_of
 from prime_ext.run.ray_reservations import check_own_cpus, reservation
 
@@ -82,6 +83,14 @@ def critic_optimiser(config: DictConfig) -> Optimiser:
     return Optimiser("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, micro, parallel, budgets)
 
 
+def policy_strategies(config: DictConfig) -> dict[str, str]:
+    """Engines of the policy and its reference, by key."""
+    return {
+        "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
+        "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
+    }
+
+
 def check_whole_numbers(config: DictConfig) -> Iterable[str]:
     """The sizes that the other checks calculate with."""
     keys = (
@@ -97,108 +106,98 @@ def check_whole_numbers(config: DictConfig) -> Iterable[str]:
             yield f"{key}={value!r} must be a whole number >= 1"
 
 
-def check_batches(config: DictConfig, optimisers: Sequence[Optimiser]) -> Iterable[str]:
+def check_machine(
+    config: DictConfig,
+    optimisers: Sequence[Optimiser],
+    models: Mapping[str, DictConfig],
+    strategies: Mapping[str, str],
+) -> Iterable[str]:
+    """Whether sizes divide, passes are large enough and kernels exist, for any trainer.
+
+    Args:
+        config: the whole configuration.
+        optimisers: of every model that is trained.
+        models: by key, the sections of the language models.
+        strategies: by key, the engine of every model.
+    """
+    style = config.trainer.get("console", "lines")
+    if style not in STYLES:
+        yield f"trainer.console={style!r} is not one of {', '.join(STYLES)}"
+    for optimiser in optimisers:
+        yield from _check_batches(config, optimiser)
+        yield from _check_passes(config, optimiser)
+    for key, model in models.items():
+        yield from _check_model(config, key, model)
+    yield from _check_adapter(config)
+    if config.trainer.device == "cpu":
+        yield from check_cpu(config, strategies)
+
+
+def _check_batches(config: DictConfig, optimiser: Optimiser) -> Iterable[str]:
     """Whether a batch divides into mini-batches, and these over ranks and micro-batches."""
-    prompts = prompts_per_update(config)
+    prompts, rollouts = prompts_per_update(config), config.actor_rollout_ref.rollout.n
     batch = f"data.train_batch_size={prompts}"
     if prompts != config.data.train_batch_size:
         batch = f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
-    rollouts = config.actor_rollout_ref.rollout.n
+    key, micro = f"{optimiser.key}={optimiser.mini_batch}", optimiser.micro_batch
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    for optimiser in optimisers:
-        key, size, micro = optimiser.key, optimiser.mini_batch, optimiser.micro_batch
-        data_parallel = max(1, ranks // (optimiser.sequence_parallel or 1))
-        if size > prompts:
-            yield f"{key}={size} is above {batch}"
-        elif prompts % size:
-            yield f"{batch} is not a multiple of {key}={size}"
-        elif (size * rollouts) % data_parallel:
-            yield (
-                f"{key}={size} times rollout.n={rollouts} is {size * rollouts} rollouts, which do not divide over "
-                f"{data_parallel} data-parallel ranks"
-            )
-        elif micro and (size * rollouts // data_parallel) % micro:
-            yield (
-                f"{key}={size} is {size * rollouts // data_parallel} rollouts per rank, not a multiple of the "
-                f"micro-batch of {micro}; change the micro-batch size or set use_dynamic_bsz=true"
-            )
+    ranks = max(1, ranks // (optimiser.sequence_parallel or 1))
+    together = optimiser.mini_batch * rollouts
+    if optimiser.mini_batch > prompts:
+        yield f"{key} is above {batch}"
+    elif prompts % optimiser.mini_batch:
+        yield f"{batch} is not a multiple of {key}"
+    elif together % ranks:
+        yield f"{key} times rollout.n={rollouts} is {together}, which do not divide over {ranks} data-parallel ranks"
+    elif micro and (together // ranks) % micro:
+        yield f"{key} is {together // ranks} rollouts per rank, not a multiple of the micro-batch of {micro}"
 
 
-def check_token_budgets(config: DictConfig, optimisers: Iterable[Optimiser]) -> Iterable[str]:
-    """Whether a sequence of full length fits into every forward pass; verl stops at the first one that does not."""
+def _check_passes(config: DictConfig, optimiser: Optimiser) -> Iterable[str]:
+    """Learning rates that would turn weights into NaN, and passes into which no sequence of full length fits."""
+    rate = OmegaConf.select(config, f"{optimiser.section}.optim.lr")
+    if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+        yield f"{optimiser.section}.optim.lr={rate} must be a number >= 0"
     longest = config.data.max_prompt_length + config.data.max_response_length
-    for optimiser in optimisers:
-        for key, (tokens, ranks) in optimiser.budgets.items():
-            if not isinstance(tokens, int) or tokens * ranks < longest:
-                shared = f" times ulysses_sequence_parallel_size={ranks}" if ranks > 1 else ""
-                yield (
-                    f"{key}={tokens}{shared} is less than data.max_prompt_length + data.max_response_length = "
-                    f"{longest}; set it to {-(-longest // ranks)} or more"
-                )
-
-
-def check_attention(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:
-    """Whether ranks that share a sequence see all of it: verl exchanges its parts inside of flash-attn only."""
-    for key, model in models.items():
-        section = config.prm if key == "prm.model" else config.actor_rollout_ref.actor
-        ranks = _ulysses(section, section.get("engine") or section.get("fsdp_config"))
-        attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
-        if ranks > 1 and not attention.startswith("flash_attention"):
+    for key, (tokens, ranks) in optimiser.budgets.items():
+        if not isinstance(tokens, int) or tokens * ranks < longest:
+            shared = f" times ulysses_sequence_parallel_size={ranks}" if ranks > 1 else ""
             yield (
-                f"{key}.override_config.attn_implementation={attention}: with ulysses_sequence_parallel_size={ranks} "
-                f"every rank would see its part of a sequence only; leave it at flash_attention_2, or set the size to 1"
+                f"{key}={tokens}{shared} is less than data.max_prompt_length + data.max_response_length = {longest}; "
+                f"set it to {-(-longest // ranks)} or more"
             )
 
 
-def check_adapter(config: DictConfig) -> Iterable[str]:
+def _check_model(config: DictConfig, key: str, model: DictConfig) -> Iterable[str]:
+    """Whether fused kernels exist on the device, and ranks that share a sequence see all of it.
+
+    verl exchanges the parts of a sequence inside of flash-attn only.
+    """
+    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
+    backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
+    if model.get("use_fused_kernels") and backend not in allowed:
+        named = f"{key}.fused_kernel_options.impl_backend={backend}"
+        yield f"{named} is not one of {', '.join(allowed)} (trainer.device={config.trainer.device})"
+    section = config.prm if key == "prm.model" else config.actor_rollout_ref.actor
+    ranks = _ulysses(section, section.get("engine") or section.get("fsdp_config"))
+    attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
+    if ranks > 1 and not attention.startswith("flash_attention"):
+        yield (
+            f"{key}.override_config.attn_implementation={attention}: with ulysses_sequence_parallel_size={ranks} every "
+            f"rank would see its part of a sequence only; leave it at flash_attention_2, or set the size to 1"
+        )
+
+
+def _check_adapter(config: DictConfig) -> Iterable[str]:
     """Whether the rollout engine can serve the policy's LoRA adapter, where it has one."""
     model = config.actor_rollout_ref.model
     served_merged = (model.get("lora") or {}).get("merge", False)
     if config.actor_rollout_ref.rollout.get("name") == "transformers" and has_adapter(model) and not served_merged:
-        yield (
-            "actor_rollout_ref.rollout.name=transformers cannot serve LoRA adapters; set "
-            "actor_rollout_ref.model.lora.merge=true, which sends it merged weights"
-        )
-
-
-def check_fused_kernels(config: DictConfig, models: Mapping[str, DictConfig]) -> Iterable[str]:
-    """Whether the device has the fused kernels that models (by key of their section) ask for."""
-    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
-    for key, model in models.items():
-        backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
-        if model.get("use_fused_kernels") and backend not in allowed:
-            yield (
-                f"{key}.fused_kernel_options.impl_backend={backend} is not one of {', '.join(allowed)} "
-                f"(trainer.device={config.trainer.device})"
-            )
-
-
-def policy_strategies(config: DictConfig) -> dict[str, str]:
-    """Engines of the policy and its reference, by key."""
-    return {
-        "actor_rollout_ref.actor.strategy": config.actor_rollout_ref.actor.strategy,
-        "actor_rollout_ref.ref.strategy": config.actor_rollout_ref.ref.get("strategy", "fsdp2"),
-    }
-
-
-def check_learning_rates(config: DictConfig, optimisers: Iterable[Optimiser]) -> Iterable[str]:
-    """Rates that would turn every weight into NaN at the first update, and negative ones."""
-    for optimiser in optimisers:
-        key = f"{optimiser.section}.optim.lr"
-        rate = OmegaConf.select(config, key)
-        if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
-            yield f"{key}={rate} must be a number from 0 on"
+        yield "actor_rollout_ref.model.lora.merge must be true: rollout.name=transformers cannot serve LoRA adapters"
 
 
 def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:
-    """What CPU mode needs; nothing on accelerators.
-
-    Args:
-        config: the whole configuration.
-        strategies: engine of every model, by key.
-    """
-    if config.trainer.device != "cpu":
-        return
+    """What CPU mode needs: the platform, FSDP2, and enough logical slots where the run starts Ray itself."""
     if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
         yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
     for key, strategy in strategies.items():
@@ -209,8 +208,6 @@ def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str
         return
     yield from check_own_cpus(config)
     reserved = reservation(config)
-    ranks, rollouts = reserved.ranks, reserved.rollouts
-    gpus = config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
-    if gpus < ranks + rollouts:
-        each = "one per rank and rollout rank" if rollouts else "one per rank"
-        yield f"+ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {ranks + rollouts} logical GPU slots, {each}"
+    needed, gpus = reserved.ranks + reserved.rollouts, config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
+    if gpus < needed:
+        yield f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {needed} logical GPU slots, one for each rank"

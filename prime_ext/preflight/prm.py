@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be said against the settings of the PRM from the configuration alone."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,18 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if prm.train_on == "judged":
         yield from _check_judged(config)
     if prm.update_mode == "none":
-        for key, value, plain in (("update_freq", prm.update_freq, 1), ("epochs", prm.epochs, 1)):
+        read_in_updates = {
+            "update_freq": (prm.update_freq, 1),
+            "epochs": (prm.epochs, 1),
+            "bias.enable": (prm.bias.enable, False),
+            "trainable_layers": (prm.trainable_layers, None),
+            "replay.batches": (prm.replay.batches, 0),
+            "train_on": (prm.train_on, "kept"),
+        }
+        for key, (value, plain) in read_in_updates.items():
             if value != plain:
-                yield f"prm.{key}={value} has no effect with prm.update_mode=none; leave it at {plain}"
-        if prm.bias.enable:
-            yield "prm.bias.enable=true has no effect with prm.update_mode=none; leave it at false"
-        if prm.trainable_layers is not None:
-            yield (
-                f"prm.trainable_layers={prm.trainable_layers} has no effect with prm.update_mode=none; leave it at null"
-            )
-        if prm.replay.batches:
-            yield (f"prm.replay.batches={prm.replay.batches} has no effect with prm.update_mode=none; leave it at 0")
-        if prm.train_on != "kept":
-            yield f"prm.train_on={prm.train_on} has no effect with prm.update_mode=none; leave it at kept"
+                given, wanted = json.dumps(value), json.dumps(plain)
+                yield f"prm.{key}={given} has no effect with prm.update_mode=none; leave it at {wanted}"
 
 
 def check_weights(key: str, engine: Any) -> Iterable[str]:
@@ -102,10 +102,7 @@ def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     policy = config.actor_rollout_ref
     penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     if prm.reference == "kl" and not penalty:
-        yield (
-            "prm.reference=kl reads the reference of the policy's KL penalty, which is off; set "
-            "actor_rollout_ref.actor.use_kl_loss=true, or prm.reference to frozen or policy"
-        )
+        yield "prm.reference=kl reads that of the policy's KL penalty; set actor_rollout_ref.actor.use_kl_loss=true"
     if prm.reference == "base" and not has_adapter(config.prm.model):
         yield "prm.reference=base switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"
     if prm.reference_refresh_freq:
@@ -118,10 +115,7 @@ def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
                 f"({' or '.join(ENGINES)}); that of {source} is {theirs}, that of prm.engine is {ours}"
             )
         if has_adapter(policy.model if source == "policy" else config.prm.model):
-            yield (
-                f"prm.reference_refresh_source={source} is trained through a LoRA adapter, whose weights do not fit "
-                f"the reference; set prm.reference_refresh_freq=0"
-            )
+            yield f"prm.reference_refresh_source={source} is trained through a LoRA adapter, which no reference has"
 
 
 def _check_judged(config: DictConfig) -> Iterable[str]:
@@ -142,10 +136,7 @@ def _check_adapter(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if not has_adapter(config.prm.model):
         return
     if prm.trainable_layers is not None:
-        yield (
-            f"prm.trainable_layers={prm.trainable_layers} freezes layers of a model that is trained as a whole, and "
-            f"prm.model has a LoRA adapter; set it to null (prm.model.target_modules says which layers get an adapter)"
-        )
+        yield f"prm.trainable_layers={prm.trainable_layers} is not for a model with a LoRA adapter; set it to null"
     if "hf_model" in config.prm.checkpoint.save_contents:
         yield (
             "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter; leave it out "

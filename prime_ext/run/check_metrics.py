@@ -18,6 +18,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,42 +63,41 @@ def default_conditions(config: "DictConfig") -> list[str]:
     return [" or ".join(ends), "complete(step)", *(f"finite({name})" for name in names)]
 
 
+@dataclass(frozen=True)
 class RunChecks:
-    """The conditions of a training run, read before it starts so that a slip of the pen does not cost a run.
+    """The conditions of a training run, read before it starts so that a slip of the pen does not cost a run."""
 
-    Args:
-        words: value of the environment variable.
-        path: of the metrics file; None where the run writes none.
-        defaults: what ``default`` stands for.
-        checkpoints: folder that must hold a whole checkpoint, if ``default`` is asked for.
-
-    Raises:
-        ConditionError: a condition cannot be read, or the run writes no metrics file.
-    """
-
-    def __init__(self, words: str, path: Path | None, defaults: Sequence[str], checkpoints: Path | None = None):
-        if path is None:
-            raise ConditionError(f"{ENVIRONMENT}={words}: add `file` to trainer.logger, whose metrics are checked")
-        # Absolute, because Hydra may change the folder of the process.
-        self.path = path.resolve()
-        texts = [word.strip() for word in words.split(";") if word.strip()]
-        asked = DEFAULT in texts
-        own = [text for text in texts if text != DEFAULT]
-        self.conditions = [parse(text) for text in [*(defaults if asked else []), *own]]
-        self.checkpoints = checkpoints.resolve() if asked and checkpoints is not None else None
+    path: Path
+    """The metrics file."""
+    conditions: tuple[Condition, ...]
+    checkpoints: Path | None
+    """Folder that must hold a whole checkpoint."""
 
     @classmethod
     def from_environment(
         cls, path: Path | None, defaults: Sequence[str], checkpoints: Path | None = None
     ) -> "RunChecks | None":
-        """As ``PRIME_EXT_CHECKS`` says; None when it is not set. Arguments and errors are those of the class."""
-        words = os.environ.get(ENVIRONMENT)
-        return cls(words, path, defaults, checkpoints) if words else None
+        """As ``PRIME_EXT_CHECKS`` says; None when it is not set.
 
-    @property
-    def number(self) -> int:
-        """How many things are checked."""
-        return len(self.conditions) + (self.checkpoints is not None)
+        Args:
+            path: of the metrics file; None where the run writes none.
+            defaults: what ``default`` stands for.
+            checkpoints: folder that must hold a whole checkpoint, if ``default`` is asked for.
+
+        Raises:
+            ConditionError: a condition cannot be read, or the run writes no metrics file.
+        """
+        words = os.environ.get(ENVIRONMENT)
+        if not words:
+            return None
+        if path is None:
+            raise ConditionError(f"{ENVIRONMENT}={words}: add `file` to trainer.logger, whose metrics are checked")
+        texts = [word.strip() for word in words.split(";") if word.strip()]
+        asked = DEFAULT in texts
+        own = [text for text in texts if text != DEFAULT]
+        conditions = tuple(parse(text) for text in [*(defaults if asked else []), *own])
+        # Absolute, because Hydra may change the folder of the process.
+        return cls(path.resolve(), conditions, checkpoints.resolve() if asked and checkpoints is not None else None)
 
     def run(self) -> list[str]:
         """Say how to repeat the check, and return one line per problem."""
@@ -108,7 +108,7 @@ class RunChecks:
 
     def finish(self) -> None:
         """Check, and say what came of it; ends the process with status 1 when something does not hold."""
-        report(self.run(), self.number)
+        report(self.run(), len(self.conditions) + (self.checkpoints is not None))
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ validation metrics. ``trainer.console=verl`` leaves it at that; all metrics are 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -30,13 +30,6 @@ COLUMNS = (
 SECONDS = "timing_s/step"
 # The first step is slow, and speed changes with the length of responses: steps that the time left is measured on.
 RECENT = 20
-
-
-def check_console(config: DictConfig) -> Iterable[str]:
-    """One line if ``trainer.console`` is none of :data:`STYLES`."""
-    style = config.trainer.get("console", "lines")
-    if style not in STYLES:
-        yield f"trainer.console={style!r} is not one of {', '.join(STYLES)}"
 
 
 def prints_lines(config: DictConfig) -> bool:

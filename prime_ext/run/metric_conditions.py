@@ -18,6 +18,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 STEP = "step"
 # Values by step; None stands for what JSON has no word for: NaN and infinity.
@@ -31,7 +32,6 @@ _AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),
     "count": len,
 }
-_STATEMENTS = ("finite", "complete")
 _COMPARISONS = {
     "<": operator.lt,
     "<=": operator.le,
@@ -51,85 +51,22 @@ class ConditionError(ValueError):
 
 
 class _DoesNotHold(Exception):
-    """Why a condition does not hold, where it is more than its value."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function of one metric, over the ``n`` values at one ``end`` of the run, or over all."""
-
-    function: str
-    metric: str
-    end: str | None = None
-    n: int = 0
-
-    def series(self, metrics: Metrics) -> dict[int, float]:
-        """Values by step; what is no finite number is NaN."""
-        if self.metric == STEP:
-            found: dict[int, float] = {step: step for step in metrics}
-        else:
-            logged = {step: values[self.metric] for step, values in metrics.items() if self.metric in values}
-            found = {step: math.nan if value is None else float(value) for step, value in logged.items()}
-        if not found:
-            raise _DoesNotHold("no step was logged" if self.metric == STEP else f"{self.metric} was never logged")
-        steps = sorted(found)
-        if self.end:
-            steps = steps[: self.n] if self.end == "first" else steps[-self.n :]
-        return {step: found[step] for step in steps}
-
-    def value(self, metrics: Metrics) -> float:
-        """The aggregate. Raises _DoesNotHold where a value is no number."""
-        series = self.series(metrics)
-        if self.function == "count":
-            return len(series)
-        self._require_numbers(series)
-        return _AGGREGATES[self.function](list(series.values()))
-
-    def demand(self, metrics: Metrics) -> None:
-        """Raises _DoesNotHold unless the metric is ``finite`` or ``complete``."""
-        series = self.series(metrics)
-        if self.function == "finite":
-            self._require_numbers(series)
-        else:
-            absent = sorted(set(range(min(series), max(metrics) + 1)) - set(series))
-            if absent:
-                what = "" if self.metric == STEP else f"{self.metric} of "
-                raise _DoesNotHold(f"{what}{_steps(absent)} missing")
-
-    def _require_numbers(self, series: Mapping[int, float]) -> None:
-        odd = [step for step, value in series.items() if not math.isfinite(value)]
-        if odd:
-            raise _DoesNotHold(f"{self.metric} is no finite number in {_steps(odd)}")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two values and the sign between them."""
-
-    left: Call | float
-    sign: str
-    right: Call | float
-
-    def demand(self, metrics: Metrics) -> None:
-        """Raises _DoesNotHold with the two values if they do not compare so."""
-        left, right = (side.value(metrics) if isinstance(side, Call) else side for side in (self.left, self.right))
-        if not _COMPARISONS[self.sign](left, right):
-            raise _DoesNotHold(f"{left:.6g} against {right:.6g}")
+    """Why a condition does not hold."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a user wrote, and what was understood: one of the alternatives has to hold."""
+    """What a user wrote, and what was understood: one of the alternatives has to return, instead of _DoesNotHold."""
 
     text: str
-    alternatives: tuple[Call | Comparison, ...]
+    alternatives: tuple[Callable[[Metrics], None], ...]
 
     def problem(self, metrics: Metrics) -> str | None:
         """None when it holds, otherwise one line with the reason."""
         reasons = []
-        for alternative in self.alternatives:
+        for demand in self.alternatives:
             try:
-                alternative.demand(metrics)
+                demand(metrics)
             except _DoesNotHold as reason:
                 reasons.append(str(reason))
             else:
@@ -138,47 +75,88 @@ class Condition:
 
 
 def parse(text: str) -> Condition:
-    """Read a condition.
-
-    Raises:
-        ConditionError: it is none.
-    """
+    """Read a condition. Raises ConditionError."""
     return Condition(text.strip(), tuple(_alternative(part.strip()) for part in re.split(r"\s+or\s+", text.strip())))
 
 
-def _alternative(text: str) -> Call | Comparison:
+def _alternative(text: str) -> Callable[[Metrics], None]:
     call = _CALL.fullmatch(text)
     if call and call["function"] in _STATEMENTS:
-        return _call(text)
+        return partial(_STATEMENTS[call["function"]], _checked(call))
     comparison = _COMPARISON.fullmatch(text)
     if not comparison:
         raise ConditionError(
             f"condition {text!r} is not of the form finite(NAME), complete(NAME) or FUNCTION(NAME) < NUMBER"
         )
-    left, right = (_value(comparison[side].strip()) for side in ("left", "right"))
-    return Comparison(left, comparison["sign"], right)
+    return partial(
+        _compare, _value(comparison["left"].strip()), comparison["sign"], _value(comparison["right"].strip())
+    )
 
 
-def _value(text: str) -> Call | float:
+def _value(text: str) -> Callable[[Metrics], float]:
     try:
         number = float(text)
     except ValueError:
-        return _call(text)
+        call = _CALL.fullmatch(text)
+        if not call:
+            raise ConditionError(f"{text!r} is neither a number nor FUNCTION(NAME) or FUNCTION(NAME, last=N)") from None
+        return partial(_aggregate, _checked(call))
     if not math.isfinite(number):
         raise ConditionError(f"{text} is no number to compare with; finite(NAME) asks for finite values")
-    return number
+    return lambda metrics: number
 
 
-def _call(text: str) -> Call:
-    match = _CALL.fullmatch(text)
-    if not match:
-        raise ConditionError(f"{text!r} is neither a number nor FUNCTION(NAME) or FUNCTION(NAME, last=N)")
-    function, end, n = match["function"], match["end"], int(match["n"] or 0)
-    if function not in _AGGREGATES and function not in _STATEMENTS:
-        raise ConditionError(f"{text!r}: {function} is not one of {', '.join([*_AGGREGATES, *_STATEMENTS])}")
-    if end and n < 1:
-        raise ConditionError(f"{text!r}: {end}={n} must be >= 1")
-    return Call(function, match["metric"], end, n)
+def _checked(call: re.Match[str]) -> re.Match[str]:
+    known = [*_AGGREGATES, *_STATEMENTS]
+    if call["function"] not in known:
+        raise ConditionError(f"{call[0]!r}: {call['function']} is not one of {', '.join(known)}")
+    if call["end"] and int(call["n"]) < 1:
+        raise ConditionError(f"{call[0]!r}: {call['end']}={call['n']} must be >= 1")
+    return call
+
+
+def _compare(left: Callable[[Metrics], float], sign: str, right: Callable[[Metrics], float], metrics: Metrics) -> None:
+    values = left(metrics), right(metrics)
+    if not _COMPARISONS[sign](*values):
+        raise _DoesNotHold(f"{values[0]:.6g} against {values[1]:.6g}")
+
+
+def _series(call: re.Match[str], metrics: Metrics) -> dict[int, float]:
+    """Values of the metric by step, at the end that is asked for; what is no finite number is NaN."""
+    name = call["metric"]
+    found: dict[int, float] = {}
+    for step in sorted(metrics):
+        if name == STEP or name in metrics[step]:
+            value = step if name == STEP else metrics[step][name]
+            found[step] = math.nan if value is None else float(value)
+    if not found:
+        raise _DoesNotHold("no step was logged" if name == STEP else f"{name} was never logged")
+    steps = list(found)
+    if call["end"]:
+        steps = steps[: int(call["n"])] if call["end"] == "first" else steps[-int(call["n"]) :]
+    return {step: found[step] for step in steps}
+
+
+def _finite(call: re.Match[str], metrics: Metrics) -> None:
+    odd = [step for step, value in _series(call, metrics).items() if not math.isfinite(value)]
+    if odd:
+        raise _DoesNotHold(f"{call['metric']} is no finite number in {_steps(odd)}")
+
+
+def _complete(call: re.Match[str], metrics: Metrics) -> None:
+    series = _series(call, metrics)
+    absent = sorted(set(range(min(series), max(metrics) + 1)) - set(series))
+    if absent:
+        raise _DoesNotHold(f"{'' if call['metric'] == STEP else call['metric'] + ' of '}{_steps(absent)} missing")
+
+
+_STATEMENTS = {"finite": _finite, "complete": _complete}
+
+
+def _aggregate(call: re.Match[str], metrics: Metrics) -> float:
+    if call["function"] != "count":
+        _finite(call, metrics)
+    return _AGGREGATES[call["function"]](list(_series(call, metrics).values()))
 
 
 def _steps(steps: Sequence[int]) -> str:

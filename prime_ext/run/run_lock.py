@@ -2,13 +2,12 @@
 """One run at a time in a folder: two would overwrite one another's checkpoints and metrics."""
 
 import errno
-import fcntl
 import logging
 import os
 import socket
-import time
 from pathlib import Path
-from typing import TextIO
+
+from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +30,10 @@ class RunLock:
 
     def __init__(self, root: Path):
         self.path = Path(root) / LOCK
-        self._stream: TextIO | None = None
+        self._lock = FileLock(self.path, thread_local=False, fallback_to_soft=False)
 
     def acquire(self, wait_seconds: float = WAIT_SECONDS) -> None:
-        """Take the lock and keep it.
+        """Take the lock, keep it and leave a note of who has it.
 
         Args:
             wait_seconds: how long to wait for another run to end.
@@ -43,37 +42,30 @@ class RunLock:
             RunFolderInUse: it has not ended by then.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        stream = self.path.open("a+")
-        deadline, told = time.monotonic() + wait_seconds, False
-        while not self._taken(stream):
-            stream.seek(0)
-            in_use = f"trainer.default_local_dir={self.path.parent} is in use by {stream.read().strip() or 'a process'}"
-            if time.monotonic() >= deadline:
-                stream.close()
-                raise RunFolderInUse(f"{in_use}; wait for that run to end, or choose another folder")
-            if not told:
-                logger.warning("%s; waiting up to %.0f s for it to end", in_use, wait_seconds)
-                told = True
-            time.sleep(_POLL_SECONDS)
-        stream.truncate(0)
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        stream.flush()
-        self._stream = stream
+        try:
+            if not self._taken(0):
+                if wait_seconds > 0:
+                    logger.warning("%s; waiting up to %.0f s for it to end", self._in_use(), wait_seconds)
+                if not self._taken(wait_seconds):
+                    raise RunFolderInUse(f"{self._in_use()}; wait for that run to end, or choose another folder")
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            logger.warning("%s: this file system has no locks; start no second run there", self.path.parent)
+        self.path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
     def release(self) -> None:
         """Let go of it."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        self._lock.release()
 
-    def _taken(self, stream: TextIO) -> bool:
+    def _taken(self, wait_seconds: float) -> bool:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return False
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                logger.warning("%s: this file system has no locks; start no second run there", self.path.parent)
-                return True
-            raise
+            self._lock.acquire(timeout=wait_seconds, poll_interval=_POLL_SECONDS)
+        except Timeout:
+            return False
         return True
+
+    def _in_use(self) -> str:
+        return (
+            f"trainer.default_local_dir={self.path.parent} is in use by {self.path.read_text().strip() or 'a process'}"
+        )

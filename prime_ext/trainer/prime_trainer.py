@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
@@ -20,11 +20,12 @@ from verl.utils.debug import marked_timer
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.config.checks import refuse
 from prime_ext.config.pspo_settings import uses_manager
-from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.config.settings import SettingsError
 from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.config.variant import variant_line
-from prime_ext.preflight.check import check_config
+from prime_ext.preflight.check import read_prime
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
@@ -57,12 +58,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     base_mode: str
 
     def __init__(self, config: DictConfig):
-        problems = [*check_verl(), *check_config(config)]
-        if problems:
-            raise SettingsError("; ".join(problems))
+        refuse(check_verl())
+        self.prime, prm_settings = read_prime(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        self.prime = PrimeSettings.from_mapping(OmegaConf.to_container(config.prime, resolve=True))
-        prm_settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True))
         self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
         self.targets = PolicyTargets(config, self.prime)
         self._target_coefficients: dict[str, float] = {}

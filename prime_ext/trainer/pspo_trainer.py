@@ -16,10 +16,10 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 
-from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, sections_of
-from prime_ext.config.settings import SettingsError
+from prime_ext.config.checks import refuse
+from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings
 from prime_ext.config.sharding import shard_over_all_ranks
-from prime_ext.preflight.pspo import check_pspo_config
+from prime_ext.preflight.pspo import read_pspo
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.utils import transfer_queue as transfer
@@ -115,10 +115,8 @@ class PSPOTrainerMixin(GuardedRunMixin):
     base_mode: str
 
     def __init__(self, config: DictConfig):
-        problems = [*check_verl(), *check_pspo_config(config)]
-        if problems:
-            raise SettingsError("; ".join(problems))
-        self.pspo, _ = sections_of(config)
+        refuse(check_verl())
+        self.pspo = read_pspo(config)
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
             config.trainer.v1.trainer_mode = self.base_mode

@@ -1,91 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration: all of verl is there under its own name, what we change is listed, every key is commented."""
+"""The configuration: all of verl is there under its own name, settings have its keys, variants change what they say."""
 
 import inspect
-from dataclasses import fields, is_dataclass
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 import prime_ext.config
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.shaping import gaussian, released_factor, weibull
-from prime_ext.config.asynchronous import PRIME_MODES
-from prime_ext.config.chain_settings import (
-    AccumulationSettings,
-    GaussianSettings,
-    ReleasedSettings,
-    ShapingSettings,
-    WeibullSettings,
-    accumulation_settings,
-    chain_arguments,
-    shaping_settings,
-)
-from prime_ext.config.checks import SettingsError
-from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings, PSPOSettings
-from prime_ext.config.reward_settings import (
-    OutcomeSettings,
-    ProcessSettings,
-    SegmentSettings,
-    SelectionSettings,
-    StepSettings,
-)
-from prime_ext.config.settings import FilterSettings, PrimeSettings, PRMSettings
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.chain_settings import chain_arguments
+from prime_ext.config.compose import compose_config
+from prime_ext.config.pspo_settings import sections_of
+from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.config.sharding import ENGINE_SECTIONS
+from prime_ext.config.variant import VARIANTS, keys_of, variant_line
 
 FOLDER = Path(prime_ext.config.__file__).parent
-VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
-
-CHANGED_FOR_PRIME = {
-    "actor_rollout_ref.actor.optim.lr": 5e-7,
-    "actor_rollout_ref.actor.use_dynamic_bsz": True,
-    "actor_rollout_ref.rollout.n": 4,
-    "algorithm.adv_estimator": "rloo",
-    "critic.model.path": "${actor_rollout_ref.model.path}",
-    "reward.custom_reward_function.path": "pkg://prime_ext.reward.compute_score",
-    "reward.reward_manager.name": "naive_with_prompt",
-    "data.seed": 1,
-    "trainer.experiment_name": "prime",
-    "trainer.logger": ["console", "tensorboard"],
-    "trainer.project_name": "prime_ext",
-    "trainer.v1.trainer_mode": "prime_sync",
-}
-CHANGED_FOR_CPU = {
-    "actor_rollout_ref.actor.fsdp_config.strategy": "fsdp2",
-    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
-    "actor_rollout_ref.actor.strategy": "fsdp2",
-    "actor_rollout_ref.actor.use_torch_compile": False,
-    "actor_rollout_ref.model.enable_gradient_checkpointing": False,
-    "actor_rollout_ref.model.override_config": {"attn_implementation": "sdpa"},
-    "actor_rollout_ref.model.use_remove_padding": False,
-    "actor_rollout_ref.ref.fsdp_config.strategy": "fsdp2",
-    "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
-    "actor_rollout_ref.rollout.agent.default_agent_loop": "seeded_single_turn_agent",
-    "actor_rollout_ref.rollout.agent.num_workers": 1,
-    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "prime_ext.cpu.checkpoint_engine",
-    "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 64,
-    "actor_rollout_ref.rollout.dtype": "float32",
-    "actor_rollout_ref.rollout.enforce_eager": True,
-    "actor_rollout_ref.rollout.free_cache_engine": False,
-    "actor_rollout_ref.rollout.name": "transformers",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
-    "critic.fsdp.strategy": "fsdp2",
-    "critic.fsdp.use_torch_compile": False,
-    "critic.model.enable_gradient_checkpointing": False,
-    "critic.model.override_config": {"attn_implementation": "sdpa"},
-    "critic.model.use_remove_padding": False,
-    "critic.strategy": "fsdp2",
-    "data.dataloader_num_workers": 0,
-    "ray_kwargs.ray_init.num_cpus": 16,
-    "reward.num_workers": 1,
-    "trainer.device": "cpu",
-    "trainer.n_gpus_per_node": 1,
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-}
-# Keys that verl reads or passes on but does not list in its own configuration.
+MODEL = "actor_rollout_ref.model.path=/models/policy"
+# Keys that verl reads or passes on but does not list in its own configuration, and our own.
+ADDED = {"trainer.console", "critic.ppo_infer_max_token_len_per_gpu"}
 ADDED_FOR_CPU = {
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision",
@@ -94,98 +34,138 @@ ADDED_FOR_CPU = {
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.num_gpus",
 }
-CHANGED_FOR_PSPO = {
-    "actor_rollout_ref.actor.optim.lr": 1.41e-5,
-    "actor_rollout_ref.actor.ppo_epochs": 4,
-    "actor_rollout_ref.actor.use_dynamic_bsz": True,
-    "algorithm.kl_ctrl.kl_coef": 0.2,
-    "algorithm.kl_ctrl.target_kl": 6.0,
-    "algorithm.kl_ctrl.type": "adaptive",
-    "algorithm.lam": 0.95,
-    "algorithm.use_kl_in_reward": True,
-    "critic.cliprange_value": 0.2,
-    "critic.model.path": "${actor_rollout_ref.model.path}",
-    "critic.optim.lr": "${actor_rollout_ref.actor.optim.lr}",
-    "data.seed": 1,
-    "reward.custom_reward_function.path": "pkg://prime_ext.reward.compute_score",
-    "reward.reward_manager.name": "pspo_wrs",
-    "trainer.experiment_name": "pspo_wrs",
-    "trainer.logger": ["console", "tensorboard"],
-    "trainer.project_name": "prime_ext",
-    "trainer.v1.trainer_mode": "pspo_sync",
-}
-ADDED = {"trainer.console", "critic.ppo_infer_max_token_len_per_gpu"}
-PRIME_SECTIONS, PSPO_SECTIONS = {"prime", "prm"} | ADDED, {"pspo", "step_scorer"} | ADDED
-EXPECTED = {
-    "prime_trainer": (CHANGED_FOR_PRIME, PRIME_SECTIONS),
-    "prime_trainer_cpu": (CHANGED_FOR_PRIME | CHANGED_FOR_CPU, PRIME_SECTIONS | ADDED_FOR_CPU),
-    "pspo_trainer": (CHANGED_FOR_PSPO, PSPO_SECTIONS),
-    "pspo_trainer_cpu": (CHANGED_FOR_PSPO | CHANGED_FOR_CPU, PSPO_SECTIONS | ADDED_FOR_CPU),
-}
+OWN_SECTIONS = {"prime_trainer": {"prime", "prm"}, "pspo_trainer": {"pspo", "step_scorer"}}
 
 
-def load(module, name):
+def composed(*overrides, name="prime_trainer"):
+    return compose_config(name, [MODEL, *overrides])
+
+
+def prime_of(config):
+    return PrimeSettings.from_mapping(OmegaConf.to_container(config.prime))
+
+
+def keys(section, prefix=""):
+    """All keys of a mapping, those of sections too."""
+    for key, value in section.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from keys(value, f"{prefix}{key}.")
+
+
+def raw(module, name):
     with initialize_config_module(module, version_base=None):
         return OmegaConf.to_container(compose(name))
 
 
-@pytest.fixture(scope="module")
-def verl():
-    return load("verl.trainer.config", "ppo_trainer")
+@pytest.mark.parametrize("name", OWN_SECTIONS)
+@pytest.mark.parametrize("cpu", [False, True])
+def test_of_verls_keys_none_is_lost_and_few_are_added(name, cpu):
+    ours = raw("prime_ext.config", f"{name}_cpu" if cpu else name)
+    verl = raw("verl.trainer.config", "ppo_trainer")
+    assert not set(keys(verl)) - set(keys(ours))
+    added = ADDED | OWN_SECTIONS[name] | (ADDED_FOR_CPU if cpu else set())
+    # Values that verl leaves empty may be filled.
+    filled = ("override_config", "mixed_precision")
+    new = {key for key in set(keys(ours)) - set(keys(verl)) if not any(f".{part}." in key for part in filled)}
+    assert {key for key in new if key.split(".")[0] not in OWN_SECTIONS[name]} == added - OWN_SECTIONS[name]
 
 
-@pytest.fixture(scope="module", params=["prime_trainer", "prime_trainer_cpu"])
-def composed(request):
-    return request.param, load("prime_ext.config", request.param)
+@pytest.mark.parametrize("name", ["prime_trainer", "prime_trainer_cpu"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_key_of_prime_has_a_field_and_every_field_a_key(name, variant):
+    """Settings refuse keys that they do not know and miss those that are not there."""
+    config = composed(f"variant={variant}", name=name)
+    prime_of(config)
+    PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
+    assert config.prime.variant == variant == variant_line(config)
+    assert all(OmegaConf.select(config, key, default="missing") == value for key, value in keys_of(variant).items())
 
 
-@pytest.fixture(scope="module", params=["prime_trainer", "prime_trainer_cpu"])
-def paper(request):
-    with initialize_config_module("prime_ext.config", version_base=None):
-        return OmegaConf.to_container(compose(request.param, ["variant=paper"]))
+@pytest.mark.parametrize("name", ["pspo_trainer", "pspo_trainer_cpu"])
+def test_every_key_of_the_reward_manager_has_a_field_and_every_field_a_key(name):
+    pspo, _ = sections_of(composed("step_scorer.model_path=step_rm", name=name))
+    assert (pspo.accumulation.mode, pspo.shaping.name) == ("geometric", "weibull")
+    assert not pspo.pays_tokens and pspo.outcome_coefficient == 0
 
 
-@pytest.fixture(scope="module", params=["pspo_trainer", "pspo_trainer_cpu"])
-def pspo(request):
-    return load("prime_ext.config", request.param)
+def test_the_papers_variant_has_its_settings():
+    """PRIME, arXiv 2502.01456: beta .05, PRM lr 1e-6, policy lr 5e-7, band [.2, .8], no KL, no entropy bonus."""
+    config = composed("variant=paper")
+    actor, prm, rollout = config.actor_rollout_ref.actor, config.prm, config.actor_rollout_ref.rollout
+    assert (prm.beta, prm.optim.lr, prm.optim.weight_decay, prm.optim.clip_grad) == (0.05, 1e-6, 0.0, 10.0)
+    assert (actor.optim.lr, actor.use_kl_loss, actor.entropy_coeff, actor.clip_ratio) == (5e-7, False, 0, 0.2)
+    assert config.algorithm.use_kl_in_reward is False
+    assert (config.prime.filter.lower, config.prime.filter.upper) == (0.2, 0.8)
+    assert (rollout.n, rollout.temperature) == (4, 1.0)
 
 
-def differences(base, ours, prefix=""):
-    """Keys of verl that are gone, that have another value, and keys that verl does not list."""
-    gone, changed, added = set(), {}, set()
-    for key, value in base.items():
-        name = f"{prefix}{key}"
-        if key not in ours:
-            gone.add(name)
-        elif isinstance(value, dict) and value and isinstance(ours[key], dict):
-            inner = differences(value, ours[key], f"{name}.")
-            gone |= inner[0]
-            changed.update(inner[1])
-            added |= inner[2]
-        elif ours[key] != value:
-            changed[name] = ours[key]
-    added |= {f"{prefix}{key}" for key in ours if key not in base}
-    return gone, changed, added
+def test_the_prm_follows_the_policy_unless_told_otherwise():
+    config = composed("actor_rollout_ref.actor.ppo_mini_batch_size=7")
+    assert config.prm.model.path == config.prm.reference_path == "/models/policy"
+    assert config.prm.mini_batch_size == 7
+    assert composed("prm.model.path=/models/prm").prm.reference_path == "/models/prm"
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_of_verls_keys_none_is_lost_and_exactly_the_listed_ones_differ(verl, name):
-    expected_changes, expected_additions = EXPECTED[name]
-    gone, changed, added = differences(verl, load("prime_ext.config", name))
-    assert not gone
-    assert changed == expected_changes
-    assert added == expected_additions
+def test_verls_own_command_takes_the_configuration_and_a_variant():
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-path=pkg://prime_ext.config"]
+    words = ["--config-name=prime_trainer", "variant=paper", "prime.process.warm_up_steps=3", "--cfg=job"]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
+    process = OmegaConf.create(done.stdout).prime.process
+    assert (process.reliability_gate, process.warm_up_steps) == (False, 3)
 
+
+# ---- variants ------------------------------------------------------------------------------------------------------
+
+
+def test_distilled_is_the_default_and_the_gate_is_all_that_guarded_adds_to_the_paper():
+    assert variant_line(composed()) == "distilled" and prime_of(composed()).gates
+    paper, guarded = composed("variant=paper"), composed("variant=guarded")
+    assert not prime_of(paper).gates and prime_of(guarded).gates
+    for config in (paper, guarded):
+        del config.prime.variant, config.prime.process.reliability_gate
+    assert paper == guarded
+
+
+def test_overrides_win_over_the_variant_and_are_named():
+    words = ["variant=paper", "prime.process.reliability_gate=true", "prm.loss=dpo", "prime.filter.lower=0.1"]
+    for order in (words, words[::-1]):
+        config = composed(*order)
+        assert config.prime.process.reliability_gate is True and config.prm.loss == "dpo"
+        assert variant_line(config) == "paper (changed: prime.process.reliability_gate=true, prm.loss=dpo)"
+    changed = composed("variant=guarded", "prime.process.gate_decay=0.5", "prime.whitening=null")
+    assert variant_line(changed) == "guarded (changed: prime.whitening=null, prime.process.gate_decay=0.5)"
+    # A recipe names one, and who starts it may name another.
+    assert variant_line(composed("variant=paper", "variant=guarded")) == "guarded"
+
+
+def test_a_variant_that_does_not_exist_is_one_line():
+    with pytest.raises(SettingsError, match="Could not find 'variant/papre'"):
+        composed("variant=papre")
+    with pytest.raises(SettingsError, match="^prime.variant='papre' .*distilled, guarded, paper$"):
+        prime_of(composed("prime.variant=papre"))
+
+
+def test_the_first_line_of_a_run_names_it(monkeypatch, capsys, tmp_path):
+    from prime_ext import train
+
+    config = composed("variant=paper", "prime.whitening=false", f"trainer.default_local_dir={tmp_path}")
+    monkeypatch.setattr(train, "preflight", lambda name, overrides: (config, []))
+    monkeypatch.setattr(sys, "argv", ["train", "variant=paper"])
+    monkeypatch.setattr("verl.trainer.main_ppo.main", lambda: None)
+    train.main()
+    assert capsys.readouterr().out.splitlines()[0] == "prime_ext: PRIME, variant paper (changed: prime.whitening=false)"
+
+
+# ---- one reward for all steps of a response ------------------------------------------------------------------------
 
 CHAINS = ("plain", "pspo_wrs", "cn_ppo", "pspo_released")
 
 
-def chains_of(name, *overrides):
+def chain_of(name, *overrides):
     """The reward of a chain under an entry of the group `chain`."""
-    steps = ["prime.process.granularity=step", "prime.process.step_score=sigmoid"]
-    with initialize_config_module("prime_ext.config", version_base=None):
-        composed = compose("prime_trainer_cpu", ["variant=guarded", f"chain@prime.process={name}", *steps, *overrides])
-    process = PrimeSettings.from_mapping(OmegaConf.to_container(composed.prime)).process
+    steps = ["variant=guarded", "prime.process.granularity=step", "prime.process.step_score=sigmoid"]
+    process = prime_of(composed(f"chain@prime.process={name}", *steps, *overrides)).process
     return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
 
 
@@ -195,130 +175,40 @@ def chains_of(name, *overrides):
 )
 def test_one_override_chooses_a_published_reward(name, golden):
     """Five steps of the score .9."""
-    chain, process = chains_of(name)
+    chain, process = chain_of(name)
     reward_B = chain(torch.full((1, 5), 0.9, dtype=torch.float64), torch.ones(1, 5)).reward_B
     assert float(reward_B) == pytest.approx(golden, abs=1e-6)
     assert process.accumulation.place == "last_token" and process.accumulation.single_step == "zero"
 
 
-def test_the_default_shapes_are_the_functions_own_defaults():
-    for name, function in (("weibull", weibull), ("gaussian", gaussian), ("released", released_factor)):
-        defaults = {
-            key: parameter.default
-            for key, parameter in inspect.signature(function).parameters.items()
-            if parameter.default is not inspect.Parameter.empty
-        }
-        chain, _ = chains_of("pspo_wrs", f"prime.process.shaping.name={name}")
-        assert chain.parameters == defaults
+@pytest.mark.parametrize(
+    ("name", "function"), [("weibull", weibull), ("gaussian", gaussian), ("released", released_factor)]
+)
+def test_the_default_shapes_are_the_functions_own_defaults(name, function):
+    parameters = inspect.signature(function).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+    assert chain_of("pspo_wrs", f"prime.process.shaping.name={name}")[0].parameters == defaults
 
 
-def test_the_group_can_stand_in_another_place():
-    """A reward manager with a step classifier takes the same sections."""
-    with initialize_config_module("prime_ext.config", version_base=None):
-        composed = OmegaConf.to_container(compose("prime_trainer_cpu", ["+chain@somewhere.else=pspo_wrs"]))
-    section = composed["somewhere"]["else"]
-    assert set(section) == {"accumulation", "shaping"}
-    accumulation = accumulation_settings(section["accumulation"], "somewhere.else.accumulation")
-    assert (accumulation.mode, shaping_settings(section["shaping"], "x").name) == ("geometric", "weibull")
-    with pytest.raises(SettingsError, match="somewhere.else.accumulation.power=0 must be a number > 0"):
-        accumulation_settings({**section["accumulation"], "power": 0}, "somewhere.else.accumulation")
-
-
-def names_of(cls):
-    return {field.name for field in fields(cls)}
-
-
-def test_keys_and_settings_are_the_same(composed):
-    _, ours = composed
-    assert set(ours["prime"]) == names_of(PrimeSettings)
-    sections = {"outcome": OutcomeSettings, "process": ProcessSettings, "filter": FilterSettings}
-    sections |= {"steps": StepSettings, "segments": SegmentSettings, "selection": SelectionSettings}
-    for section, cls in sections.items():
-        assert is_dataclass(cls) and set(ours["prime"][section]) == names_of(cls)
-    process = ours["prime"]["process"]
-    assert set(process["accumulation"]) == names_of(AccumulationSettings)
-    assert set(process["shaping"]) == names_of(ShapingSettings)
-    shapes = {"weibull": WeibullSettings, "gaussian": GaussianSettings, "released": ReleasedSettings}
-    for name, cls in shapes.items():
-        assert set(process["shaping"][name]) == names_of(cls)
-    assert set(ours["prm"]) - set(VERL_SECTIONS) == names_of(PRMSettings)
-
-
-def test_the_default_values_are_valid_settings(composed):
-    _, ours = composed
-    # What the rest of the configuration decides is filled in by interpolation.
-    prm = {**ours["prm"], "use_dynamic_bsz": True, "mini_batch_size": 8}
-    prm.update(max_token_len_per_gpu=100, infer_max_token_len_per_gpu=100)
-    assert PRMSettings.from_mapping(prm).update_mode == "before"
-    assert PrimeSettings.from_mapping(ours["prime"]).filter.lower == 0.2
-    assert ours["trainer"]["v1"]["trainer_mode"] in PRIME_MODES
-
-
-def test_the_papers_variant_has_its_settings(paper):
-    """PRIME, arXiv 2502.01456: beta .05, PRM lr 1e-6, policy lr 5e-7, band [.2, .8], no KL, no entropy bonus."""
-    ours, actor, prm = paper, paper["actor_rollout_ref"]["actor"], paper["prm"]
-    assert (prm["beta"], prm["optim"]["lr"], prm["optim"]["weight_decay"], prm["optim"]["clip_grad"]) == (
-        0.05,
-        1e-6,
-        0.0,
-        10.0,
-    )
-    assert (actor["optim"]["lr"], actor["use_kl_loss"], actor["entropy_coeff"], actor["clip_ratio"]) == (
-        5e-7,
-        False,
-        0,
-        0.2,
-    )
-    assert ours["algorithm"]["use_kl_in_reward"] is False
-    assert (ours["prime"]["filter"]["lower"], ours["prime"]["filter"]["upper"]) == (0.2, 0.8)
-    assert (ours["actor_rollout_ref"]["rollout"]["n"], ours["actor_rollout_ref"]["rollout"]["temperature"]) == (4, 1.0)
-
-
-def test_the_prm_follows_the_policy_unless_told_otherwise(composed):
-    _, ours = composed
-    config = OmegaConf.create(ours)
-    config.actor_rollout_ref.model.path = "/models/policy"
-    config.actor_rollout_ref.actor.ppo_mini_batch_size = 7
-    assert config.prm.model.path == config.prm.reference_path == "/models/policy"
-    assert config.prm.mini_batch_size == 7
-    config.prm.model.path = "/models/prm"
-    assert config.prm.reference_path == "/models/prm"
-
-
-def test_keys_and_settings_of_the_reward_manager_are_the_same(pspo):
-    assert set(pspo["pspo"]) == names_of(PSPOSettings)
-    sections = {"steps": StepSettings, "batching": BatchingSettings, "actor": ActorSettings}
-    sections |= {"accumulation": AccumulationSettings, "shaping": ShapingSettings}
-    for section, cls in sections.items():
-        assert set(pspo["pspo"][section]) == names_of(cls)
-    assert set(pspo["step_scorer"]) == names_of(ScorerSettings)
-    settings = PSPOSettings.from_mapping(pspo["pspo"])
-    assert not settings.pays_tokens and settings.outcome_coefficient == 0
-
-
-def test_the_papers_reward_is_the_default_and_one_override_chooses_another(pspo):
-    chain = pspo["pspo"]
-    assert (chain["accumulation"]["mode"], chain["shaping"]["name"]) == ("geometric", "weibull")
+def test_both_scorers_take_the_same_entries_each_for_itself():
+    default = composed(name="pspo_trainer").pspo
     for name in CHAINS:
-        with initialize_config_module("prime_ext.config", version_base=None):
-            other = OmegaConf.to_container(compose("pspo_trainer", [f"chain@pspo={name}"]).pspo)
-            there = OmegaConf.to_container(compose("prime_trainer", [f"chain@prime.process={name}"]).prime.process)
-        assert all(other[section] == there[section] for section in ("accumulation", "shaping"))
-        assert all(other[key] == chain[key] for key in chain if key not in ("accumulation", "shaping"))
-
-
-def test_the_manager_can_be_added_to_prime():
+        pspo = composed(f"chain@pspo={name}", name="pspo_trainer").pspo
+        process = composed(f"chain@prime.process={name}").prime.process
+        assert (pspo.accumulation, pspo.shaping) == (process.accumulation, process.shaping)
+        assert all(pspo[key] == default[key] for key in default if key not in ("accumulation", "shaping"))
     added = ["+pspo=pspo", "+step_scorer=step_scorer", "chain@pspo=cn_ppo", "chain@prime.process=pspo_wrs"]
-    with initialize_config_module("prime_ext.config", version_base=None):
-        config = compose("prime_trainer_cpu", added)
-    assert (config.pspo.shaping.name, config.prime.process.shaping.name) == ("gaussian", "weibull")
+    both = composed(*added)
+    assert (both.pspo.shaping.name, both.prime.process.shaping.name) == ("gaussian", "weibull")
+
+
+# ---- comments, and engines -----------------------------------------------------------------------------------------
 
 
 def uncommented_keys(path):
     """Keys of our own sections with no comment line above them; keys of one block, without a blank line, share one."""
-    lines = path.read_text().splitlines()
     found, covered, in_defaults = [], False, False
-    for line in lines:
+    for line in path.read_text().splitlines():
         text = line.strip()
         if not text:
             covered, in_defaults = False, False
@@ -326,22 +216,33 @@ def uncommented_keys(path):
             covered = True
         elif text == "defaults:":
             in_defaults = True
-        elif not in_defaults and not covered and text.split(":")[0] not in VERL_SECTIONS:
+        elif not in_defaults and not covered and text.split(":")[0] not in ("model", "engine", "optim", "checkpoint"):
             found.append(text)
     return found
 
 
-COMMENTED = [
-    "prime/prime.yaml",
-    "prm/implicit_prm.yaml",
-    "pspo/pspo.yaml",
-    "step_scorer/step_scorer.yaml",
-    *(f"chain/{name}.yaml" for name in CHAINS),
-]
+COMMENTED = ["prime/prime", "prm/implicit_prm", "pspo/pspo", "step_scorer/step_scorer", *(f"chain/{x}" for x in CHAINS)]
 
 
 @pytest.mark.parametrize("name", COMMENTED)
 def test_every_key_has_a_comment_above_it(name):
     # Keys that only repeat verl's own ones for the PRM need no words of their own.
     repeated = ("strategy:", "param_offload:", "optimizer_offload:", "_target_:", "async_save:")
-    assert [line for line in uncommented_keys(FOLDER / name) if not line.startswith(repeated)] == []
+    assert [key for key in uncommented_keys(FOLDER / f"{name}.yaml") if not key.startswith(repeated)] == []
+
+
+BATCHES = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
+OTHERS = {"prime_trainer": [], "pspo_trainer": ["critic.ppo_mini_batch_size=16", "step_scorer.model_path=org/rm"]}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeypatch):
+    """verl frees the gathered root of FSDP1 only where ``fsdp_size`` says how many ranks there are."""
+    ranks = ["trainer.n_gpus_per_node=4", "trainer.nnodes=2", "critic.fsdp.fsdp_size=4"]
+    config = compose_config(name, ["actor_rollout_ref.model.path=org/model", *ranks, *BATCHES, *OTHERS[name]])
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+    trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config)
+    found = {key: OmegaConf.select(trainer.config, key) for key in ENGINE_SECTIONS}
+    sizes = {key: section.fsdp_size for key, section in found.items() if section is not None}
+    expected = dict.fromkeys(ENGINE_SECTIONS, 8) | {"critic.fsdp": 4}
+    assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4 - (name == "pspo_trainer")

@@ -118,9 +118,8 @@ def test_no_accelerator_and_no_word_about_the_cpu(monkeypatch, tmp_path):
     monkeypatch.delenv("VERL_PLATFORM")
     problems = doctor.diagnose().problems
     assert any("export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in problem for problem in problems)
-    assert any("no rollout engine is installed" in problem for problem in problems) == (
-        doctor.importlib.util.find_spec("vllm") is None
-    )
+    no_engine = doctor.find_spec("vllm") is None
+    assert any("no rollout engine is installed" in problem for problem in problems) == no_engine
 
 
 def test_too_little_memory(monkeypatch, capsys):
@@ -161,9 +160,7 @@ def gpus(monkeypatch, tmp_path):
 def machine_problems():
     """What there is to say about the machine; verl itself is not asked, which this machine would drive as a CPU."""
     report = doctor.Report()
-    doctor._machine(report)
-    doctor._rollout_engines(report)
-    return report.problems
+    return [line for look in (doctor._machine, doctor._accelerators, doctor._rollout_engines) for line in look(report)]
 
 
 def test_a_machine_with_gpus_that_lacks_nothing(gpus):
@@ -174,8 +171,8 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
     (gpus / "flash_attn" / "__init__.py").write_text("raise ImportError('undefined symbol: _ZN3c104cuda')")
     (problem,) = machine_problems()
     assert "flash-attn cannot be imported (undefined symbol: _ZN3c104cuda)" in problem and "sdpa" in problem
-    find = doctor.importlib.util.find_spec
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find(name))
+    find = doctor.find_spec
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "flash_attn" else find(name))
     (problem,) = machine_problems()
     assert problem.startswith("flash-attn is not installed") and "docs/install.md" in problem and "sdpa" in problem
 

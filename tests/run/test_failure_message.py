@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from prime_ext.run.checkpoint import mark_complete
-from prime_ext.run.failure_message import failure_message, one_line
+from prime_ext.train import failure_message, one_line
 
 
 class TaskError(Exception):

@@ -8,12 +8,11 @@ import pytest
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 
-from prime_ext.run import guarded_run, worker_watch
+from prime_ext.run import guarded_run
 from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
-from prime_ext.run.guarded_run import GuardedRunMixin
+from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, WorkerWatch
 from prime_ext.run.ray_reservations import ClusterTooSmall
 from prime_ext.run.run_lock import RunFolderInUse
-from prime_ext.run.worker_watch import WorkerDied
 
 
 class Verl:
@@ -163,10 +162,10 @@ def test_asynchronous_saves_are_verls_own(make, tmp_path):
 
 
 def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch):
-    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda actors: worker_watch.WorkerWatch(actors, seconds=0))
+    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda actors: WorkerWatch(actors, seconds=0))
     actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "asked"))
-    monkeypatch.setattr(worker_watch.ray, "wait", lambda asked, **_: (asked, []))
-    monkeypatch.setattr(worker_watch.ray, "get", lambda asked: None)
+    monkeypatch.setattr(guarded_run.ray, "wait", lambda asked, **_: (asked, []))
+    monkeypatch.setattr(guarded_run.ray, "get", lambda asked: None)
     trainer = make()
     trainer.fit(SimpleNamespace(agent_loop_workers=[actor]))
     assert trainer.polled == [1.0] * 3
@@ -174,7 +173,7 @@ def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch
     def dead(asked):
         raise ActorDiedError()
 
-    monkeypatch.setattr(worker_watch.ray, "get", dead)
+    monkeypatch.setattr(guarded_run.ray, "get", dead)
     with pytest.raises(WorkerDied, match="agent-loop worker 0"):
         trainer._pause(0)
     with pytest.raises(WorkerDied, match="agent-loop worker 0"):

@@ -4,8 +4,8 @@
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from prime_ext.run import worker_watch
-from prime_ext.run.worker_watch import WorkerDied, WorkerWatch, cause_of_death, workers_of
+from prime_ext.run import guarded_run
+from prime_ext.run.guarded_run import WorkerDied, WorkerWatch, cause_of_death, workers_of
 
 
 class Actor:
@@ -25,8 +25,8 @@ def ray(monkeypatch):
         if isinstance(actor.state, Exception):
             raise actor.state
 
-    monkeypatch.setattr(worker_watch.ray, "wait", lambda actors, **_: ([a for a in actors if a.state != "busy"], []))
-    monkeypatch.setattr(worker_watch.ray, "get", get)
+    monkeypatch.setattr(guarded_run.ray, "wait", lambda actors, **_: ([a for a in actors if a.state != "busy"], []))
+    monkeypatch.setattr(guarded_run.ray, "get", get)
 
 
 def test_the_dead_one_is_named():
@@ -59,7 +59,7 @@ def test_nobody_is_blamed_when_ray_itself_is_gone(monkeypatch):
         raise RuntimeError("Ray has not been started yet")
 
     watch = WorkerWatch({"a": Actor(ActorDiedError())})
-    monkeypatch.setattr(worker_watch.ray, "wait", gone)
+    monkeypatch.setattr(guarded_run.ray, "wait", gone)
     assert watch.death() == ""
 
 
