@@ -65,14 +65,6 @@ def test_differences_and_flips_against_brute_force(runs, tmp_path):
         assert row in [[cell.replace("\\", "") for cell in cells] for cells in markdown_rows(markdown)]
 
 
-def test_the_mean_over_tasks(runs):
-    found = compare(*map(load_run, runs))
-    own, mean = [task["comparison"] for task in found["tasks"].values()], found["overall"]
-    assert mean["value"] == pytest.approx(statistics.fmean(one["difference"] for one in own))
-    assert mean["standard_error"] == pytest.approx(sum(one["standard_error"] ** 2 for one in own) ** 0.5 / 2)
-    assert mean["low"] < mean["value"] < mean["high"]
-
-
 def test_the_interval_of_the_mean_over_tasks_holds_the_truth_in_95_of_100():
     chance = np.random.default_rng(0)
     sizes, truth, held = (30, 83, 272), 0.06, 0
@@ -180,17 +172,3 @@ def test_versions_that_differ_are_told(tmp_path):
     (after / "results.json").write_text(json.dumps(results))
     assert main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
     assert "Versions differ: math-verify 0.9.0 and 0.8.0." in (tmp_path / "out" / "compare.md").read_text()
-
-
-def test_the_same_run_twice_differs_nowhere(tmp_path, capsys):
-    run = make_run(tmp_path / "a")
-    assert main([str(run), str(run)]) == 0
-    assert "| +0.0 ± 0.0 |" in capsys.readouterr().out
-
-
-def test_a_damaged_run_is_one_line(tmp_path, capsys):
-    run = make_run(tmp_path / "a")
-    (run / "results.json").write_text("{")
-    assert main([str(run), str(run), "--output", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert "broken or half-written" in error and error.count("\n") == 1 and not (tmp_path / "out").exists()

@@ -142,13 +142,6 @@ def test_an_existing_output_is_not_overwritten_unasked(tmp_path, capsys):
     assert read(output) == [{"old": 1}]
 
 
-def test_rows_that_could_not_be_judged_are_in_no_mean():
-    rows = [{"score": score, "verdict": "wrong", "seconds": 0.1} for score in (1.0, 0.0, None)]
-    summary = summarize(rows)
-    assert summary["mean_score"] == 0.5 and summary["standard_error"] == pytest.approx(0.5)
-    assert summarize([{"score": None, "verdict": "error", "seconds": 0.1}])["mean_score"] is None
-
-
 def test_stored_programs_are_graded_in_the_form_of_each_benchmark(tmp_path):
     plus, live = (
         read(SAMPLES / path)[0] for path in ("humaneval_plus/HumanEvalPlus.jsonl", "livecodebench/test.jsonl")

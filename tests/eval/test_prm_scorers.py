@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 
 from eval.prm_data import Response, split_response
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, Tokens, score_all, step_scores
-from eval.store import RunError
 from prime_ext.offline_prm.text import TextEncoder, join_steps
 
 CPU = torch.device("cpu")
@@ -118,11 +117,6 @@ def test_a_classifier_is_read_after_each_step(paths, separator, layout):
                 logits = model(torch.tensor([tokenizer(text)["input_ids"]])).logits[0, -1]
             expected.append(float(logits.softmax(-1)[1]))
         assert result["probability"] == pytest.approx(expected, abs=1e-5)
-
-
-def test_options_that_do_not_fit_the_models(paths, tmp_path):
-    with pytest.raises(RunError, match="--positive-label 2 is none of the model's 2 classes"):
-        ClassifierScorer(str(paths["classifier"]), CPU, torch.float32, "plain", "\n", 2, 200, False)
 
 
 class CountingScorer:

@@ -124,12 +124,6 @@ def test_the_summary_names_published_numbers_rates_and_failures(reports):
     ]
 
 
-def test_published_tables_say_what_differs(reports):
-    _, markdown, _ = reports
-    assert "do\\_sample True, published False" in markdown and "n 16, published 1" in markdown
-    assert "12 problems, published 500" in markdown
-
-
 def test_settings_versions_and_hashes_are_there(reports):
     results, markdown, page = reports
     cells = dict(row for row in page.rows if len(row) == 2)
@@ -145,11 +139,6 @@ def test_a_page_has_no_script_loads_nothing_and_its_links_lead_somewhere(reports
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
     assert not any(tag in ("script", "img", "link", "iframe", "object") for tag, _ in page.elements)
     assert sum(tag == "svg" for tag, _ in page.elements) >= 5
-
-
-def test_reports_do_not_depend_on_when_they_are_made(math_run):
-    first = [path.read_bytes() for path in write_reports(math_run)]
-    assert [path.read_bytes() for path in write_reports(math_run)] == first
 
 
 def test_problems_and_lengths_are_those_of_the_samples(math_run, reports):

@@ -101,12 +101,6 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
     assert decoding["n"] == 2 and decoding["max_new_tokens"] == 9
 
 
-def test_greedy_is_a_decoding_of_every_task(tasks, tmp_path):
-    assert run(*tasks, "--decoding", "greedy", "--output", tmp_path) == 0
-    decoding = results_of(tmp_path)["tasks"]["sums"]["decoding"]
-    assert decoding["name"] == "greedy" and not decoding["do_sample"] and decoding["max_new_tokens"] == 32
-
-
 def test_prompts_at_a_time_are_what_the_decoding_says(tasks, tmp_path):
     backend = ScriptedBackend()
     assert run(*tasks, "--prompts-at-a-time", "5", "--output", tmp_path, backend=backend) == 0

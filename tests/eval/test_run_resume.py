@@ -179,18 +179,6 @@ def test_a_broken_line_that_was_not_cut_off_stops_the_run(tasks, tmp_path, capsy
     assert path.read_bytes() == before and backend.asked == []
 
 
-@pytest.mark.parametrize("name", ["settings.json", "results.json"])
-def test_a_broken_result_file_stops_the_run(tasks, tmp_path, capsys, name):
-    words = [*tasks, "--limit", "1", "--output", tmp_path]
-    assert run(*words) == 0
-    (tmp_path / name).write_text('{"format": ')
-    capsys.readouterr()
-    assert run(*words) == 2
-    said = capsys.readouterr().err
-    assert f"{name} is broken" in said and said.count("\n") == 1
-    assert (tmp_path / name).read_text() == '{"format": '
-
-
 def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
     inner = []
 
