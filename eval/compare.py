@@ -75,12 +75,11 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
             found = None
         tasks[name] = {"title": second.entry["title"], "changes": changes, "comparison": found}
     shared = shared_problems([after.tasks[name] for name in common])
-    overall = None if shared else mean_difference(paired)
     old, new = before.results["versions"], after.results["versions"]
     return {
         "before": {"run": before.name, "model": before.results["model"]},
         "after": {"run": after.name, "model": after.results["model"]},
-        "overall": None if overall is None else asdict(overall),
+        "overall": None if shared else mean_difference(paired),
         "tasks": tasks,
         "shared": shared,
         "only_in_one": {name: run.name for run in (before, after) for name in run.tasks if name not in tasks},

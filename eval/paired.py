@@ -99,25 +99,8 @@ def compare_runs(before: Scores, after: Scores) -> Comparison:
     )
 
 
-@dataclass(frozen=True)
-class Overall:
-    """Mean of the differences over tasks, each counting the same.
-
-    Attributes:
-        value: the mean.
-        standard_error: of it; None if that of a task is not known.
-        low: lower end of the 95 % interval; None without a standard error.
-        high: upper end.
-    """
-
-    value: float
-    standard_error: float | None
-    low: float | None
-    high: float | None
-
-
-def mean_difference(tasks: Sequence[Comparison]) -> Overall | None:
-    """Mean of the differences over tasks that share no problem; None with less than two.
+def mean_difference(tasks: Sequence[Comparison]) -> dict[str, float | None] | None:
+    """Mean of the differences over tasks that share no problem, with its interval; None with less than two.
 
     The errors of the tasks are independent, so the standard error of the mean is the root of the sum of their squares,
     over the number of tasks. The interval is Student's with Welch's and Satterthwaite's degrees of freedom (Biometrics
@@ -129,10 +112,10 @@ def mean_difference(tasks: Sequence[Comparison]) -> Overall | None:
     known = [(own.standard_error, own.problems - 1) for own in tasks if own.standard_error is not None]
     error = math.sqrt(sum(own**2 for own, _ in known)) / len(tasks)
     if len(known) < len(tasks) or error == 0:
-        return Overall(value, None, None, None)
+        return {"value": value, "standard_error": None, "low": None, "high": None}
     freedom = sum(own**2 for own, _ in known) ** 2 / sum(own**4 / degrees for own, degrees in known)
     half = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * error
-    return Overall(value, error, max(-1.0, value - half), min(1.0, value + half))
+    return {"value": value, "standard_error": error, "low": max(-1.0, value - half), "high": min(1.0, value + half)}
 
 
 def _interval(differences: np.ndarray, response: float) -> tuple[float | None, float | None, float | None]:

@@ -230,7 +230,7 @@ def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
     """A share in percent with its 95 % interval."""
     if own is None:
         return "-"
-    return f"{percent(own['value'] if value is None else value)} [{percent(own['low'])}, {percent(own['high'])}]"
+    return f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to {percent(own['high'])})"
 
 
 def prm_report(results: Mapping[str, Any]) -> str:
@@ -253,7 +253,7 @@ def prm_report(results: Mapping[str, Any]) -> str:
         page.heading("Pairwise accuracy")
         pairs = results["pairwise_accuracy"].items()
         lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]
-        page.table(["score", "ordered correctly [95 %]", "pairs"], lines)
+        page.table(["score", "ordered correctly (95 %)", "pairs"], lines)
     if results["overlong"]:
         fate = "they count as wrong" if task == "processbench" else "they are chosen last"
         page.text(f"{results['overlong']} responses were longer than --max-length; {fate}.")
@@ -278,7 +278,7 @@ def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
             for split, own in results[mode]["splits"].items()
         ]
         average = _cell(results[mode]["average_f1_interval"], results[mode]["average_f1"])
-        head = ["split", "responses", "error accuracy", "correct accuracy", "F1 [95 %]", "threshold"]
+        head = ["split", "responses", "error accuracy", "correct accuracy", "F1 (95 %)", "threshold"]
         page.table(head, [*rows, ["average", "", "", "", average, ""]])
     page.text(
         "Percent. F1 is the harmonic mean of the two accuracies, the average the plain mean of the splits' F1. "
@@ -293,7 +293,7 @@ def _add_best_of_n(page: Page, results: Mapping[str, Any]) -> None:
     rows = [[name, *(_cell(own[n]) for n in sizes)] for name, own in results["best_of_n"].items()]
     page.table(["", *(f"N={n}" for n in sizes)], rows)
     page.text(
-        f"Percent of {results['problems']} problems [95 % interval over problems, {settings['resamples']} resamples], "
+        f"Percent of {results['problems']} problems (95 % interval over problems, {settings['resamples']} resamples), "
         "each averaged over subsets of the pool of candidates. Best-of-N and pass@N are exact; votes (maj, and vote: "
         f"weighted by the score) are exact up to {settings['subsets']} subsets per problem and otherwise a mean over "
         "that many random ones (largest Monte-Carlo standard error "

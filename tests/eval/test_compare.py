@@ -78,7 +78,7 @@ def test_the_interval_of_the_mean_over_tasks_holds_the_truth_in_95_of_100():
             error = differences.std(ddof=1) / size**0.5
             tasks.append(Comparison(differences.mean(), error, None, None, size, 0, (), ()))
         own = mean_difference(tasks)
-        held += own.low <= truth <= own.high
+        held += own["low"] <= truth <= own["high"]
     assert 930 <= held <= 968
 
 
