@@ -141,6 +141,11 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
         verifiers = {one.task.grader: make_verifier(one.task.grader) for one in planned}
         responses = {one.name: LineFile(folder / one.name / RESPONSES, RESPONSE_FIELDS, one.keys) for one in planned}
         samples = {one.name: LineFile(folder / one.name / SAMPLES, SAMPLE_FIELDS, one.keys) for one in planned}
+        for one in planned:
+            for key, row in responses[one.name].rows.items():
+                if row["seed"] != one.seed_of(*key):
+                    path = responses[one.name].path
+                    raise RunError(f"{path}: this run did not make the response {key}; choose another --output")
         # The other responses to a problem differ in their seeds only.
         missing = {
             (one.name, key[0]): one for one in planned for key in one.keys if key not in responses[one.name].rows

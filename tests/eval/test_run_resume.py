@@ -161,6 +161,7 @@ LINE = {
         (b"[]", "line 1 is a list, not an object"),
         (json.dumps({**LINE, "more": "1"}).encode(), "line 1 does not hold problem, sample, seed"),
         (json.dumps({**LINE, "problem": "x"}).encode(), "line 1 ('x', 0) belongs to no response of this run"),
+        (json.dumps(LINE).encode(), "this run did not make the response ('s0', 0)"),
         (json.dumps(LINE).encode() + b"\n" + json.dumps(LINE).encode(), "line 2 ('s0', 0) is there a second time"),
     ],
 )
