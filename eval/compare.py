@@ -9,14 +9,217 @@ only if that is asked for, and the reports say so.
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from eval.compare_report import html_comparison, markdown_comparison, summary_lines
-from eval.compare_tasks import compare, for_json
-from eval.finished_run import BadRun, load_run
-from prime_ext.utils.files import write_json, write_text
+from eval import figures
+from eval.page import NONE, Page, markdown_table, number, one_line, percent, score, show_prompt
+from eval.paired import compare_runs, mean_difference
+from eval.published import differing
+from eval.report import add_response
+from eval.results import FinishedRun, TaskRun, load_run
+from eval.statistics import NoProblems
+from eval.store import Row, RunError
+from prime_ext.utils.files import write_json
+
+# Flipped problems per task and direction: in a list, and with both responses.
+MOST_FLIPS, MOST_SIDES = 1000, 20
+HEAD = ("task", "difference ± SE, points", "95 % interval", "first, %", "second, %", "gained", "lost", "problems")
+NOTE = (
+    "Differences are the second run minus the first, in points, paired by problem. Each interval is for its task "
+    "alone: of 20 intervals of runs that do not differ, one leaves out 0. The mean over tasks is one statement about "
+    "all of them. Gained and lost: problems of which more than half of the responses are right in one run only."
+)
+
+
+def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, prompts: bool = False) -> dict[str, Any]:
+    """Compare two runs on the tasks that both have.
+
+    Args:
+        before: the first run.
+        after: the second run.
+        decoding: allow different decoding.
+        prompts: allow different prompts.
+
+    Returns:
+        For JSON. By name of the ``tasks``: ``title``, ``changes`` (decoding or prompts that differ, in words; only if
+        that was allowed) and ``comparison`` (see :class:`eval.paired.Comparison`; None where no problem was judged in
+        both). ``overall``: their mean; None with less than two tasks, or where two tasks, ``shared``, have the same
+        problem. ``only_in_one``: run by the name of a task. ``versions``: of packages that differ.
+
+    Raises:
+        RunError: they have no task in common, or a task with other problems, or with another decoding or other prompts
+            where that is not allowed.
+    """
+    common = [name for name in before.tasks if name in after.tasks]
+    if not common:
+        lists = [f"{run.folder} has {', '.join(run.tasks)}" for run in (before, after)]
+        raise RunError(f"the runs have no task in common: {lists[0]}; {lists[1]}")
+    tasks, paired = {}, []
+    for name in common:
+        first, second = before.tasks[name], after.tasks[name]
+        changes = _changes(first, second, decoding, prompts)
+        # A problem of which every response failed has no scores.
+        names = dict.fromkeys([*first.problems, *second.problems])
+        scores = [
+            {own: [row["score"] for row in run.problems.get(own, ())] for own in names} for run in (first, second)
+        ]
+        try:
+            paired.append(compare_runs(*scores))
+            found = asdict(paired[-1])
+        except NoProblems:
+            found = None
+        tasks[name] = {"title": second.entry["title"], "changes": changes, "comparison": found}
+    shared = shared_problems([after.tasks[name] for name in common])
+    old, new = before.results["versions"], after.results["versions"]
+    return {
+        "before": {"run": before.name, "model": before.results["model"]},
+        "after": {"run": after.name, "model": after.results["model"]},
+        "overall": None if shared else mean_difference(paired),
+        "tasks": tasks,
+        "shared": shared,
+        "only_in_one": {name: run.name for run in (before, after) for name in run.tasks if name not in tasks},
+        "versions": {name: [old.get(name), new.get(name)] for name in [*old, *new] if old.get(name) != new.get(name)},
+    }
+
+
+def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> list[str]:
+    """What differs between the two and may."""
+    name, first, second = before.name, before.entry, after.entry
+    for key, what in (("data_sha256", "problems"), ("split", "split"), ("grader", "grader")):
+        if first[key] != second[key]:
+            pair = f"{first[key][:12]} and {second[key][:12]}"
+            raise RunError(f"{name}: the runs have different {what} ({key} {pair}), so they cannot be compared")
+    changes = []
+    if first["prompt_sha256"] != second["prompt_sha256"]:
+        changes.append(f"prompts differ ({first['prompt']} and {second['prompt']}, by their hashes)")
+        if not prompts:
+            raise RunError(f"{name}: {changes[-1]}; --allow-prompts compares all the same")
+    pairs = differing(*({**entry["decoding"], "stop": entry["stop"]} for entry in (first, second)))
+    if pairs:
+        changes.append("decoding differs: " + ", ".join(f"{key} {a} and {b}" for key, (a, b) in pairs.items()))
+        if not decoding:
+            raise RunError(f"{name}: {changes[-1]}; --allow-decoding compares all the same")
+    return changes
+
+
+def shared_problems(tasks: Sequence[TaskRun]) -> tuple[str, str] | None:
+    """Two tasks in which a model is shown the same prompt; None if there are no such."""
+    seen: dict[str, str] = {}
+    for task in tasks:
+        for rows in task.problems.values():
+            first = seen.setdefault(json.dumps(rows[0]["prompt"]), task.name)
+            if first != task.name:
+                return first, task.name
+    return None
+
+
+def table(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> list[list[str]]:
+    """The lines of the table: a line per task, and the mean."""
+    lines = []
+    for name, task in found["tasks"].items():
+        own = task["comparison"]
+        scores = [score(run.tasks[name].mean) for run in (before, after)]
+        counts = (len(own["gained"]), len(own["lost"]), own["problems"]) if own else (0, 0, 0)
+        lines.append([task["title"], *_difference(own, "difference"), *scores, *map(number, counts)])
+    if found["overall"] is not None:
+        lines.append(["mean over tasks", *_difference(found["overall"], "value"), "", "", "", "", ""])
+    return lines
+
+
+def signed(value: float) -> str:
+    """A difference of fractions in points, with its sign."""
+    return f"{100 * value:+.1f}"
+
+
+def _difference(own: Mapping[str, Any] | None, key: str) -> tuple[str, str]:
+    """A difference with its standard error, and its 95 % interval, in points."""
+    if own is None:
+        return NONE, NONE
+    error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
+    interval = NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
+    return signed(own[key]) + error, interval
+
+
+def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:
+    """What to know before the numbers, one sentence each."""
+    tasks = found["tasks"]
+    lines = [f"{task['title']}: {change}." for task in tasks.values() for change in task["changes"]]
+    lines += [f"{name} is only in {run} and not compared." for name, run in found["only_in_one"].items()]
+    for name, task in tasks.items():
+        judged = task["comparison"]["problems"] if task["comparison"] else 0
+        left_out = before.tasks[name].entry["summary"]["problems"] - judged
+        if left_out:
+            lines.append(f"{task['title']}: {left_out:,} problems were not judged in both runs and are left out.")
+    if found["shared"]:
+        lines.append(f"{' and '.join(found['shared'])} share problems, so there is no mean over tasks.")
+    if found["versions"]:
+        pairs = (f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items())
+        lines.append(f"Versions differ: {', '.join(pairs)}.")
+    return lines
+
+
+def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
+    """The whole comparison; responses to flipped problems are in the HTML page."""
+    page = Page("Comparison of two runs")
+    for which, run in (("First", before), ("Second", after)):
+        page.text(f"{which}: {run.model} ({run.name}).")
+    page.bullets(remarks(found, before))
+    page.table(HEAD, table(found, before, after))
+    paired = [(task["title"], task["comparison"]) for task in found["tasks"].values() if task["comparison"]]
+    points = [(title, {**own, "value": own["difference"]}) for title, own in paired]
+    points += [("mean over tasks", found["overall"])] if found["overall"] else []
+    if points:
+        page.figure(figures.intervals(points, "difference, points", differences=True))
+    page.text(NOTE)
+    for name, task in found["tasks"].items():
+        page.heading(task["title"])
+        _add_task(page, task["comparison"] or {}, before.tasks[name], after.tasks[name])
+    return page
+
+
+def _add_task(page: Page, paired: Mapping[str, Any], before: TaskRun, after: TaskRun) -> None:
+    """Shares and lengths in both runs, and the problems that flipped."""
+    both = [run.entry["summary"] for run in (before, after)]
+    rates = [
+        ["truncated, %", *(percent(own["truncated"]) for own in both)],
+        ["no answer, %", *(percent(own["no_answer"]) for own in both)],
+        ["mean length, tokens", *(number(float(own["tokens"]["mean"])) for own in both)],
+        ["not judged", *(number(own["grader_failures"]) for own in both)],
+    ]
+    page.table(["", "first", "second"], rates)
+    for what in ("gained", "lost"):
+        flips = paired.get(what, ())
+        page.heading(f"{what.capitalize()}: {len(flips):,}", level=3)
+        if not flips:
+            continue
+        cells = [[own["problem"], percent(own["before"]), percent(own["after"])] for own in flips[:MOST_FLIPS]]
+        page.table(["problem", "first, %", "second, %"], cells)
+        if len(flips) > MOST_FLIPS:
+            page.text(f"{len(flips) - MOST_FLIPS:,} more are in compare.json.")
+        for flip in flips[:MOST_SIDES]:
+            with page.only_html(), page.details(f"{flip['problem']}, both responses"):
+                first, second = sides(flip["problem"], before, after)
+                page.code(show_prompt(second["prompt"]))
+                with page.box("columns"):
+                    for row in (first, second):
+                        with page.box():
+                            add_response(page, row)
+
+
+def sides(problem: str, *runs: TaskRun) -> list[Row]:
+    """A response of each run to a problem: a right one where the run solves it, else a wrong one."""
+    found = []
+    for run in runs:
+        judged = [row for row in run.problems[problem] if row["score"] is not None]
+        solved = sum(row["score"] for row in judged) > len(judged) / 2
+        fitting = [row for row in judged if (row["score"] > 0.5) == solved]
+        found.append((fitting or judged)[0])
+    return found
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -32,18 +235,18 @@ def main(words: Sequence[str] | None = None) -> int:
     output = arguments.output
     try:
         if output is not None and output.exists() and not output.is_dir():
-            raise BadRun(f"--output {output} is a file; give a folder")
+            raise RunError(f"--output {output} is a file; give a folder")
         runs = load_run(arguments.before), load_run(arguments.after)
         found = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
-        print("\n".join(summary_lines(found)))
+        for which, run in zip(("First", "Second"), runs, strict=True):
+            print(f"{which}: {one_line(run.model)} ({one_line(run.name)})")
+        notes = [f"- {line}" for line in remarks(found, runs[0])]
+        print("\n".join(["", *markdown_table(HEAD, table(found, *runs)), *notes]))
         if output is not None:
-            # All is made before anything is written.
-            texts = {"compare.md": markdown_comparison(found), "compare.html": html_comparison(found)}
-            write_json(output / "compare.json", for_json(found))
-            for name, text in texts.items():
-                write_text(output / name, text)
-            print("\n".join(str(output / name) for name in ("compare.json", *texts)))
-    except BadRun as error:
+            page = comparison_page(found, *runs)
+            write_json(output / "compare.json", found)
+            print("\n".join(map(str, [output / "compare.json", *page.write(output / "compare")])))
+    except RunError as error:
         print(f"compare: {error}", file=sys.stderr)
         return 2
     return 0

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.finished_run import RESULTS, BadRun, FinishedRun, TaskRun, load_run
+from eval.results import RESULTS, FinishedRun, TaskRun, load_run
+from eval.store import RunError
 from prime_ext.tasks.choice_metrics import METRICS
 from prime_ext.tasks.task_file import TaskError, load_task
 from prime_ext.utils.files import atomic_path, write_json
@@ -37,29 +38,56 @@ def lm_eval_results(run: FinishedRun, task_hashes: Mapping[str, str]) -> dict[st
         run: the run.
         task_hashes: hash over the samples of each task.
     """
-    model = run.results["model"]
+    model, versions = run.results["model"], run.results["versions"]
     seconds = [sum(task.entry["seconds"].values()) for task in run.tasks.values() if "seconds" in task.entry]
-    return {
-        "results": {name: _metrics(task) for name, task in run.tasks.items()},
+    told: dict[str, Any] = {
+        "results": {},
         "group_subtasks": {name: [] for name in run.tasks},
-        "configs": {name: _config(task) for name, task in run.tasks.items()},
+        "configs": {},
         "versions": {name: task.entry["data_sha256"][:12] for name, task in run.tasks.items()},
-        "higher_is_better": {name: {metric: True for metric in _values(task)} for name, task in run.tasks.items()},
-        "n-samples": {name: _counts(task) for name, task in run.tasks.items()},
+        "higher_is_better": {},
+        "n-samples": {},
         "config": {
             "model": model.get("backend"),
             "model_args": {key: value for key, value in model.items() if key != "backend"},
             "random_seed": run.results["seed"],
             **{f"model_{key}": model[key] for key in ("revision", "dtype") if key in model},
         },
-        **({"transformers_version": version} if (version := run.results["versions"].get("transformers")) else {}),
-        "versions_of_packages": run.results["versions"],
+        **({"transformers_version": versions["transformers"]} if "transformers" in versions else {}),
+        "versions_of_packages": versions,
         "model_source": model.get("backend"),
         "model_name": run.model,
         "model_name_sanitized": "".join(sign if sign.isalnum() or sign in "-_." else "__" for sign in run.model),
         "task_hashes": dict(task_hashes),
         **({"total_evaluation_time_seconds": str(sum(seconds))} if len(seconds) == len(run.tasks) else {}),
     }
+    for name, task in run.tasks.items():
+        values, problems = _values(task), task.entry["summary"]["problems"]
+        told["results"][name] = {"name": name, "alias": name, "sample_len": problems}
+        for metric, (value, error) in values.items():
+            told["results"][name] |= {f"{metric},{FILTER}": value, f"{metric}_stderr,{FILTER}": error}
+        told["higher_is_better"][name] = dict.fromkeys(values, True)
+        told["n-samples"][name] = {"original": max(_published_rows(task), problems), "effective": problems}
+        kept = ("title", "grader", "prompt", "prompt_sha256", "data_sha256", "failed_responses")
+        metadata = {key: task.entry[key] for key in kept}
+        told["configs"][name] = {
+            "task": name,
+            "test_split": task.entry["split"],
+            "output_type": "generate_until",
+            "repeats": task.n,
+            "generation_kwargs": _generation(task),
+            "metric_list": [{"metric": metric, "higher_is_better": True} for metric in values],
+            "metadata": {**metadata, "grader_failures": task.entry["summary"]["grader_failures"]},
+        }
+    return told
+
+
+def _published_rows(task: TaskRun) -> int:
+    """Problems of the split, as far as the task file knows their number."""
+    try:
+        return load_task(task.name).source.rows.get(task.entry["split"], 0)
+    except TaskError:
+        return 0
 
 
 def _values(task: TaskRun) -> dict[str, tuple[float, float | str]]:
@@ -77,51 +105,12 @@ def _values(task: TaskRun) -> dict[str, tuple[float, float | str]]:
     return found
 
 
-def _metrics(task: TaskRun) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": task.name, "alias": task.name, "sample_len": task.entry["summary"]["problems"]}
-    for metric, (value, error) in _values(task).items():
-        found[f"{metric},{FILTER}"] = value
-        found[f"{metric}_stderr,{FILTER}"] = error
-    return found
-
-
 def _generation(task: TaskRun) -> dict[str, Any]:
     """The decoding, as the harness calls its parts."""
     decoding = task.entry["decoding"]
     names = {"max_new_tokens": "max_gen_toks"}
     settings = {names.get(key, key): value for key, value in decoding.items() if key not in ("name", "n", "batch_size")}
     return {**settings, "until": task.entry.get("stop", [])}
-
-
-def _config(task: TaskRun) -> dict[str, Any]:
-    entry = task.entry
-    return {
-        "task": task.name,
-        "test_split": entry["split"],
-        "output_type": "generate_until",
-        "repeats": task.n,
-        "generation_kwargs": _generation(task),
-        "metric_list": [{"metric": metric, "higher_is_better": True} for metric in _values(task)],
-        "metadata": {
-            "title": entry["title"],
-            "grader": entry["grader"],
-            "prompt": entry["prompt"],
-            "prompt_sha256": entry["prompt_sha256"],
-            "data_sha256": entry["data_sha256"],
-            "grader_failures": entry["summary"]["grader_failures"],
-            "failed_responses": entry["failed_responses"],
-        },
-    }
-
-
-def _counts(task: TaskRun) -> dict[str, int]:
-    """Problems of the split, as far as the task file knows their number, and those that were asked."""
-    asked = task.entry["summary"]["problems"]
-    try:
-        known = load_task(task.name).source.rows.get(task.entry["split"])
-    except TaskError:
-        known = None
-    return {"original": asked if known is None else max(known, asked), "effective": asked}
 
 
 def lm_eval_samples(task: TaskRun) -> Iterator[dict[str, Any]]:
@@ -131,23 +120,22 @@ def lm_eval_samples(task: TaskRun) -> Iterator[dict[str, Any]]:
     is missing where none was judged.
     """
     for place, (problem, rows) in enumerate(task.problems.items()):
-        lines = [task.texts(row) for row in rows]
-        shown = lines[0]["prompt"]
+        shown, gold = rows[0]["prompt"], rows[0]["gold"]
         prompt = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-        doc = {"problem": problem, **rows[0].groups}
-        scores = [row.score for row in rows if row.score is not None]
+        doc = {"problem": problem, **rows[0]["groups"]}
+        scores = [row["score"] for row in rows if row["score"] is not None]
         yield {
             "doc_id": place,
             "doc": doc,
-            "target": lines[0]["gold"],
+            "target": gold,
             "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": _generation(task)}},
-            "resps": [[line["response"] for line in lines]],
-            "filtered_resps": [line["extracted"] for line in lines],
+            "resps": [[row["response"] for row in rows]],
+            "filtered_resps": [row["extracted"] for row in rows],
             "filter": FILTER,
             "metrics": ["acc"] if scores else [],
             "doc_hash": _hash(json.dumps(doc, indent=2, ensure_ascii=False)),
             "prompt_hash": _hash(prompt),
-            "target_hash": _hash(lines[0]["gold"]),
+            "target_hash": _hash(gold),
             **({"acc": sum(scores) / len(scores)} if scores else {}),
         }
 
@@ -186,14 +174,14 @@ def main(words: Sequence[str] | None = None) -> int:
     output = arguments.output
     try:
         if output.suffix != ".json" or output.is_dir():
-            raise BadRun(f"--output must be a file that ends in .json, got {output}")
+            raise RunError(f"--output must be a file that ends in .json, got {output}")
         if output.resolve() == (arguments.run / RESULTS).resolve():
-            raise BadRun(f"--output must not be the run's own {RESULTS}")
+            raise RunError(f"--output must not be the run's own {RESULTS}")
         if output.exists() and not arguments.overwrite:
-            raise BadRun(f"{output} exists already; --overwrite replaces it")
+            raise RunError(f"{output} exists already; --overwrite replaces it")
         for path in export(load_run(arguments.run), output):
             print(path)
-    except BadRun as error:
+    except RunError as error:
         print(f"export: {error}", file=sys.stderr)
         return 2
     return 0

@@ -19,31 +19,110 @@ when the same command is given again.
 
 import argparse
 import asyncio
+import hashlib
 import json
 import math
-import os
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from eval.grade_rows import TASKS, BadInput, Grader, grade_in_order
-from eval.regrade import regrade
-from eval.run_plan import RunError
-from eval.run_table import conclude
-from prime_ext.utils.files import write_json
+from eval.run import conclude
+from eval.store import LineFile, Row, RunError
+from eval.verdicts import CONCURRENCY, judged, make_verifier, regrade
+from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
 
+TASKS = ("math", "code", "choice")
+_TEST_KEYS = ("inputs", "outputs", "fn_name", "test", "entry_point", "prompt", "test_list", "test_imports")
+# Rows of benchmarks that hold their tests in a form of their own: all of the row.
+_WHOLE_ROWS = ("base_input", "public_test_cases")
 
-def graded(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
-    """A row with its verdict."""
+
+class Grader:
+    """Judges rows of one task.
+
+    Args:
+        task: ``math``, ``code`` or ``choice``.
+        extraction: how the answer is found in a math response.
+        reward: ``all`` or ``fraction``, for code.
+        problems: test cases by ``task_id``, for samples in the format of human-eval.
+    """
+
+    def __init__(
+        self, task: str, extraction: str = "boxed", reward: str = "all", problems: Mapping[str, Row] | None = None
+    ) -> None:
+        self.task, self.extraction, self.reward, self.problems = task, extraction, reward, problems or {}
+
+    def key(self, row: Row, where: str) -> str:
+        """A hash of all that the verdict on a row depends on.
+
+        Raises:
+            RunError: a field is missing.
+        """
+        tests = None
+        if self.task == "code":
+            if not any(key in row for key in ("response", "program", "completion")):
+                raise RunError(f"{where}: no response, program or completion; it has {sorted(row)}")
+            tests = self._tests(row, where)
+        else:
+            if "gold" not in row:
+                raise RunError(f"{where}: no field 'gold'; it has {sorted(row)}")
+            wanted = ("pred", "response") if self.task == "math" else ("response",)
+            if not any(name in row for name in wanted):
+                raise RunError(f"{where}: no field {' or '.join(map(repr, wanted))}; it has {sorted(row)}")
+        content = json.dumps([self.task, self.extraction, self.reward, row, tests], default=str)
+        return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+    def judge(self, row: Row) -> Awaitable[Verdict]:
+        """The verdict on a row that :meth:`key` has passed."""
+        verifier: Any = make_verifier(self.task)
+        if self.task == "math":
+            gold = row["gold"] if isinstance(row["gold"], list) else str(row["gold"])
+            if "pred" in row:
+                return verifier.averify_answer(str(row["pred"]), gold)
+            return verifier.averify(str(row["response"]), gold, extraction=self.extraction)
+        if self.task == "choice":
+            options = {"names": tuple(row["options"])} if "options" in row else {"n_options": row.get("n_options")}
+            return verifier.averify(str(row["response"]), row["gold"], **options)
+        tests = self._tests(row, "")
+        if "response" in row:
+            return verifier.averify(str(row["response"]), tests, reward=self.reward)
+        # human-eval's completions go on where the prompt ends.
+        program = str(row["program"]) if "program" in row else f"{tests.get('prompt', '')}{row['completion']}"
+        return verifier.averify_program(program, tests, reward=self.reward)
+
+    def _tests(self, row: Row, where: str) -> Row:
+        tests: Any = row.get("test_cases")
+        if isinstance(tests, str):
+            try:
+                tests = json.loads(tests)
+            except ValueError as error:
+                raise RunError(f"{where}: test_cases is not JSON: {error}") from error
+        if tests is None and any(key in row for key in _WHOLE_ROWS):
+            tests = row
+        if tests is None and any(key in row for key in ("inputs", "test", "test_list")):
+            tests = {key: row[key] for key in _TEST_KEYS if key in row}
+        if tests is None and str(row.get("task_id")) not in self.problems:
+            raise RunError(
+                f"{where}: no tests; give inputs and outputs, test, test_list or test_cases in the row, or "
+                f"--problems with its task_id ({row.get('task_id')})"
+            )
+        tests = self.problems[str(row["task_id"])] if tests is None else tests
+        if not isinstance(tests, Mapping):
+            raise RunError(f"{where}: test_cases must be an object, got {type(tests).__name__}")
+        return dict(tests)
+
+
+def told(verdict: Verdict) -> Row:
+    """What is added to a row."""
     return {
-        **row,
         "verdict": str(verdict.outcome),
         "score": verdict.score,
         "extracted": verdict.extracted,
@@ -54,31 +133,28 @@ def graded(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: Sequence[Row]) -> Row:
     """Counts of every outcome, mean score and its standard error over the judged rows, and the time per verdict."""
-    scores = [row["score"] for row in rows if row["score"] is not None]
+    judged_rows = [row for row in rows if row["score"] is not None]
+    scores = [row["score"] for row in judged_rows]
     seconds = sorted(row["seconds"] for row in rows)
     counts = Counter(row["verdict"] for row in rows)
-    judged = [row.get("parts", {}) for row in rows if row["score"] is not None]
-    names = dict.fromkeys(name for parts in judged for name in parts)
-    parts = {name: statistics.fmean(own.get(name, 0.0) for own in judged) for name in names}
-    spread = statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
+    names = dict.fromkeys(name for row in judged_rows for name in row.get("parts", {}))
+    parts = {name: statistics.fmean(row.get("parts", {}).get(name, 0.0) for row in judged_rows) for name in names}
     return {
         "rows": len(rows),
         "judged": len(scores),
         "grader_failures": len(rows) - len(scores),
         "mean_score": statistics.fmean(scores) if scores else None,
-        "standard_error": spread,
-        **(
-            {"parts": {name: statistics.fmean(own.get(name, 0.0) for own in judged) for name in parts}} if parts else {}
-        ),
+        "standard_error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None,
+        **({"parts": parts} if parts else {}),
         "outcomes": {str(outcome): counts[str(outcome)] for outcome in Outcome},
         "seconds_median": seconds[len(seconds) // 2] if seconds else None,
         "seconds_max": seconds[-1] if seconds else None,
     }
 
 
-def print_summary(summary: dict[str, Any]) -> None:
+def print_summary(summary: Row) -> None:
     """A small table for people."""
     for name, count in summary["outcomes"].items():
         print(f"  {name:<14} {count:>8}  {100 * count / max(1, summary['rows']):6.2f} %")
@@ -94,107 +170,55 @@ def print_summary(summary: dict[str, Any]) -> None:
         print(f"  {summary['grader_failures']} rows could not be judged (grader_failure); they are in no mean")
 
 
-class PartialOutput:
-    """Verdicts of an unfinished run, beside the output they will become."""
-
-    def __init__(self, output: Path, settings: dict[str, Any]):
-        self.output = output
-        self.path = output.with_name(f".{output.name}.partial")
-        self._settings_path = output.with_name(f".{output.name}.settings.json")
-        self._settings = settings
-
-    def resume(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows that are graded already; an unfinished last line is cut off.
-
-        Raises:
-            BadInput: they belong to other input or were graded with other settings.
-        """
-        if not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._settings_path.write_text(json.dumps(self._settings), encoding="utf-8")
-            return []
-        hint = f"delete {self.path} to start anew"
-        settings = json.loads(self._settings_path.read_text(encoding="utf-8")) if self._settings_path.exists() else None
-        if settings != self._settings:
-            raise BadInput(f"an unfinished run was graded with {settings}, not {self._settings}; {hint}")
-        whole = self.path.read_bytes().rpartition(b"\n")[0]
-        done = [json.loads(line) for line in whole.splitlines()]
-        if len(done) > len(rows):
-            raise BadInput(f"an unfinished run graded {len(done)} rows, the input has {len(rows)}; {hint}")
-        for number, (old, new) in enumerate(zip(done, rows, strict=False), start=1):
-            if any(key not in old or old[key] != value for key, value in new.items() if key not in _ADDED):
-                raise BadInput(f"row {number} of the input is not what an unfinished run graded; {hint}")
-        self.path.write_bytes(whole + b"\n" if whole else b"")
-        return done
-
-    def finish(self, summary: dict[str, Any]) -> Path:
-        """Give the output its name and write the summary beside it. Returns the summary's path."""
-        path = self.output.with_name(f"{self.output.name}.summary.json")
-        write_json(path, {**self._settings, **summary})
-        os.replace(self.path, self.output)
-        self._settings_path.unlink(missing_ok=True)
-        return path
-
-
-_ADDED = frozenset(graded({}, Verdict(Outcome.WRONG, 0.0, parts={"base": 0.0})))
-
-
-async def _grade(grader: Grader, rows: list[dict], done: list[dict], partial: PartialOutput, concurrency: int) -> None:
-    failures = sum(row["grader_failure"] for row in done)
-    with partial.path.open("a", encoding="utf-8") as lines, tqdm(total=len(rows), initial=len(done)) as progress:
-        async for row, verdict in grade_in_order(grader, rows[len(done) :], concurrency):
-            done.append(graded(row, verdict))
+async def _grade(grader: Grader, rows: Mapping[str, Row], verdicts: LineFile, concurrency: int) -> None:
+    todo = [key for key in rows if key not in verdicts.rows]
+    failures = sum(done["verdict"]["grader_failure"] for done in verdicts.rows.values())
+    with verdicts, tqdm(total=len(rows), initial=len(rows) - len(todo)) as progress:
+        async for key, verdict in judged(todo, lambda key: grader.judge(rows[key]), concurrency):
+            verdicts.append({"key": key, "verdict": told(verdict)})
             failures += verdict.grader_failure
-            lines.write(json.dumps(done[-1]) + "\n")
             progress.update()
             if failures:
                 progress.set_postfix(failures=failures)
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
+def run(arguments: argparse.Namespace) -> Row:
     """Grade a file. Returns the summary.
 
     Raises:
-        BadInput, SourceError: see their messages.
+        RunError, SourceError: see their messages.
     """
-    if arguments.output.exists() and not arguments.overwrite:
-        raise BadInput(f"{arguments.output} exists already; use --overwrite to grade again")
-    if arguments.output.resolve() == arguments.input.resolve():
-        raise BadInput("--output must not be the input")
-    rows = list(whole_rows(arguments.input))
+    source, output = arguments.input, arguments.output
+    if output.exists() and not arguments.overwrite:
+        raise RunError(f"{output} exists already; use --overwrite to grade again")
+    if output.resolve() == source.resolve():
+        raise RunError("--output must not be the input")
+    rows = list(map(dict, whole_rows(source)))
     if not rows:
-        raise BadInput(f"{arguments.input} has no rows")
+        raise RunError(f"{source} has no rows")
     problems = {}
     if arguments.problems is not None:
-        problems = {str(problem["task_id"]): problem for problem in whole_rows(arguments.problems)}
+        problems = {str(problem["task_id"]): dict(problem) for problem in whole_rows(arguments.problems)}
     grader = Grader(arguments.task, arguments.extraction, arguments.reward, problems)
-    for number, row in enumerate(rows, start=1):
-        grader.check(row, f"{arguments.input} row {number}")
+    keys = [grader.key(row, f"{source} row {number}") for number, row in enumerate(rows, start=1)]
+    verdicts = LineFile(output.with_name(f".{output.name}.partial"), ("key", "verdict"), key=lambda own: own["key"])
+    by_key = dict(zip(keys, rows, strict=True))
+    if done := sum(key in by_key for key in verdicts.rows):
+        print(f"going on after {done} rows of an unfinished run")
+    asyncio.run(_grade(grader, by_key, verdicts, arguments.concurrency))
+    graded = [{**row, **verdicts.rows[key]["verdict"]} for key, row in zip(keys, rows, strict=True)]
+    summary = summarize(graded)
+    path = output.with_name(f"{output.name}.summary.json")
     settings = {"task": arguments.task, "extraction": arguments.extraction, "reward": arguments.reward}
-    partial = PartialOutput(arguments.output, settings)
-    done = partial.resume(rows)
-    if done:
-        print(f"going on after {len(done)} rows of an unfinished run")
-    asyncio.run(_grade(grader, rows, done, partial, arguments.concurrency))
-    summary = summarize(done)
+    write_json(path, {**settings, **summary})
+    write_json_lines(output, graded)
+    verdicts.path.unlink()
     print_summary(summary)
-    print(f"verdicts: {arguments.output}\nsummary:  {partial.finish(summary)}")
+    print(f"verdicts: {output}\nsummary:  {path}")
     return summary
 
 
-def run_again(folder: Path) -> int:
-    """Judge the responses of an evaluation again. Returns the exit code.
-
-    Raises:
-        RunError: see its message.
-    """
-    results, changed = regrade(folder)
-    for name, number in changed.items():
-        print(f"{name}: {number} verdicts are not what they were")
-    return conclude(results, folder)
-
-
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="folder of eval.run; everything in it is judged again")
     parser.add_argument("--task", choices=TASKS)
@@ -203,9 +227,9 @@ def main() -> int:
     parser.add_argument("--problems", type=Path, help="JSON Lines with task_id and tests, e.g. HumanEval.jsonl.gz")
     parser.add_argument("--extraction", default="boxed", choices=STYLES, help="how math answers are found")
     parser.add_argument("--reward", default="all", choices=("all", "fraction"), help="score of a program")
-    parser.add_argument("--concurrency", type=int, default=64, help="verdicts under way at the same time")
+    parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help="verdicts under way at the same time")
     parser.add_argument("--overwrite", action="store_true", help="grade again although the output exists")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.concurrency < 1:
         parser.error(f"--concurrency={arguments.concurrency} must be at least 1")
     given = [name for name in ("task", "input", "output") if getattr(arguments, name) is not None]
@@ -215,9 +239,12 @@ def main() -> int:
         parser.error("give --run FOLDER, or --task, --input and --output")
     try:
         if arguments.run is not None:
-            return run_again(arguments.run)
+            results, changed = regrade(arguments.run)
+            for name, number in changed.items():
+                print(f"{name}: {number} verdicts are not what they were")
+            return conclude(results, arguments.run)
         run(arguments)
-    except (BadInput, RunError, SourceError) as error:
+    except (RunError, SourceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

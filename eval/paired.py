@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of two runs on the same problems: the mean difference with its interval, and what flipped."""
+"""Two runs on the same problems: the mean difference with its interval, what flipped, and the mean over tasks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -97,6 +97,25 @@ def compare_runs(before: Scores, after: Scores) -> Comparison:
         gained=tuple(flip for flip in flips if flip.after > flip.before),
         lost=tuple(flip for flip in flips if flip.after < flip.before),
     )
+
+
+def mean_difference(tasks: Sequence[Comparison]) -> dict[str, float | None] | None:
+    """Mean of the differences over tasks that share no problem, with its interval; None with less than two.
+
+    The errors of the tasks are independent, so the standard error of the mean is the root of the sum of their squares,
+    over the number of tasks. The interval is Student's with Welch's and Satterthwaite's degrees of freedom (Biometrics
+    Bulletin 2, 1946).
+    """
+    if len(tasks) < 2:
+        return None
+    value = sum(own.difference for own in tasks) / len(tasks)
+    known = [(own.standard_error, own.problems - 1) for own in tasks if own.standard_error is not None]
+    error = math.sqrt(sum(own**2 for own, _ in known)) / len(tasks)
+    if len(known) < len(tasks) or error == 0:
+        return {"value": value, "standard_error": None, "low": None, "high": None}
+    freedom = sum(own**2 for own, _ in known) ** 2 / sum(own**4 / degrees for own, degrees in known)
+    half = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    return {"value": value, "standard_error": error, "low": max(-1.0, value - half), "high": min(1.0, value + half)}
 
 
 def _interval(differences: np.ndarray, response: float) -> tuple[float | None, float | None, float | None]:

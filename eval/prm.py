@@ -20,7 +20,6 @@ response with that number (from 0; candidates are counted through).
 """
 
 import argparse
-import importlib.util
 import json
 import random
 import sys
@@ -28,24 +27,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.prm_best_of_n import AGGREGATIONS
-from eval.prm_inputs import PROCESSBENCH, SPLITS, Response, read_problems, read_processbench
+from eval.prm_data import PROCESSBENCH, SPLITS, read_problems, read_processbench
+from eval.prm_metrics import AGGREGATIONS
+from eval.prm_results import candidate_results, plot_steps, prm_report, processbench_results
 from eval.prm_scorers import (
     LAYOUTS,
+    OVERLONG,
     SCORE_KINDS,
     ClassifierScorer,
     ImplicitScorer,
     LogProbModel,
-    Scorer,
+    model_identity,
     prm_description,
+    score_all,
     step_scores,
 )
-from eval.prm_store import OVERLONG, ScoreStore, model_identity
-from eval.prm_tasks import best_of_n_results, pairs_results, processbench_results
-from prime_ext.offline_prm.data import BadData
+from eval.store import Row, RunError, run_folder
 from prime_ext.offline_prm.export import versions
 from prime_ext.offline_prm.text import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
 from prime_ext.utils.files import write_json_lines, write_text
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.math import STYLES
 
 # What released implicit PRMs (ImplicitPRM, EurusPRM) are scored with, whatever they were trained with.
@@ -104,11 +105,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def load_scorer(arguments: argparse.Namespace, description: dict[str, Any]) -> Scorer:
+def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScorer | ClassifierScorer:
     """The PRM on its device.
 
     Raises:
-        BadData: see its message.
+        RunError: see its message.
     """
     import torch
     from transformers import AutoConfig, AutoTokenizer
@@ -116,7 +117,7 @@ def load_scorer(arguments: argparse.Namespace, description: dict[str, Any]) -> S
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = getattr(torch, arguments.dtype or ("float32" if device.type == "cpu" else "bfloat16"), None)
     if not isinstance(dtype, torch.dtype):
-        raise BadData(f"--dtype {arguments.dtype} is no dtype of torch")
+        raise RunError(f"--dtype {arguments.dtype} is no dtype of torch")
     remote = arguments.trust_remote_code
     config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
     longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192
@@ -143,16 +144,16 @@ def load_scorer(arguments: argparse.Namespace, description: dict[str, Any]) -> S
     return ImplicitScorer(model, reference, encoder, longest)
 
 
-def complete(arguments: argparse.Namespace) -> dict[str, Any]:
+def complete(arguments: argparse.Namespace) -> Row:
     """Fill in what was not given, from the training's description. Returns the description.
 
     Raises:
-        BadData: an implicit PRM without any word about its reference, or options that cannot work.
+        RunError: an implicit PRM without any word about its reference, or options that cannot work.
     """
     for name in ("batch_tokens", "chunk", "resamples", "limit", "subsets", "max_length"):
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "subsets", "max_length") else 1):
-            raise BadData(f"--{name.replace('_', '-')} {value} is too small")
+            raise RunError(f"--{name.replace('_', '-')} {value} is too small")
     description = prm_description(arguments.model)
     if arguments.step_prefix is None:
         arguments.step_prefix = description.get("step_prefix", STEP_PREFIX)
@@ -163,7 +164,7 @@ def complete(arguments: argparse.Namespace) -> dict[str, Any]:
         return description
     if arguments.reference is None:
         if "reference" not in description:
-            raise BadData(
+            raise RunError(
                 f"{arguments.model} does not say what its reference is; give --reference MODEL, or --reference none"
             )
         arguments.reference = description["reference"]
@@ -174,30 +175,6 @@ def complete(arguments: argparse.Namespace) -> dict[str, Any]:
     return description
 
 
-def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All options, for results.json."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-
-
-def scored(arguments: argparse.Namespace, responses: Sequence[Response]) -> list[dict[str, Any]]:
-    """The scorer's results for all responses."""
-    description = prm_description(arguments.model)
-    scorer = load_scorer(arguments, description)
-    store = ScoreStore(
-        arguments.output,
-        {
-            "model": model_identity(arguments.model),
-            "scorer": arguments.scorer,
-            "reference": model_identity(arguments.reference),
-            "separator": arguments.separator if arguments.scorer == "classifier" else None,
-            "positive_label": arguments.positive_label if arguments.scorer == "classifier" else None,
-            "dtype": arguments.dtype,
-        },
-    )
-    rows = [scorer.tokens(response) for response in responses]
-    return store.score(scorer, rows, arguments.batch_tokens)
-
-
 def _sample(rows: list[Any], limit: int | None, seed: int) -> list[Any]:
     """Random rows in their order; all of them without a limit. Files are often sorted by what is to be measured."""
     if limit is None or limit >= len(rows):
@@ -205,86 +182,74 @@ def _sample(rows: list[Any], limit: int | None, seed: int) -> list[Any]:
     return [rows[number] for number in sorted(random.Random(seed).sample(range(len(rows)), limit))]
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
+def _read(arguments: argparse.Namespace) -> list[Any]:
+    """The items of ProcessBench, or the problems with candidates."""
+    joined = (arguments.step_prefix, arguments.step_separator)
+    if arguments.task != "processbench":
+        source = (arguments.input, arguments.steps_end, *joined, arguments.extraction)
+        return _sample(read_problems(*source, arguments.task == "best-of-n"), arguments.limit, arguments.seed)
+    splits = arguments.splits.split(",")
+    if arguments.threshold_split not in splits:
+        raise RunError(f"--threshold-split {arguments.threshold_split} is not among --splits {arguments.splits}")
+    rows = [read_processbench(arguments.data, split, *joined) for split in splits]
+    return [item for own in rows for item in _sample(own, arguments.limit, arguments.seed)]
+
+
+def run(arguments: argparse.Namespace) -> Row:
     """Evaluate and write everything. Returns the results.
 
     Raises:
-        BadData, TextError: see the message.
+        RunError, SourceError, TextError: see the message.
     """
-    complete(arguments)
-    if arguments.task == "processbench":
-        splits = arguments.splits.split(",")
-        if arguments.threshold_split not in splits:
-            raise BadData(f"--threshold-split {arguments.threshold_split} is not among --splits {arguments.splits}")
-        items = []
-        for split in splits:
-            rows = read_processbench(arguments.data, [split], arguments.step_prefix, arguments.step_separator)
-            items += _sample(rows, arguments.limit, arguments.seed)
-        responses = [item.response for item in items]
-        labels: list[int | None] = [item.label for item in items]
-    else:
-        everything = read_problems(
-            arguments.input,
-            arguments.steps_end,
-            arguments.step_prefix,
-            arguments.step_separator,
-            arguments.extraction,
-            arguments.task == "best-of-n",
-        )
-        problems = _sample(everything, arguments.limit, arguments.seed)
-        responses = [response for problem in problems for response in problem.responses]
-        labels = [None] * len(responses)
-    if arguments.plot is not None and not 0 <= arguments.plot < len(responses):
-        raise BadData(f"--plot {arguments.plot} is none of {len(responses)} responses (from 0)")
-    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise BadData("--plot needs matplotlib: pip install matplotlib")
-    raw = scored(arguments, responses)
-    if arguments.task == "processbench":
-        results, lines, report = processbench_results(arguments, items, raw)
-    elif arguments.task == "best-of-n":
-        results, lines, report = best_of_n_results(arguments, problems, raw)
-    else:
-        results, lines, report = pairs_results(arguments, problems, raw)
-    results["settings"] = settings_of(arguments)
-    results["versions"] = versions()
-    results["overlong"] = sum(OVERLONG in result for result in raw)
+    description = complete(arguments)
+    bench, classifier = arguments.task == "processbench", arguments.scorer == "classifier"
+    items = _read(arguments)
+    responses = [one.response for one in items] if bench else [own for one in items for own in one.responses]
+    index = arguments.plot
+    if index is not None and not 0 <= index < len(responses):
+        raise RunError(f"--plot {index} must be the number of one of {len(responses)} responses (from 0)")
+    scorer = load_scorer(arguments, description)
+    tokens = [scorer.tokens(response) for response in responses]
+    settings = {
+        "model": model_identity(arguments.model),
+        "scorer": arguments.scorer,
+        "reference": model_identity(arguments.reference),
+        "separator": arguments.separator if classifier else None,
+        "positive_label": arguments.positive_label if classifier else None,
+        "dtype": arguments.dtype,
+    }
     folder = arguments.output
-    write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
-    write_json_lines(folder / "items.jsonl", lines)
-    text = report(results)
-    write_text(folder / "report.md", text)
-    if arguments.plot is not None:
-        _plot(arguments, responses[arguments.plot], raw[arguments.plot], labels[arguments.plot], results)
+    with run_folder(folder, settings, "scores.settings.json"):
+        raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
+        if index is not None and OVERLONG in raw[index]:
+            raise RunError(f"--plot {index}: that response is longer than --max-length and has no scores")
+        results, lines = (processbench_results if bench else candidate_results)(arguments, items, raw)
+        options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+        results |= {"settings": options, "versions": versions(), "overlong": sum(OVERLONG in own for own in raw)}
+        write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
+        write_json_lines(folder / "items.jsonl", lines)
+        text = prm_report(results)
+        write_text(folder / "report.md", text)
+    if index is not None:
+        label = items[index].label if bench else None
+        kind = "probability" if classifier else f"{arguments.step_score} score"
+        has_reference = arguments.reference is not None
+        scores = step_scores(raw[index], arguments.step_score, arguments.coefficient, has_reference) or []
+        title = f"response {index}" + ("" if label is None else f", first wrong step: {label}")
+        threshold = results["protocol"]["threshold"] if bench else None
+        path = folder / f"step_scores_{index}.png"
+        plot_steps(path, scores, responses[index], title, kind, label, threshold)
+        print(f"picture: {path}")
     print(text)
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
     return results
-
-
-def _plot(
-    arguments: argparse.Namespace,
-    response: Response,
-    raw: dict[str, Any],
-    label: int | None,
-    results: dict[str, Any],
-) -> None:
-    from eval.prm_plot import plot_steps
-
-    if OVERLONG in raw:
-        raise BadData(f"--plot {arguments.plot}: that response is longer than --max-length and has no scores")
-    threshold = results["protocol"]["threshold"] if arguments.task == "processbench" else None
-    path = arguments.output / f"step_scores_{arguments.plot}.png"
-    kind = "probability" if arguments.scorer == "classifier" else f"{arguments.step_score} score"
-    scores = step_scores(raw, arguments.step_score, arguments.coefficient or 1.0, arguments.reference is not None)
-    title = f"response {arguments.plot}" + ("" if label is None else f", first wrong step: {label}")
-    plot_steps(path, scores, response.steps, title, kind, label, threshold)
-    print(f"picture: {path}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(words)
     try:
         run(arguments)
-    except (BadData, TextError) as error:
+    except (RunError, SourceError, TextError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

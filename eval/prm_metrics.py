@@ -1,13 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ProcessBench's metrics, pairwise accuracy, and intervals by resampling problems. Pure functions."""
+"""Metrics of process reward models (PRMs), with intervals by resampling problems. Pure functions.
+
+- ProcessBench: F1 of finding the first wrong step, and the best threshold.
+- Pairs: how often a correct response is ahead of a wrong one.
+- Best-of-N, votes and pass@N: the expectation over a random subset of N of the n candidates, drawn without replacement,
+  so that the order of the candidates does not matter and all of them are used for every N. Best-of-N and pass@N have
+  closed forms. Votes are averaged over all subsets where there are few of them, and over random ones otherwise.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 StepScores = Sequence[float] | None
+_AGGREGATE: dict[str, Callable[[np.ndarray], float]] = {
+    "min": np.min,
+    "sum": np.sum,
+    "last": lambda scores: scores[-1],
+    "mean": np.mean,
+    "product": np.prod,
+}
+AGGREGATIONS = tuple(_AGGREGATE)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Standard error and 95 % interval from resampled problems."""
+
+    standard_error: float
+    low: float
+    high: float
+
+
+def interval_of(values: np.ndarray) -> Interval:
+    """The interval that resampled values span."""
+    low, high = np.percentile(values, [2.5, 97.5])
+    return Interval(float(values.std(ddof=1)), float(low), float(high))
+
+
+def mean_interval(values: Sequence[float], resamples: int, seed: int) -> tuple[float, Interval]:
+    """Mean over problems with its bootstrap interval."""
+    array = np.array(values, dtype=float)
+    rows = np.random.default_rng(seed).integers(0, len(array), (resamples, len(array)))
+    return float(array.mean()), interval_of(array[rows].mean(1))
+
+
+# ---- ProcessBench (arXiv 2412.06559) -------------------------------------------------------------------------------
 
 
 def first_error(scores: StepScores, threshold: float) -> int | None:
@@ -38,7 +80,7 @@ def harmonic_mean(first: float, second: float) -> float:
 
 
 def processbench_score(predictions: Sequence[int | None], labels: Sequence[int]) -> ProcessBenchScore:
-    """Score predictions of the first wrong step (arXiv 2412.06559). A prediction of None is wrong.
+    """Score predictions of the first wrong step. A prediction of None is wrong.
 
     Raises:
         ValueError: not as many predictions as labels.
@@ -91,43 +133,18 @@ def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[
     return best_threshold, best
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Standard error and 95 % interval from resampled problems."""
-
-    standard_error: float
-    low: float
-    high: float
-
-
-def _interval(values: np.ndarray) -> Interval:
-    low, high = np.percentile(values, [2.5, 97.5])
-    return Interval(float(values.std(ddof=1)), float(low), float(high))
-
-
 def resampled_f1(predictions: Sequence[int | None], labels: Sequence[int], resamples: int, seed: int) -> np.ndarray:
     """F1 of every resample of the responses, with the predictions (and so the threshold) held fixed."""
-    label = np.array(labels)
+    erroneous = np.array(labels) != -1
     right = np.array([p == y for p, y in zip(predictions, labels, strict=True)])
-    rng = np.random.default_rng(seed)
-    values = np.empty(resamples)
-    for number in range(resamples):
-        rows = rng.integers(0, len(label), len(label))
-        erroneous, hit = label[rows] != -1, right[rows]
-        error = hit[erroneous].mean() if erroneous.any() else 0.0
-        correct = hit[~erroneous].mean() if (~erroneous).any() else 0.0
-        values[number] = harmonic_mean(float(error), float(correct))
-    return values
+    rows = np.random.default_rng(seed).integers(0, len(right), (resamples, len(right)))
+    classes = (erroneous[rows], ~erroneous[rows])
+    error, correct = ((right[rows] & own).sum(1) / np.maximum(1, own.sum(1)) for own in classes)
+    total = error + correct
+    return np.divide(2 * error * correct, total, out=np.zeros(resamples), where=total > 0)
 
 
-def f1_interval(predictions: Sequence[int | None], labels: Sequence[int], resamples: int, seed: int) -> Interval:
-    """Interval of a split's F1."""
-    return _interval(resampled_f1(predictions, labels, resamples, seed))
-
-
-def average_interval(samples: Sequence[np.ndarray]) -> Interval:
-    """Interval of the plain average over splits, each resampled on its own."""
-    return _interval(np.mean(samples, axis=0))
+# ---- pairs ---------------------------------------------------------------------------------------------------------
 
 
 def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[float, int]:
@@ -148,11 +165,100 @@ def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed:
         return None
     rows = np.random.default_rng(seed).integers(0, len(table), (resamples, len(table)))
     sums = table[rows].sum(1)
-    return float(table[:, 0].sum() / table[:, 1].sum()), _interval(sums[:, 0] / sums[:, 1])
+    return float(table[:, 0].sum() / table[:, 1].sum()), interval_of(sums[:, 0] / sums[:, 1])
 
 
-def mean_interval(values: Sequence[float], resamples: int, seed: int) -> tuple[float, Interval]:
-    """Mean over problems with its bootstrap interval."""
-    array = np.array(values, dtype=float)
-    rows = np.random.default_rng(seed).integers(0, len(array), (resamples, len(array)))
-    return float(array.mean()), _interval(array[rows].mean(1))
+# ---- candidates ----------------------------------------------------------------------------------------------------
+
+
+def aggregate(step_scores: Sequence[float], how: str) -> float:
+    """One score of a response from those of its steps.
+
+    Raises:
+        ValueError: no such aggregation, or no step.
+    """
+    if not len(step_scores):
+        raise ValueError("a response without steps has no score")
+    if how not in _AGGREGATE:
+        raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {how!r}")
+    return float(_AGGREGATE[how](np.asarray(step_scores, dtype=float)))
+
+
+def best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> float:
+    """Probability that the candidate with the highest score among ``draws`` is correct; ties are broken at random.
+
+    The highest of the subset is among the k lowest of the pool with probability C(k, N) / C(n, N); the difference
+    between one score and the next lower one is shared equally by the candidates with that score.
+    """
+    array, hit = np.asarray(scores, dtype=float), np.asarray(correct, dtype=float)
+    total, expected, below = math.comb(len(scores), draws), 0.0, 0
+    for score in np.unique(array):
+        tied = array == score
+        upto = below + int(tied.sum())
+        expected += (math.comb(upto, draws) - math.comb(below, draws)) / total * hit[tied].mean()
+        below = upto
+    return expected
+
+
+class Subsets(NamedTuple):
+    """Subsets of a pool: ``member_RN``, the candidate numbers of each, and whether these are all there are."""
+
+    member_RN: np.ndarray
+    exact: bool
+
+
+def draw_subsets(n: int, draws: int, limit: int, rng: np.random.Generator) -> Subsets:
+    """All subsets if there are at most ``limit``, else ``limit`` random ones."""
+    if math.comb(n, draws) <= limit:
+        return Subsets(np.array(list(combinations(range(n), draws))), True)
+    return Subsets(rng.random((limit, n)).argsort(1)[:, :draws], False)
+
+
+def vote(
+    answers: Sequence[Hashable | None], weights: Sequence[float], correct: Sequence[bool], subsets: Subsets
+) -> tuple[float, float]:
+    """Probability that the answer with the largest sum of weights is correct, and its Monte-Carlo standard error.
+
+    Weights of 1 are majority voting; scores are weighted self-consistency. An answer of None votes for nothing; if
+    nobody votes, the subset is wrong. Ties are broken at random, which is averaged here.
+
+    Args:
+        answers: of each candidate; equal ones count together.
+        weights: of each candidate.
+        correct: of each candidate; those with the same answer agree.
+        subsets: over which the average is taken. The standard error is 0 when they are all there are.
+    """
+    names = {answer: number for number, answer in enumerate(dict.fromkeys(a for a in answers if a is not None))}
+    if not names:
+        return 0.0, 0.0
+    votes_NA = np.zeros((len(answers), len(names)))
+    present_NA = np.zeros_like(votes_NA)
+    right_A = np.zeros(len(names))
+    for row, answer in enumerate(answers):
+        if answer is not None:
+            votes_NA[row, names[answer]] = weights[row]
+            present_NA[row, names[answer]] = 1.0
+            right_A[names[answer]] = float(correct[row])
+    sum_RA = votes_NA[subsets.member_RN].sum(1)
+    there_RA = present_NA[subsets.member_RN].sum(1) > 0
+    sum_RA = np.where(there_RA, sum_RA, -np.inf)
+    highest_R1 = sum_RA.max(1, keepdims=True)
+    # Sums of the same weights in another order differ in the last digits.
+    tied_RA = there_RA & (sum_RA >= highest_R1 - 1e-9 * np.abs(np.where(np.isfinite(highest_R1), highest_R1, 0.0)))
+    value_R = (tied_RA * right_A).sum(1) / np.maximum(1, tied_RA.sum(1))
+    error = 0.0 if subsets.exact else float(value_R.std(ddof=1) / np.sqrt(len(value_R)))
+    return float(value_R.mean()), error
+
+
+def vote_weights(scores: Sequence[float], implicit: bool) -> list[float]:
+    """Weights of votes: the sigmoid of an implicit PRM's score, a classifier's as it is; 0 for too long responses.
+
+    Sigmoids are relative to the largest of the pool, which changes no vote: those of very negative scores would all be
+    rounded to 0.
+    """
+    array = np.asarray(scores, dtype=float)
+    if not implicit:
+        return np.where(np.isneginf(array), 0.0, array).tolist()
+    log_sigmoid = -np.logaddexp(0.0, -array)
+    highest = log_sigmoid.max()
+    return np.exp(log_sigmoid - highest).tolist() if np.isfinite(highest) else [0.0] * len(array)

@@ -5,22 +5,25 @@ A scorer tokenises responses, says how long they are, and scores batches of them
 raw (sums of log-ratios, probabilities), so that every score made of it is free afterwards.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from tqdm import tqdm
 
-from eval.prm_inputs import Response
+from eval.prm_data import Response
+from eval.store import LineFile, Row, RunError
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
-from prime_ext.offline_prm.data import BadData
 from prime_ext.offline_prm.export import FILE
 from prime_ext.offline_prm.text import TextEncoder, TextError
 
 SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
 LAYOUTS = ("chat", "plain")
+OVERLONG = "overlong"
 
 
 @dataclass(frozen=True)
@@ -38,23 +41,13 @@ class Tokens:
     ends: tuple[int, ...]
 
 
-class Scorer(Protocol):
-    """What the evaluation needs of a PRM."""
-
-    max_length: int
-
-    def tokens(self, response: Response) -> Tokens: ...
-
-    def score(self, batch: Sequence[Tokens]) -> list[dict[str, Any]]: ...
-
-
-def prm_description(path: str) -> dict[str, Any]:
+def prm_description(path: str) -> Row:
     """What training has written beside a model; empty for other models."""
     file = Path(path) / FILE
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def padded(batch: Sequence[Tokens], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(batch: Sequence[Tokens], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and attention mask, ``(B, T)``, padded on the right."""
     longest = max(len(tokens.ids) for tokens in batch)
     id_BT = torch.full((len(batch), longest), pad)
@@ -91,7 +84,7 @@ class LogProbModel:
     @torch.no_grad()
     def log_probs(self, batch: Sequence[Tokens], pad: int) -> list[torch.Tensor]:
         """Log-probabilities of the response tokens of each row, float32 on the host."""
-        id_BT, mask_BT = padded(batch, pad, self.device)
+        id_BT, mask_BT = _padded(batch, pad, self.device)
         places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
         target_N = torch.cat([id_BT[row, place.start + 1 : place.stop + 1] for row, place in places])
         if self.chunked:
@@ -120,7 +113,7 @@ class ImplicitScorer:
     def __init__(self, model: LogProbModel, reference: LogProbModel | None, encoder: TextEncoder, max_length: int):
         self.model, self.reference, self.encoder, self.max_length = model, reference, encoder, max_length
         if reference is not None and reference.model.config.vocab_size != model.model.config.vocab_size:
-            raise BadData(
+            raise RunError(
                 f"the reference has {reference.model.config.vocab_size} tokens, the model "
                 f"{model.model.config.vocab_size}; a reference must have the model's vocabulary"
             )
@@ -130,7 +123,7 @@ class ImplicitScorer:
         ends = self.encoder.step_ends(tokens, response.char_ends)
         return Tokens([*prompt, *tokens.ids], len(prompt), tuple(len(prompt) + end for end in ends))
 
-    def score(self, batch: Sequence[Tokens]) -> list[dict[str, Any]]:
+    def score(self, batch: Sequence[Tokens]) -> list[Row]:
         """``log_prob`` and ``log_ratio`` (with a reference) summed over each step, and its ``tokens``."""
         pad = self.encoder.tokenizer.pad_token_id or 0
         own = self.model.log_probs(batch, pad)
@@ -143,7 +136,7 @@ class ImplicitScorer:
             values = {"log_prob": own[row]}
             if other is not None:
                 values["log_ratio"] = own[row] - other[row]
-            result: dict[str, Any] = {"tokens": counts}
+            result: Row = {"tokens": counts}
             for name, value_T in values.items():
                 sum_S = value_T.double().cumsum(0)[ends]
                 result[name] = torch.diff(sum_S, prepend=sum_S.new_zeros(1)).tolist()
@@ -179,7 +172,7 @@ class ClassifierScorer:
 
         model = AutoModelForTokenClassification.from_pretrained(path, dtype=dtype, trust_remote_code=trust_remote_code)
         if not 0 <= positive < model.config.num_labels:
-            raise BadData(f"--positive-label {positive} is none of the model's {model.config.num_labels} classes")
+            raise RunError(f"--positive-label {positive} is none of the model's {model.config.num_labels} classes")
         self.model = model.eval().requires_grad_(False).to(device)
         self.encoder = TextEncoder(
             AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code), append_eos=False
@@ -201,16 +194,18 @@ class ClassifierScorer:
         return Tokens(ids, len(prompt), tuple(ends))
 
     @torch.no_grad()
-    def score(self, batch: Sequence[Tokens]) -> list[dict[str, Any]]:
+    def score(self, batch: Sequence[Tokens]) -> list[Row]:
         """``probability`` of each step."""
-        id_BT, mask_BT = padded(batch, self.encoder.tokenizer.pad_token_id or 0, self.device)
+        id_BT, mask_BT = _padded(batch, self.encoder.tokenizer.pad_token_id or 0, self.device)
         logits_BTC = self.model(input_ids=id_BT, attention_mask=mask_BT).logits.float()
         probability_BT = logits_BTC.softmax(-1)[..., self.positive].cpu()
         return [{"probability": probability_BT[row, list(t.ends)].tolist()} for row, t in enumerate(batch)]
 
 
-def step_scores(result: dict[str, Any], kind: str, coefficient: float, with_reference: bool = True) -> list[float]:
+def step_scores(result: Row, kind: str, coefficient: float | None, with_reference: bool = True) -> list[float] | None:
     """Scores of the steps from what a scorer returned; a classifier's are its probabilities, whatever the kind.
+
+    A response that was too long has None.
 
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
     * ``step``: coefficient * sum of q in the step;
@@ -219,6 +214,8 @@ def step_scores(result: dict[str, Any], kind: str, coefficient: float, with_refe
     Raises:
         ValueError: no such kind.
     """
+    if OVERLONG in result:
+        return None
     if "probability" in result:
         return list(result["probability"])
     if kind not in SCORE_KINDS:
@@ -228,4 +225,46 @@ def step_scores(result: dict[str, Any], kind: str, coefficient: float, with_refe
     if kind.startswith("prefix"):
         sum_S, count_S = sum_S.cumsum(0), count_S.cumsum(0)
     # Two steps that end in the same token: the second has none of its own.
-    return (coefficient * (sum_S / count_S.clamp_min(1) if kind.endswith("mean") else sum_S)).tolist()
+    return ((coefficient or 1.0) * (sum_S / count_S.clamp_min(1) if kind.endswith("mean") else sum_S)).tolist()
+
+
+def model_identity(path: str | None) -> Any:
+    """Name of a model; for a local one also size and time of its weights, so that a retrained one is another."""
+    if path is None or not Path(path).is_dir():
+        return path
+    files = sorted(p for p in Path(path).iterdir() if p.suffix in (".safetensors", ".bin"))
+    return [str(Path(path).resolve()), [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files]]
+
+
+def score_all(
+    scorer: ImplicitScorer | ClassifierScorer, rows: Sequence[Tokens], path: Path, batch_tokens: int
+) -> list[Row]:
+    """Results of all rows, in order; those that are not in the file yet are computed and kept there, long ones first.
+
+    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``.
+
+    Args:
+        scorer: the PRM.
+        rows: responses.
+        path: of the file of scores.
+        batch_tokens: padded tokens of a batch at most; at least one response.
+
+    Raises:
+        RunError: a line of the file is broken.
+    """
+    keys = [hashlib.sha256(json.dumps([row.ids, row.n_prompt, row.ends]).encode()).hexdigest()[:24] for row in rows]
+    lines = LineFile(path, ("key", "result"), key=lambda line: line["key"])
+    overlong = {
+        key: {OVERLONG: len(row.ids)} for key, row in zip(keys, rows, strict=True) if len(row.ids) > scorer.max_length
+    }
+    missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in lines.rows and key not in overlong}
+    todo = sorted(missing.items(), key=lambda item: len(item[1].ids), reverse=True)
+    total = len(set(keys))
+    with lines, tqdm(total=total, initial=total - len(todo), desc="scoring") as progress:
+        while todo:
+            size = max(1, batch_tokens // len(todo[0][1].ids))
+            batch, todo = todo[:size], todo[size:]
+            for (key, _), result in zip(batch, scorer.score([row for _, row in batch]), strict=True):
+                lines.append({"key": key, "result": result})
+            progress.update(len(batch))
+    return [lines.rows[key]["result"] if key in lines.rows else overlong[key] for key in keys]

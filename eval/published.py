@@ -1,43 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published numbers beside ours: which ones a run may stand beside, and where it was made in another way."""
+"""Published numbers beside ours: where a run was made in another way than they, and the papers' tables."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
+from eval.page import NONE, Page, percent, score
+from eval.results import FinishedRun
 from prime_ext.tasks.choice_metrics import METRICS
-from prime_ext.tasks.task import Decoding
+from prime_ext.tasks.task import Decoding, Reference
 from prime_ext.tasks.task_file import TaskError, load_task
 
-_AT_K = re.compile(r"(avg|pass|maj)@(\d+)")
-# Of a decoding, what does not change which responses are likely.
-_HARMLESS = ("name", "batch_size")
+_AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
 
-@dataclass(frozen=True)
-class Published:
-    """A published table row and our number for it.
+class Paper(NamedTuple):
+    """A published table: its title, the metric of its numbers as the task files call it, and the tasks of its rows."""
 
-    Attributes:
-        metric: which one.
-        source: where it was published.
-        values: percent by model.
-        rows: problems it was measured on; None if that is not known.
-        ours: estimate of the same metric, with only a value where no interval is known; None if the run has none.
-        differences: what is known to differ between their measurement and ours, in words.
-    """
-
+    title: str
     metric: str
-    source: str
-    values: Mapping[str, float]
-    rows: int | None
-    ours: Mapping[str, Any] | None
-    differences: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+
+PAPERS = {
+    "prime": Paper(
+        "Mathematics of PRIME, table 1 (arXiv 2502.01456)",
+        "accuracy",
+        ("aime2024", "amc", "math500", "minerva_math", "olympiadbench"),
+    ),
+    "pspo": Paper(
+        "Numeric reasoning of PSPO (README of github.com/DIRECT-BIT/PSPO, arXiv 2411.11681)",
+        "micro_f1",
+        ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa"),
+    ),
+}
 
 
 def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
-    """Our estimate of a metric of a task file.
+    """Our estimate of a metric of a task file; None if the run has none.
 
     ``accuracy`` and ``micro_f1``, which is the same, are the mean score of a response. ``macro_f1`` has no interval.
 
@@ -46,115 +47,141 @@ def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None
         metric: name.
     """
     summary = entry["summary"]
-    mean = f"avg@{summary['samples_per_problem']}"
-    if metric in ("accuracy", "micro_f1"):
-        return summary["scores"].get(mean)
-    if metric in METRICS:
+    if metric == "macro_f1":
         value = (entry["choice"] or {}).get(metric)
-        missing = {"standard_error": None, "low": None, "high": None, "problems": summary["problems"], "left_out": 0}
-        return None if value is None else {"value": value, **missing}
-    return summary["scores"].get(metric)
-
-
-def published(name: str, entry: Mapping[str, Any]) -> list[Published]:
-    """All published numbers of a task, in the order of its file.
-
-    Args:
-        name: of the task.
-        entry: of the task in ``results.json``.
-    """
-    found = []
-    for reference in entry["references"]:
-        rows = reference.get("rows")
-        ours = our_score(entry, reference["metric"])
-        differences = decoding_differences(name, entry["decoding"], reference["metric"])
-        problems = entry["summary"]["problems"]
-        if rows is not None and rows != problems:
-            differences.append(f"{problems:,} problems, published {rows:,}")
-        if rows is None:
-            differences.append("the number of published problems is not known")
-        found.append(
-            Published(reference["metric"], reference["source"], reference["values"], rows, ours, tuple(differences))
-        )
-    return found
-
-
-def headline(name: str, entry: Mapping[str, Any]) -> Published | None:
-    """The published numbers that fit the run best: first those of its own ``avg@n``, then those of single responses."""
-    known = published(name, entry)
-    n = entry["summary"]["samples_per_problem"]
-    wanted = [f"avg@{n}", "accuracy", "micro_f1"]
-    fitting = [own for metric in wanted for own in known if own.metric == metric and own.ours is not None]
-    return next(iter(fitting), None)
-
-
-def decoding_differences(name: str, decoding: Mapping[str, Any], metric: str) -> list[str]:
-    """How a run's decoding differs from that of published numbers, in words.
-
-    Published single responses were made with the decoding ``paper`` of the task file, ``avg@k`` and the like with the
-    one of k responses.
-    """
-    try:
-        known = load_task(name).decoding
-    except TaskError:
-        return ["the published decoding is not known: the task is none of prime_ext/tasks/benchmarks"]
-    at_k = _AT_K.fullmatch(metric)
-    k = int(at_k[2]) if at_k else 1
-    fitting = [own for key, own in known.items() if own.n == k and (at_k or key == "paper")]
-    if not fitting:
-        return [f"the published decoding of {metric} is not known"]
-    return in_words(decoding, asdict(fitting[0]))
-
-
-def in_words(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """How our decoding differs from a published one."""
-    changed = differing(theirs, ours)
-    words = []
-    if "n" in changed:
-        words.append(f"{ours['n']} responses per problem, published {theirs['n']}")
-    if set(changed) & {"do_sample", "temperature", "top_p", "top_k", "num_beams"}:
-        words.append(f"{_drawn(ours)}, published {_drawn(theirs)}")
-    for key, name in (("min_new_tokens", "at least"), ("max_new_tokens", "at most")):
-        if key in changed:
-            words.append(f"{name} {ours[key]:,} tokens, published {theirs[key]:,}")
-    return words
-
-
-def _drawn(decoding: Mapping[str, Any]) -> str:
-    """How tokens are chosen."""
-    beams = f"{decoding['num_beams']} beams" if decoding["num_beams"] > 1 else ""
-    if not decoding["do_sample"]:
-        return beams or "greedy"
-    parts = [f"{beams or 'responses'} sampled at temperature {decoding['temperature']:g}"]
-    parts += [f"top-p {decoding['top_p']:g}"] if decoding["top_p"] < 1 else []
-    parts += [f"top-k {decoding['top_k']}"] if decoding["top_k"] else []
-    return ", ".join(parts)
+        return None if value is None else {"value": value, "standard_error": None, "low": None, "high": None}
+    mean = f"avg@{summary['samples_per_problem']}"
+    return summary["scores"].get(mean if metric in METRICS else metric)
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Settings in which two decodings differ; name and batch size do not change which responses are likely."""
     defaults = asdict(Decoding())
-    keys = [key for key in dict.fromkeys([*first, *second]) if key not in _HARMLESS]
+    keys = [key for key in dict.fromkeys([*first, *second]) if key not in ("name", "batch_size")]
     pairs = {key: (first.get(key, defaults.get(key)), second.get(key, defaults.get(key))) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def best_of(values: Mapping[str, float], model: str) -> tuple[str, float]:
+def known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+    """What is known to differ between a published measurement and a task of a run, in words.
+
+    Published single responses were made with the decoding ``paper`` of the task file, ``avg@k`` and the like with the
+    one of k responses.
+    """
+    metric, rows, problems = reference["metric"], reference.get("rows"), entry["summary"]["problems"]
+    at_k = _AT_K.fullmatch(metric)
+    k = int(at_k[1]) if at_k else 1
+    try:
+        known = load_task(name).decoding
+        fitting = [own for key, own in known.items() if own.n == k and (at_k or key == "paper")]
+    except TaskError:
+        fitting = []
+    words = [] if fitting else [f"the published decoding of {metric} is not known"]
+    if fitting:
+        pairs = differing(entry["decoding"], asdict(fitting[0]))
+        words += [f"{key} {ours}, published {theirs}" for key, (ours, theirs) in pairs.items()]
+    if rows is None:
+        return [*words, "the number of published problems is not known"]
+    return words if rows == problems else [*words, f"{problems:,} problems, published {rows:,}"]
+
+
+def headline(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The published numbers that fit the run best: first those of its own ``avg@n``, then those of single responses."""
+    wanted = (f"avg@{entry['summary']['samples_per_problem']}", "accuracy", "micro_f1")
+    fitting = [own for metric in wanted for own in entry["references"] if own["metric"] == metric and own["values"]]
+    return next((own for own in fitting if our_score(entry, own["metric"]) is not None), None)
+
+
+def best_published(values: Mapping[str, float], model: str) -> str:
     """The published model to name in a line: the one that ran, if it is there, else the one with the highest score."""
     base = model.rstrip("/").rpartition("/")[2].casefold()
-    same = [known for known in values if known.casefold() == base]
-    name = same[0] if same else max(values, key=lambda known: values[known])
-    return name, values[name]
+    name = next((known for known in values if known.casefold() == base), max(values, key=lambda own: values[own]))
+    return f"{values[name]:.1f} ({name})"
 
 
-def mean_of_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> tuple[float, float | None] | None:
-    """Plain mean of scores on different problems, and its standard error; None if one is missing.
+def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
+    """A published table with a column for every run.
+
+    Our numbers are mean scores of a response with their standard errors over problems. The average is given where every
+    row has a number; its standard error is that of a mean of independent scores. Averages of published columns are
+    computed from the rows.
+
+    Args:
+        name: one of :data:`PAPERS`.
+        runs: by the name of their column.
+    """
+    paper = PAPERS[name]
+    tasks = {own: load_task(own) for own in paper.tasks}
+    references: dict[str, Reference] = {
+        task: next(one for one in own.references if one.metric == paper.metric) for task, own in tasks.items()
+    }
+    models = list(dict.fromkeys(model for own in references.values() for model in own.values))
+    ours = {
+        task: [our_score(run.tasks[task].entry, paper.metric) if task in run.tasks else None for run in runs.values()]
+        for task in tasks
+    }
+    theirs = {task: [own.values.get(model) for model in models] for task, own in references.items()}
+    rows = [[own.title, *map(score, ours[task]), *map(_plain, theirs[task])] for task, own in tasks.items()]
+    means = [mean_of_tasks(column) for column in zip(*ours.values(), strict=True)]
+    their_means = [None if None in own else sum(own) / len(own) for own in zip(*theirs.values(), strict=True)]
+    rows.append(["average", *means, *map(_plain, their_means)])
+    same = "the accuracy" if paper.metric == "accuracy" else f"which is {paper.metric}"
+    notes = [
+        f"Percent. Ours: mean score of a response ± standard error over problems ({same}). The average is the plain "
+        "mean, given where every row has a number; averages of published columns are computed from the rows.",
+        *(f"{column}: {run.model}." for column, run in runs.items()),
+    ]
+    for column, run in runs.items():
+        notes += [f"{column}: {words}." for words in _differences(run, tasks, references)]
+    notes += [f"Published: {source}." for source in dict.fromkeys(own.source for own in references.values())]
+    notes += [f"{own.title}: {own.notes}" for own in tasks.values() if own.notes]
+    return _table(paper.title, ["", *runs, *models], rows, len(runs), notes)
+
+
+def _differences(run: FinishedRun, tasks: Mapping[str, Any], references: Mapping[str, Reference]) -> list[str]:
+    """What is known to differ from the published, each once with the titles of the tasks it holds for."""
+    titles: dict[str, list[str]] = {}
+    there = [task for task in tasks if task in run.tasks]
+    for task in there:
+        for words in known_differences(task, run.tasks[task].entry, asdict(references[task])):
+            titles.setdefault(words, []).append(tasks[task].title)
+    return [words if len(own) == len(there) else f"{', '.join(own)}: {words}" for words, own in titles.items()]
+
+
+def runs_table(runs: Mapping[str, FinishedRun]) -> Page:
+    """All runs side by side: the score of every task that one of them has."""
+    titles = {task: own.entry["title"] for run in runs.values() for task, own in run.tasks.items()}
+    rows = [
+        [title, *(score(run.tasks[task].mean) if task in run.tasks else NONE for run in runs.values())]
+        for task, title in titles.items()
+    ]
+    notes = [
+        "Percent: mean score of a response ± standard error over problems. Whether two runs differ is told by "
+        "eval.compare, which pairs their problems.",
+        *(f"{column}: {run.model}." for column, run in runs.items()),
+    ]
+    return _table("Runs", ["", *runs], rows, len(runs), notes)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], ours: int, notes: Sequence[str]) -> Page:
+    page = Page(title)
+    page.table(head, rows, ours=range(1, ours + 1))
+    page.bullets(notes)
+    return page
+
+
+def _plain(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"
+
+
+def mean_of_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
+    """Plain mean of scores on different problems, and its standard error, in percent; a dash if one is missing.
 
     The tasks have no problem in common, so that their errors are independent and their squares add up.
     """
-    if not estimates or any(own is None for own in estimates):
-        return None
     there = [own for own in estimates if own is not None]
+    if not there or len(there) < len(estimates):
+        return NONE
     errors = [own["standard_error"] for own in there]
-    error = None if None in errors else sum(own**2 for own in errors) ** 0.5 / len(there)
-    return sum(own["value"] for own in there) / len(there), error
+    error = "" if None in errors else f" ± {percent(sum(own**2 for own in errors) ** 0.5 / len(there))}"
+    return percent(sum(own["value"] for own in there) / len(there)) + error

@@ -10,77 +10,291 @@ The HTML pages need nothing else: no network, no script. Runs are only read.
 """
 
 import argparse
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from eval.finished_run import BadRun, FinishedRun, load_run
-from eval.paper_table import TABLES, paper_table, runs_table, table_html, table_markdown
-from eval.report_html import html_report
-from eval.report_markdown import markdown_report
-from eval.report_model import view
-from prime_ext.utils.files import write_text
+from eval import figures
+from eval.page import NONE, Page, flatten, interval, number, one_line, percent, score, show_prompt
+from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
+from eval.results import FinishedRun, TaskRun, load_run
+from eval.statistics import NoProblems, pass_at_k
+from eval.store import Row, RunError
+from prime_ext.tasks.choice_metrics import METRICS
+
+# Problems in a list; the file of samples has all. Examples of each kind; Markdown has the first.
+MOST_PROBLEMS, EXAMPLES = 1000, 3
+KINDS = ("right", "wrong", "without an answer", "truncated", "not judged")
+_ESTIMATE = ("score ± SE, %", "95 % interval")
+_SUMMARY = ("task", *_ESTIMATE, "published, %", "problems x n", "tokens, mean")
+_RATES = ("truncated, %", "no answer, %", "not judged", "failed")
+_NOTE = (
+    "Score: mean over problems of the mean score of a response (avg@n; with one greedy response per problem it is the "
+    "accuracy). SE and interval are over problems. Responses that the grader could not judge and responses that failed "
+    "are in no mean. Published: the same model if its numbers are known, else the best one; each task says where the "
+    "numbers come from and what is known to differ. In the picture, points are scores with 95 % intervals, ticks "
+    "published scores."
+)
+
+
+def report_page(run: FinishedRun) -> Page:
+    """The whole report of a run."""
+    page = Page(f"Evaluation of {run.model}")
+    if run.unfinished:
+        page.text(f"Not finished, and not in this report: {', '.join(run.unfinished)}.")
+    tasks = run.tasks.values()
+    page.links([(task.entry["title"], _anchor(task)) for task in tasks])
+    page.table([*_SUMMARY, *_RATES], [_summary(task, run.model) for task in tasks], ours=(1,))
+    scored = [(task.entry["title"], task.mean) for task in tasks if task.mean is not None]
+    known = {task.entry["title"]: headline(task.entry) for task in tasks}
+    marks = {title: [value / 100 for value in own["values"].values()] for title, own in known.items() if own}
+    if scored:
+        page.figure(figures.intervals(scored, "score, %", marks))
+    page.text(_NOTE)
+    for task in tasks:
+        _add_task(page, task)
+    page.heading("Model, settings, versions")
+    shown = ("model", "seed", "settings", "versions", "regraded_with", "format")
+    page.table(["setting", "value"], flatten({key: run.results[key] for key in shown if key in run.results}))
+    return page
+
+
+def _anchor(task: TaskRun) -> str:
+    return f"task-{''.join(sign if sign.isalnum() else '-' for sign in task.name)}"
+
+
+def _summary(task: TaskRun, model: str) -> list[str]:
+    """A line of the summary table."""
+    entry, summary, best = task.entry, task.entry["summary"], headline(task.entry)
+    other = best is not None and task.n > 1 and best["metric"] != f"avg@{task.n}"
+    published = NONE if best is None else best_published(best["values"], model)
+    return [
+        entry["title"],
+        score(task.mean),
+        interval(task.mean),
+        f"{published} {best['metric']}" if best is not None and other else published,
+        f"{summary['problems']:,} x {task.n}",
+        number(float(summary["tokens"]["mean"])),
+        percent(summary["truncated"]),
+        percent(summary["no_answer"]),
+        number(summary["grader_failures"]),
+        number(entry["failed_responses"]),
+    ]
+
+
+def _add_task(page: Page, task: TaskRun) -> None:
+    entry, summary = task.entry, task.entry["summary"]
+    page.heading(entry["title"], anchor=_anchor(task))
+    rows = [
+        [name, score(own), interval(own), number(own["problems"]), number(own["left_out"])]
+        if own
+        else [name, NONE, NONE, "0", number(summary["problems"])]
+        for name, own in {**summary["scores"], **entry.get("parts", {})}.items()
+    ]
+    page.table(["metric", *_ESTIMATE, "problems", "left out"], rows)
+    page.table(["", ""], facts(entry))
+    for reference in entry["references"]:
+        page.heading("Published", level=3)
+        models = [[model, f"{value:.1f}"] for model, value in reference["values"].items()]
+        page.table(
+            ["model", f"{reference['metric']}, %"],
+            [["this run", score(our_score(entry, reference["metric"]))], *models],
+        )
+        page.text(f"Source: {reference['source']}.")
+        if differences := known_differences(task.name, entry, reference):
+            page.text(f"To know before comparing: {'; '.join(differences)}.")
+    for name, parts in summary["groups"].items():
+        page.heading(f"By {name}", level=3)
+        known = {value: own for value, own in parts.items() if own is not None}
+        rows = [[value, score(own), interval(own), number(own["problems"])] for value, own in known.items()]
+        page.table([name, *_ESTIMATE, "problems"], rows)
+        page.figure(figures.intervals(list(known.items()), f"avg@{task.n}, %"))
+    for name, points in curves(task).items():
+        page.heading(name, level=3)
+        page.table(["k", *_ESTIMATE], [[str(k), score(own), interval(own)] for k, own in points])
+    if found := curves(task):
+        page.figure(figures.curves(found, "score, %"))
+    _add_lengths(page, task)
+    _add_problems(page, task)
+    if entry["notes"]:
+        page.text(f"Note: {entry['notes']}")
+    _add_examples(page, task)
+    with page.details("Settings and hashes"):
+        elsewhere = {"title", "summary", "choice", "parts", "references", "notes", "failed_responses", "seconds"}
+        shown = {key: value for key, value in entry.items() if key not in elsewhere}
+        page.table(["setting", "value"], flatten(shown))
+
+
+def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Shares, lengths and counts of a task, with their names."""
+    summary, tokens = entry["summary"], entry["summary"]["tokens"]
+    known = [
+        ("problems", number(summary["problems"])),
+        ("responses per problem", number(summary["samples_per_problem"])),
+        ("responses without an answer", f"{percent(summary['no_answer'])} %"),
+        (f"truncated at {entry['decoding']['max_new_tokens']:,} tokens", f"{percent(summary['truncated'])} %"),
+        ("mean length, tokens", number(float(tokens["mean"]))),
+        ("median length", number(tokens["median"])),
+        ("longest", number(tokens["most"])),
+        ("responses that the grader could not judge", number(summary["grader_failures"])),
+        ("failed responses", number(entry["failed_responses"])),
+    ]
+    choice = {name: own for name, own in (entry["choice"] or {}).items() if name in METRICS and name != "accuracy"}
+    known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in choice.items()]
+    # A run that generated nothing, such as one that only graded again, has no speed.
+    if entry.get("response_tokens_per_second") is not None:
+        known.append(("response tokens per second", number(float(entry["response_tokens_per_second"]))))
+    return known + [(f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()]
+
+
+def curves(task: TaskRun) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
+    """``pass@k`` and ``maj@k`` over k: those of the run, and unbiased ``pass@k`` at the powers of 2 from its scores.
+
+    ``maj@1`` is the score of a single response.
+    """
+    found: dict[str, dict[int, Mapping[str, Any]]] = {"pass@k": {}, "maj@k": {}}
+    for name, own in task.entry["summary"]["scores"].items():
+        kind, _, k = name.partition("@")
+        if f"{kind}@k" in found and own is not None:
+            found[f"{kind}@k"][int(k)] = own
+    for k in (2**power for power in range(task.n.bit_length())):
+        if k not in found["pass@k"] and task.n > 1:
+            try:
+                found["pass@k"][k] = asdict(pass_at_k(task.scores, k))
+            except NoProblems:
+                continue
+    if found["maj@k"] and task.mean is not None:
+        found["maj@k"].setdefault(1, task.mean)
+    return {name: sorted(points.items()) for name, points in found.items() if len(points) > 1}
+
+
+def _add_lengths(page: Page, task: TaskRun) -> None:
+    """Count, mean, median and 90th percentile of the length, by what became of the response."""
+    parts = {
+        "right": [row["tokens"] for row in task.rows if row["score"] == 1],
+        "wrong": [row["tokens"] for row in task.rows if row["score"] is not None and row["score"] < 1],
+        "not judged": [row["tokens"] for row in task.rows if row["score"] is None],
+    }
+    rows = []
+    for name, own in parts.items():
+        if own:
+            ninth = statistics.quantiles(own, n=10, method="inclusive")[-1] if len(own) > 1 else own[0]
+            measured = (statistics.fmean(own), float(statistics.median(own)), float(ninth))
+            rows.append([name, number(len(own)), *map(number, measured)])
+    page.heading("Length", level=3)
+    page.table(["response", "number", "mean tokens", "median", "90th percentile"], rows)
+    judged = {name: parts[name] for name in ("right", "wrong")}
+    page.figure(figures.lengths(judged, int(task.entry["decoding"]["max_new_tokens"])))
+
+
+def _add_problems(page: Page, task: TaskRun) -> None:
+    """All problems, the hardest first."""
+    lines = []
+    for name, rows in task.problems.items():
+        scores = [row["score"] for row in rows if row["score"] is not None]
+        mean = statistics.fmean(scores) if scores else None
+        groups = rows[0]["groups"].values()
+        cells = [f"{name} ({', '.join(groups)})" if groups else name, percent(mean), number(len(scores))]
+        cells += [
+            number(statistics.fmean(row["tokens"] for row in rows)),
+            number(sum(row["truncated"] for row in rows)),
+        ]
+        lines.append((mean, [*cells, one_line(rows[0]["gold"], 60)]))
+    lines.sort(key=lambda line: (line[0] is None, line[0]))
+    means = [mean for mean, _ in lines if mean is not None]
+    never, always = means.count(0.0), means.count(1.0)
+    page.heading(
+        f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,} always", level=3
+    )
+    with page.details("The problems, the hardest first"):
+        head = ["problem", "mean score, %", "judged", "mean tokens", "truncated", "gold"]
+        page.table(head, [cells for _, cells in lines[:MOST_PROBLEMS]])
+        if len(lines) > MOST_PROBLEMS:
+            page.text(f"{len(lines) - MOST_PROBLEMS:,} more are in {task.name}/samples.jsonl.")
+
+
+def kind_of(row: Row) -> str:
+    """The kind of examples that a response belongs to."""
+    if row["score"] is None:
+        return "not judged"
+    if row["truncated"]:
+        return "truncated"
+    if row["score"] == 1:
+        return "right"
+    return "without an answer" if row["extracted"] is None else "wrong"
+
+
+def choose_examples(task: TaskRun) -> dict[str, list[Row]]:
+    """Examples of each kind, of different problems, spread evenly over the task."""
+    by_kind: dict[str, dict[str, Row]] = {kind: {} for kind in KINDS}
+    for row in task.rows:
+        by_kind[kind_of(row)].setdefault(row["problem"], row)
+    chosen = {}
+    for kind, own in by_kind.items():
+        rows, most = list(own.values()), min(EXAMPLES, len(own))
+        chosen[kind] = [rows[place * len(rows) // most] for place in range(most)]
+    return {kind: rows for kind, rows in chosen.items() if rows}
+
+
+def add_response(page: Page, row: Row) -> None:
+    """A response with its verdict."""
+    answer = "none" if row["extracted"] is None else one_line(row["extracted"])
+    page.text(
+        f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
+        f"Answer: {answer}. Gold: {one_line(row['gold'])}. {one_line(row['detail'], 400)}"
+    )
+    page.code(row["response"])
+
+
+def _add_examples(page: Page, task: TaskRun) -> None:
+    for kind, rows in choose_examples(task).items():
+        for place, row in enumerate(rows):
+            with page.only_html() if place else nullcontext(), page.details(f"A response that is {kind}"):
+                page.code(show_prompt(row["prompt"]))
+                add_response(page, row)
 
 
 def write_reports(folder: Path, output: Path | None = None) -> list[Path]:
-    """Write the reports of a run.
-
-    Args:
-        folder: of the run.
-        output: where they go; None is the run's folder.
-
-    Returns:
-        ``report.md`` and ``report.html``.
+    """Write ``report.md`` and ``report.html`` of a run, into its folder if no other is given. Returns them.
 
     Raises:
-        BadRun: see :func:`eval.finished_run.load_run`; nothing is written.
+        RunError: see :func:`eval.results.load_run`; nothing is written.
     """
-    return _write(load_run(folder), output or folder)
-
-
-def _write(run: FinishedRun, output: Path) -> list[Path]:
-    views = [view(task) for task in run.tasks.values()]
-    texts = {output / "report.md": markdown_report(run, views), output / "report.html": html_report(run, views)}
-    for path, text in texts.items():
-        write_text(path, text)
-    return list(texts)
-
-
-def _names(runs: Sequence[FinishedRun]) -> list[str]:
-    names = [run.name for run in runs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise BadRun(f"two runs have a folder of the name {twice!r}, so their columns could not be told apart")
-    return names
+    return report_page(load_run(folder)).write((output or folder) / "report")
 
 
 def report(folders: Sequence[Path], output: Path | None, table: str | None) -> list[Path]:
     """What the command does. Returns the files that were written.
 
     Raises:
-        BadRun: a run cannot be reported; nothing is written.
+        RunError: a run cannot be reported; nothing is written.
     """
     if output is not None and output.exists() and not output.is_dir():
-        raise BadRun(f"--output {output} is a file; give a folder")
-    runs = [load_run(folder) for folder in folders]
-    names = _names(runs)
-    written = []
-    if table is None:
-        for name, run in zip(names, runs, strict=True):
-            written += _write(run, run.folder if output is None else output / name if len(runs) > 1 else output)
-    if table is None and len(runs) == 1:
-        return written
-    made = runs_table(dict(zip(names, runs, strict=True)))
+        raise RunError(f"--output {output} is a file; give a folder")
+    loaded = [load_run(folder) for folder in folders]
+    runs = {run.name: run for run in loaded}
+    if len(runs) < len(loaded):
+        raise RunError(f"two runs have a folder of the same name, so their columns could not be told apart: {[*runs]}")
     if table is not None:
-        made = paper_table(table, dict(zip(names, runs, strict=True)))
+        stem, made = f"table_{table}", paper_table(table, runs)
+    else:
+        stem, made = "runs", runs_table(runs)
+        pages = {name: report_page(run) for name, run in runs.items()}
+        written = []
+        for name, page in pages.items():
+            own = runs[name].folder if output is None else output / name if len(runs) > 1 else output
+            written += page.write(own / "report")
+        if len(runs) == 1:
+            return written
+    written = [] if table is not None else written
     if output is None:
-        print(table_markdown(made))
+        print(made.markdown())
         return written
-    stem = "runs" if table is None else f"table_{table}"
-    for path, text in ((output / f"{stem}.md", table_markdown(made)), (output / f"{stem}.html", table_html(made))):
-        write_text(path, text)
-        written.append(path)
-    return written
+    return written + made.write(output / stem)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -89,12 +303,12 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", nargs="+", type=Path, help="folder that eval.run wrote")
     parser.add_argument("--output", type=Path, help="folder for the reports; a table without it is printed")
-    parser.add_argument("--table", choices=sorted(TABLES), help="only this paper's table")
+    parser.add_argument("--table", choices=sorted(PAPERS), help="only this paper's table")
     arguments = parser.parse_args(words)
     try:
         for path in report(arguments.run, arguments.output, arguments.table):
             print(path)
-    except BadRun as error:
+    except RunError as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
     return 0

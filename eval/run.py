@@ -16,58 +16,92 @@ nothing can be done. See docs/evaluation.md.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from eval.prompting import PromptError, Style, read_few_shot, read_system
-from eval.run_generate import generate, open_responses
-from eval.run_grade import grade, make_verifier, open_samples, write_problems
-from eval.run_options import add_run_arguments, changes_of
-from eval.run_plan import GROUPS, Planned, RunError, choose_tasks, plan
-from eval.run_results import FORMAT, RESULTS, TIMING, add_timing, choose_ks, entry, measure, read_results, versions
-from eval.run_store import Key, run_folder
-from eval.run_table import conclude
-from prime_ext.generate.backend import Backend, BackendError, Request
+from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
+from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, TIMING, add_timing, entry, read_results, versions
+from eval.store import LineFile, Row, RunError, run_folder
+from eval.summary import measure
+from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
+from prime_ext.generate.backend import Backend, BackendError, Request, Response
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
+from prime_ext.generate.progress import generate_with_progress
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData
-from prime_ext.utils.files import write_json
+from prime_ext.utils.files import write_json, write_json_lines
 
 
-def plan_tasks(options: argparse.Namespace) -> list[Planned]:
-    """Everything that the options ask for.
-
-    Raises:
-        NoData, PromptError, RunError: see their messages.
-    """
-    few_shot = read_few_shot(options.few_shot) if options.few_shot else None
-    style = Style(options.prompt, read_system(options.system_prompt), few_shot, options.raw)
-    stop = (*(few_shot.stop if few_shot else ()), *options.stop)
-    planned = []
-    for task in choose_tasks(options.tasks):
+def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
         try:
-            planned.append(
-                plan(
-                    task,
-                    style=style,
-                    data=options.data,
-                    split=options.split,
-                    limit=options.limit,
-                    decoding=options.decoding,
-                    changes=changes_of(options),
-                    stop=stop,
-                    seed=options.seed,
-                )
-            )
-        except NoData as error:
-            if not options.skip_missing:
-                raise
-            print(f"left out: {error}")
-    if not planned:
-        raise RunError("there are no data for any of the tasks")
-    for one in planned:
-        choose_ks(one.task.metrics, one.decoding.n, options.k)
-    return planned
+            value = kind(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
+        return value
+
+    return read
+
+
+_COUNT = _number(int, 1, 10**9, "a whole number from 1")
+_WHOLE = _number(int, 0, 10**9, "a whole number from 0")
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} must be names with commas between them")
+    return list(dict.fromkeys(names))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m eval.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = top.add_argument_group("what is measured").add_argument
+    groups = ", ".join([*GROUPS, ALL])
+    add("--tasks", type=_names, metavar="A,B", help=f"names, files that end in .yaml, or {groups}")
+    add("--list", action="store_true", help="list all tasks and end")
+    add("--data", type=Path, help="folder with local files; default: the Hugging Face hub")
+    add("--split", help="of the data; default: the one that is evaluated")
+    add("--limit", type=_COUNT, help="only the first problems of each task")
+    add("--skip-missing", action="store_true", help="leave out tasks without data, and say so")
+    add("--output", type=Path, help="folder; an interrupted run goes on there")
+    add("--seed", type=_WHOLE, default=0, help="of sampling (default: 0)")
+    add(
+        "--k",
+        type=lambda text: [_COUNT(part) for part in text.split(",")],
+        metavar="K,K",
+        help="of pass@k and maj@k; default: those of the task",
+    )
+    add = top.add_argument_group("what the model is shown").add_argument
+    add("--prompt", default="default", help="name of a prompt in the task files (default: default)")
+    system = "default: the task's own; none; actions: that of the RL data; or a text file"
+    add("--system-prompt", default="default", metavar="WHICH", help=system)
+    add("--few-shot", type=Path, metavar="FILE", help="worked examples; see eval/prompting.py")
+    add("--raw", action="store_true", help="plain text for base models, no chat template")
+    shown = "print what the model sees for the first N problems of each task (default: 1), and end"
+    add("--show-prompt", type=_COUNT, nargs="?", const=1, metavar="N", help=shown)
+    add = top.add_argument_group("how responses are made").add_argument
+    add("--decoding", help="name in the task files, or greedy; default: the first of each task")
+    add("--n", type=_COUNT, help="responses per problem")
+    add("--temperature", type=_number(float, 0, 100, "from 0 to 100"), help="0 is greedy")
+    add("--top-p", type=_number(float, 1e-6, 1, "above 0 and at most 1"))
+    add("--top-k", type=_WHOLE, help="0 for all tokens")
+    add("--num-beams", type=_COUNT)
+    add("--min-new-tokens", type=_WHOLE)
+    add("--max-new-tokens", type=_COUNT)
+    batch = "of decodings that name a batch size; 0 leaves it to the backend"
+    add("--prompts-at-a-time", type=_WHOLE, help=batch)
+    add("--stop", action="append", default=[], metavar="TEXT", help="a response ends there; repeatable")
+    add_backend_arguments(top)
+    return top
 
 
 def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
@@ -82,7 +116,7 @@ def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend
             "split": options.split,
             "limit": options.limit,
             "decoding": options.decoding,
-            "changed": changes_of(options).given,
+            "changed": changes_of(options),
             "prompt": options.prompt,
             "system_prompt": options.system_prompt,
             "few_shot": options.few_shot.name if options.few_shot else None,
@@ -104,33 +138,92 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
     with run_folder(folder, settings):
         # Whatever can be wrong is looked for before hours of work.
         earlier = read_results(folder) if (folder / RESULTS).exists() else {}
-        verifiers = {grader: make_verifier(grader) for grader in dict.fromkeys(one.task.grader for one in planned)}
-        responses = {one.name: open_responses(one, folder / one.name) for one in planned}
+        verifiers = {one.task.grader: make_verifier(one.task.grader) for one in planned}
+        responses = {one.name: LineFile(folder / one.name / RESPONSES, RESPONSE_FIELDS, one.keys) for one in planned}
+        samples = {one.name: LineFile(folder / one.name / SAMPLES, SAMPLE_FIELDS, one.keys) for one in planned}
         for one in planned:
-            open_samples(folder / one.name, one.keys)
-        backend.check([request for one in planned for request in _missing(one, responses[one.name].rows)])
+            for key, row in responses[one.name].rows.items():
+                if row["seed"] != one.seed_of(*key):
+                    path = responses[one.name].path
+                    raise RunError(f"{path}: this run did not make the response {key}; choose another --output")
+        # The other responses to a problem differ in their seeds only.
+        missing = {
+            (one.name, key[0]): one for one in planned for key in one.keys if key not in responses[one.name].rows
+        }
+        backend.check([one.request(problem, 0) for (_, problem), one in missing.items()])
         results = {name: settings[name] for name in ("format", "model", "versions", "seed", "settings")}
         if "regraded_with" in earlier:
             results["regraded_with"] = earlier["regraded_with"]
         done: dict[str, Any] = dict(earlier.get("tasks", {}))
         for one in planned:
-            new = generate(one, backend, responses[one.name])
+            own = responses[one.name]
+            before, started = set(own.rows), time.perf_counter()
+            failed = generate(one, backend, own)
+            new = [row for key, row in own.rows.items() if key not in before]
+            generation = time.perf_counter() - started if new or failed else 0.0
             problems = write_problems(one, folder / one.name)
-            samples = open_samples(folder / one.name, one.keys)
-            seconds = grade(one.name, verifiers[one.task.grader], problems, responses[one.name].rows, samples)
-            ks = choose_ks(one.task.metrics, one.decoding.n, options.k)
-            measured = measure(one.task.grader, list(one.keys), problems, samples.rows, ks)
-            done[one.name] = entry(one, ks, measured, len(new.failed))
+            grading = grade(one.name, verifiers[one.task.grader], problems, own.rows, samples[one.name])
+            groups = {name: problem.groups for name, problem in one.problems.items()}
+            measured = measure(one.task.grader, one.decoding.n, groups, samples[one.name].rows, one.ks)
+            done[one.name] = entry(one, measured, failed)
             results["tasks"] = {task.name: done[task.name] for task in planned if task.name in done}
-            add_timing(folder / TIMING, one.name, new.seconds, seconds, new.responses, new.tokens)
+            tokens = sum(row["tokens"] for row in new)
+            add_timing(folder / TIMING, one.name, generation, grading, len(new), tokens)
             write_json(folder / RESULTS, results)
     return results
 
 
-def _missing(planned: Planned, rows: Mapping[Key, Any]) -> list[Request]:
-    """A request for every problem that lacks a response; the others of the problem differ in their seeds only."""
-    names = dict.fromkeys(key[0] for key in planned.keys if key not in rows)
-    return [planned.request(name, 0) for name in names]
+def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
+    """Ask for the responses that are missing, and put those that failed into a file of their own.
+
+    Args:
+        planned: the task.
+        backend: that answers.
+        responses: the finished ones; afterwards with the new ones, in order.
+
+    Returns:
+        How many failed; the next session tries them again.
+
+    Raises:
+        BackendError: the backend cannot go on. What is finished is kept.
+    """
+    asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
+    requests = [planned.request(*key) for key in asked.values()]
+    failed: dict[Any, Row] = {}
+    in_parts = _InParts(backend, planned.decoding.batch_size or max(1, len(requests)))
+    with responses:
+        if requests:
+            for response in generate_with_progress(in_parts, requests, planned.name, done=len(responses.rows)):
+                problem, sample = asked[response.key]
+                values = {key: value for key, value in asdict(response).items() if key != "key"}
+                row = {"problem": problem, "sample": sample, "seed": planned.seed_of(problem, sample), **values}
+                if response.finish == "failed":
+                    failed[problem, sample] = row
+                else:
+                    responses.append(row)
+    path = responses.path.with_name(FAILED)
+    if failed:
+        write_json_lines(path, [failed[key] for key in planned.keys if key in failed])
+    else:
+        path.unlink(missing_ok=True)
+    return len(failed)
+
+
+class _InParts:
+    """A backend that is asked for some of the responses at a time, and that leaves none out."""
+
+    def __init__(self, backend: Backend, size: int) -> None:
+        self._backend, self._size = backend, size
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
+        for start in range(0, len(requests), self._size):
+            part = requests[start : start + self._size]
+            missing = {request.key for request in part}
+            for response in self._backend.generate(part):
+                missing.remove(response.key)
+                yield response
+            if missing:
+                raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
 
 
 def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> None:
@@ -139,11 +232,9 @@ def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> N
         for name in list(one.problems)[:number]:
             request = one.request(name, 0)
             try:
-                text = backend.shown(request)
-                how = "exactly what the model sees"
+                text, how = backend.shown(request), "exactly what the model sees"
             except BackendError as error:
-                text = json.dumps(request.prompt, indent=2, ensure_ascii=False)
-                how = f"the chat; {error}"
+                text, how = json.dumps(request.prompt, indent=2, ensure_ascii=False), f"the chat; {error}"
             print(f"=== {one.name}, problem {name}, prompt {one.prompt_name}: {how}\n{text}")
 
 
@@ -155,13 +246,70 @@ def list_tasks() -> None:
         print(f"{'':<27} prompts {', '.join(task.prompts)}; decodings {', '.join(task.decoding)}")
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="python -m eval.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_run_arguments(top)
-    add_backend_arguments(top)
-    return top
+def conclude(results: Mapping[str, Any], folder: Path) -> int:
+    """Write the reports, print the table, what to know about it and where the files are.
+
+    Returns:
+        The exit code: 1 if responses failed.
+    """
+    # Draws: matplotlib takes a second to import, which only the end of a run needs.
+    from eval.report import write_reports
+
+    reports = write_reports(folder)
+    rows = [("task", "metric", "score", "95 % interval", "published")]
+    notes = []
+    for name, task in results["tasks"].items():
+        for number, (metric, own) in enumerate(_scores(task)):
+            score = "-" if own is None else f"{100 * own['value']:5.1f}"
+            if own is not None and own["standard_error"] is not None:
+                score += f" ± {100 * own['standard_error']:.1f}"
+            known = own is not None and own["low"] is not None
+            interval = f"[{100 * own['low']:.1f}, {100 * own['high']:.1f}]" if own is not None and known else ""
+            rows.append(("" if number else name, metric, score, interval, _published(task, metric)))
+        notes += [f"{name}: {note}" for note in _remarks(task)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("".join(f"{note}\n" for note in notes), end="")
+    print(f"results: {folder / RESULTS}; every response and verdict: {folder}/TASK/{SAMPLES}")
+    print(f"reports: {', '.join(map(str, reports))}")
+    return 1 if any(task["failed_responses"] for task in results["tasks"].values()) else 0
+
+
+def _scores(task: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any] | None]]:
+    """Metrics of a task with their estimates; None where nothing could be judged."""
+    n, scores = task["summary"]["samples_per_problem"], task["summary"]["scores"]
+    found = [("accuracy" if metric == "avg@1" else metric, own) for metric, own in scores.items()]
+    for metric, value in (task["choice"] or {}).items():
+        # Micro-F1 is the accuracy, so its error is known; that of macro-F1 is not.
+        if metric in task["metrics"] and metric != "accuracy":
+            mean = scores[f"avg@{n}"]
+            alike = metric == "micro_f1" and mean is not None and abs(mean["value"] - value) < 1e-9
+            found.append((metric, mean if alike else {"value": value, "standard_error": None, "low": None}))
+    return [*found, *task["parts"].items()]
+
+
+def _published(task: Mapping[str, Any], metric: str) -> str:
+    """The two best published scores, and how many more there are."""
+    reference = next((own for own in task["references"] if own["metric"] == metric), None)
+    if reference is None:
+        return ""
+    found = sorted(((value, model) for model, value in reference["values"].items()), reverse=True)
+    text = ", ".join(f"{value:.1f} {model}" for value, model in found[:2])
+    other = reference["rows"] not in (None, task["summary"]["problems"])
+    more = f" (+{len(found) - 2})" if len(found) > 2 else ""
+    return text + more + (f" on {reference['rows']} rows" if other else "")
+
+
+def _remarks(task: Mapping[str, Any]) -> Iterator[str]:
+    """What to know about the scores of a task."""
+    failed, summary = task["failed_responses"], task["summary"]
+    if failed:
+        yield f"{failed} responses FAILED and are in no mean; the same command tries them again"
+    if summary["grader_failures"]:
+        yield f"{summary['grader_failures']} responses could not be judged; they are in no mean"
+    if summary["truncated"]:
+        yield f"{100 * summary['truncated']:.1f} % of the responses were cut off at their longest length"
 
 
 def main(
@@ -185,7 +333,7 @@ def main(
             show_prompts(planned, backend, options.show_prompt)
             return 0
         results = run(options, planned, backend)
-    except (BackendError, NoData, PromptError, RunError, TaskError) as error:
+    except (BackendError, NoData, RunError, TaskError) as error:
         print(f"eval.run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

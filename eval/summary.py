@@ -3,104 +3,72 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
-from eval.majority import majority_at_k
-from eval.statistics import Estimate, NoProblems, average, check_k, pass_at_k
+from eval.majority import majority_at_k, same_mathematics, same_text
+from eval.statistics import Estimate, NoProblems, average, pass_at_k
+from eval.store import Key, Row
+from prime_ext.tasks.choice_metrics import METRICS
 from prime_ext.tasks.votes import Same, count_votes
 
-
-@dataclass(frozen=True)
-class Sample:
-    """A response that was judged.
-
-    Attributes:
-        score: in [0, 1]; None where the grader could not decide.
-        answer: that was found in it; None if there is none.
-        tokens: its length.
-        truncated: it was cut off at the longest length.
-        failed: there is no response: the model could not be asked. It is in no mean and in none of the shares.
-    """
-
-    score: float | None
-    answer: str | None
-    tokens: int
-    truncated: bool
-    failed: bool = False
+Scores = list[float | None]
 
 
-@dataclass(frozen=True)
-class Graded:
-    """A problem with its responses.
-
-    Attributes:
-        problem: its id.
-        samples: its responses.
-        groups: by what results are broken down, e.g. ``{"subject": "Algebra", "level": "5"}``.
-    """
-
-    problem: str
-    samples: Sequence[Sample]
-    groups: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def scores(self) -> list[float | None]:
-        return [sample.score for sample in self.samples]
-
-
-def summarize(graded: Sequence[Graded], ks: Sequence[int] = (), same: Same | None = None) -> dict[str, Any]:
+def measure(
+    grader: str,
+    n: int,
+    groups: Mapping[str, Mapping[str, str]],
+    samples: Mapping[Key, Row],
+    ks: Sequence[int] = (),
+) -> dict[str, Any]:
     """All numbers of a run on one task, ready for JSON.
 
     Args:
-        graded: the problems; all have the same number of responses.
+        grader: ``math``, ``code`` or ``choice``; programs do not vote, so they have no maj@k.
+        n: responses per problem.
+        groups: by which results are broken down, of every problem by its id, e.g. ``{"level": "5"}``.
+        samples: the lines of ``samples.jsonl`` by problem and number. Responses that failed have none; they are in no
+            mean and in none of the shares.
         ks: the k of pass@k and maj@k.
-        same: equality of answers; None leaves maj@k out, for tasks whose answers are programs.
 
     Returns:
-        ``problems``, ``samples_per_problem``, ``grader_failures`` (responses in no mean), ``scores`` (``avg@n``,
-        ``pass@k``, ``maj@k``; see :class:`eval.statistics.Estimate`, None where no problem has enough judged
-        responses), ``no_answer`` and ``truncated`` (shares of the responses), ``tokens`` (mean, median, most), and
-        ``groups``: ``avg@n`` by subject, level and whatever else the problems have.
+        ``summary``: ``problems``, ``samples_per_problem``, ``grader_failures`` (responses in no mean), ``scores``
+        (``avg@n``, ``pass@k``, ``maj@k``; see :class:`eval.statistics.Estimate`, None where no problem has enough
+        judged responses), ``no_answer`` and ``truncated`` (shares of the responses), ``tokens`` (mean, median, most),
+        and ``groups`` (``avg@n`` by subject, level and whatever else the problems have). ``choice``: metrics of
+        multiple choice. ``parts``: mean scores on parts of the tests, such as EvalPlus' ``base`` and ``plus``.
 
     Raises:
-        ValueError: no problems, different numbers of responses, or a k above them.
+        ValueError: no problems, or a k above ``n``.
     """
-    sizes = {len(problem.samples) for problem in graded}
-    if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(f"every problem needs the same number of responses, got {sorted(sizes) or 'no problem'}")
-    scores = [problem.scores for problem in graded]
-    for k in ks:
-        check_k(scores, k)
-    (n,) = sizes
-    samples = [sample for problem in graded for sample in problem.samples if not sample.failed]
-    tokens = [sample.tokens for sample in samples] or [0]
-    responses = max(1, len(samples))
-    return {
-        "problems": len(graded),
-        "samples_per_problem": n,
-        "grader_failures": sum(sample.score is None for sample in samples),
-        "scores": _scores(graded, n, ks, same),
-        "no_answer": sum(sample.answer is None for sample in samples) / responses,
-        "truncated": sum(sample.truncated for sample in samples) / responses,
-        "tokens": {"mean": statistics.fmean(tokens), "median": statistics.median(tokens), "most": max(tokens)},
-        "groups": {
-            name: {value: _estimate(average, [problem.scores for problem in members]) for value, members in parts}
-            for name, parts in _by_group(graded).items()
-        },
-    }
-
-
-def _scores(graded: Sequence[Graded], n: int, ks: Sequence[int], same: Same | None) -> dict[str, Any]:
-    scores = [problem.scores for problem in graded]
-    found = {f"avg@{n}": _estimate(average, scores)}
-    for k in ks:
-        found[f"pass@{k}"] = _estimate(pass_at_k, scores, k)
+    if not groups:
+        raise ValueError("there is no problem")
+    rows = {problem: [samples.get((problem, number)) for number in range(n)] for problem in groups}
+    scores = {problem: [None if row is None else row["score"] for row in own] for problem, own in rows.items()}
+    there = [row for own in rows.values() for row in own if row is not None]
+    tokens = [row["tokens"] for row in there] or [0]
+    responses = max(1, len(there))
+    of_k: dict[str, Any] = {f"pass@{k}": _estimate(pass_at_k, list(scores.values()), k) for k in ks}
+    same = _same_answers(grader) if ks else None
     if same is not None:
-        ballots = [count_votes([s.answer for s in problem.samples], problem.scores, same) for problem in graded]
-        for k in ks:
-            found[f"maj@{k}"] = _estimate(majority_at_k, ballots, [n] * len(graded), k)
-    return found
+        answers = {problem: [None if row is None else row["extracted"] for row in own] for problem, own in rows.items()}
+        ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
+        of_k |= {f"maj@{k}": _estimate(majority_at_k, ballots, [n] * len(groups), k) for k in ks}
+    return {
+        "summary": {
+            "problems": len(groups),
+            "samples_per_problem": n,
+            "grader_failures": sum(row["score"] is None for row in there),
+            "scores": {f"avg@{n}": _estimate(average, list(scores.values())), **of_k},
+            "no_answer": sum(row["extracted"] is None for row in there) / responses,
+            "truncated": sum(row["truncated"] for row in there) / responses,
+            "tokens": {"mean": statistics.fmean(tokens), "median": statistics.median(tokens), "most": max(tokens)},
+            "groups": _by_group(groups, scores),
+        },
+        "choice": _choice(n, rows) if grader == "choice" else None,
+        "parts": _parts(rows),
+    }
 
 
 def _estimate(estimate: Callable[..., Estimate], *arguments: Any) -> dict[str, Any] | None:
@@ -111,10 +79,42 @@ def _estimate(estimate: Callable[..., Estimate], *arguments: Any) -> dict[str, A
         return None
 
 
-def _by_group(graded: Sequence[Graded]) -> dict[str, list[tuple[str, list[Graded]]]]:
-    """The problems of each value of each group, the values in order."""
-    parts: dict[str, dict[str, list[Graded]]] = {}
-    for problem in graded:
-        for name, value in problem.groups.items():
-            parts.setdefault(name, {}).setdefault(value, []).append(problem)
-    return {name: sorted(values.items()) for name, values in parts.items()}
+def _same_answers(grader: str) -> Same | None:
+    if grader == "math":
+        return same_mathematics()
+    return same_text if grader == "choice" else None
+
+
+def _by_group(groups: Mapping[str, Mapping[str, str]], scores: Mapping[str, Scores]) -> dict[str, dict[str, Any]]:
+    """``avg@n`` for each value of each group, the values in order."""
+    parts: dict[str, dict[str, list[Scores]]] = {}
+    for problem, own in groups.items():
+        for name, value in own.items():
+            parts.setdefault(name, {}).setdefault(value, []).append(scores[problem])
+    return {
+        name: {value: _estimate(average, members) for value, members in sorted(values.items())}
+        for name, values in parts.items()
+    }
+
+
+def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float] | None:
+    """Metrics of multiple choice: the mean over the first, second ... responses to all problems."""
+    rounds = []
+    for number in range(n):
+        judged = [row for own in rows.values() if (row := own[number]) is not None and not row["grader_failure"]]
+        answers = [None if row["extracted"] is None else int(row["extracted"]) for row in judged]
+        if judged:
+            rounds.append((answers, [int(row["gold"]) for row in judged]))
+    if not rounds:
+        return None
+    return {name: statistics.fmean(metric(*one) for one in rounds) for name, metric in METRICS.items()}
+
+
+def _parts(rows: Mapping[str, Sequence[Row | None]]) -> dict[str, Any]:
+    """The mean score of a response on each part of the tests; one without a program has no parts, and so 0 on each."""
+    names = dict.fromkeys(name for own in rows.values() for row in own if row for name in row["parts"])
+
+    def on_part(row: Row | None, name: str) -> float | None:
+        return None if row is None or row["score"] is None else row["parts"].get(name, 0.0)
+
+    return {name: _estimate(average, [[on_part(row, name) for row in own] for own in rows.values()]) for name in names}

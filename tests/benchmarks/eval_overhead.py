@@ -22,12 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "eval")]
 
 from machine import describe  # noqa: E402
-from small_tasks import TASKS, stated  # noqa: E402
+from small_tasks import TASKS, planned, stated  # noqa: E402
 
-from eval.prompting import Style  # noqa: E402
 from eval.run import main  # noqa: E402
-from eval.run_grade import grade, make_verifier, open_samples, write_problems  # noqa: E402
-from eval.run_plan import Changes, choose_tasks, plan  # noqa: E402
+from eval.store import LineFile  # noqa: E402
+from eval.verdicts import SAMPLE_FIELDS, grade, make_verifier, write_problems  # noqa: E402
 from prime_ext.generate.backend import Response  # noqa: E402
 from prime_ext.utils.files import write_json, write_json_lines  # noqa: E402
 
@@ -58,19 +57,16 @@ ROW = {
 }
 
 
-def planned(folder, name, number):
+def plan(folder, name, number):
     """A task with as many problems."""
     (folder / f"{name}.yaml").write_text(f"name: {name}\n{TASKS[name]}")
     write_json_lines(folder / f"{name}.jsonl", map(ROW[name], range(number)))
-    (task,) = choose_tasks([str(folder / f"{name}.yaml")])
-    return plan(
-        task, style=Style(), data=folder, split=None, limit=None, decoding=None, changes=Changes(), stop=(), seed=0
-    )
+    return planned(["--tasks", folder / f"{name}.yaml", "--data", folder])[name]
 
 
 def harness(folder, number):
     """Seconds per response of a whole run, and of the backend alone."""
-    one = planned(folder, "sums", number)
+    one = plan(folder, "sums", number)
     requests = [one.request(*key) for key in one.keys]
     started = time.process_time()
     for _ in AtOnce().generate(requests):
@@ -92,7 +88,7 @@ def harness(folder, number):
 
 def grading(folder, name, number):
     """Verdicts per second of wall time."""
-    one = planned(folder, name, number)
+    one = plan(folder, name, number)
     problems = write_problems(one, folder / name)
     responses = {
         key: {
@@ -106,7 +102,7 @@ def grading(folder, name, number):
         for key in one.keys
     }
     verifier = make_verifier(one.task.grader)
-    samples = open_samples(folder / name, one.keys)
+    samples = LineFile(folder / name / "samples.jsonl", SAMPLE_FIELDS, one.keys)
     seconds = grade(name, verifier, problems, responses, samples)
     assert all(row["score"] == 1 for row in samples.rows.values())
     return {"responses": number, "verdicts_per_second": number / seconds}

@@ -5,9 +5,8 @@ import hashlib
 import json
 import time
 
-from eval.prompting import Style
-from eval.run import main
-from eval.run_plan import Changes, choose_tasks, plan
+from eval.plan import plan_tasks
+from eval.run import main, parser
 from prime_ext.generate.backend import BackendError, Response
 
 _HEAD = """\
@@ -90,14 +89,15 @@ def stated(task, gold):
     return f"Thus, the answer is option {gold}. #### {gold}" if task == "parity" else f"Thus \\boxed{{{gold}}}."
 
 
-def gold_by_prompt(folder, shift=0):
+def planned(words):
+    """What ``eval.run`` plans, by task."""
+    return {one.name: one for one in plan_tasks(parser().parse_args([str(word) for word in words]))}
+
+
+def gold_by_prompt(words, shift=0):
     """What the model is shown and a response with the gold answer, or with that of the problem ``shift`` further."""
     found = {}
-    for name in TASKS:
-        (task,) = choose_tasks([str(folder / f"{name}.yaml")])
-        one = plan(
-            task, style=Style(), data=folder, split=None, limit=None, decoding=None, changes=Changes(), stop=(), seed=0
-        )
+    for name, one in planned(words).items():
         golds = [problem.gold for problem in one.problems.values()]
         texts = [stated(name, gold) for gold in golds[shift:] + golds[:shift]]
         found |= dict(zip(map(last_message, one.shown.values()), texts, strict=True))

@@ -9,12 +9,9 @@ import pytest
 from benchmark_rows import benchmark, data_folder
 
 from prime_ext.tasks.cells import Pick, RowError
-from prime_ext.tasks.gold import Gold, read_gold
-from prime_ext.tasks.task import Source
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import NoData, default_split, load_problems
 from prime_ext.utils.rows import read_source
-from prime_ext.verifiers.code.problems import parse_test_cases
 from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.sources import make_task_verifier
 
@@ -85,25 +82,6 @@ def test_canonical_solutions_pass_and_stubs_do_not(name):
     assert not any(verdict.correct for verdict in asyncio.run(judge(task, swapped)))
 
 
-@pytest.mark.parametrize("name", list(CODE))
-def test_the_tests_of_programs_can_be_read(name):
-    _, problems = benchmark(name)
-    for problem in list(problems.values())[::5]:
-        assert parse_test_cases(problem.gold).tests
-
-
-def test_groups_are_those_of_the_data():
-    _, problems = benchmark("math500")
-    assert {problem.groups["level"] for problem in problems.values()} == set("12345")
-    assert len({problem.groups["subject"] for problem in problems.values()}) == 7
-    _, problems = benchmark("aime2024")
-    contests = [problem.groups["contest"] for problem in problems.values()]
-    half = len(contests) // 2
-    assert half and contests == ["2024_AIME_I"] * half + ["2024_AIME_II"] * half
-    _, problems = benchmark("leetcode")
-    assert {problem.groups["difficulty"] for problem in problems.values()} == {"Easy", "Medium", "Hard"}
-
-
 @pytest.mark.parametrize("name", [*MATH, *CODE])
 def test_a_benchmark_ends_its_prompt_as_prime_does(name):
     """The bytes that the released models were trained on, the space at the end of a line included."""
@@ -112,24 +90,6 @@ def test_a_benchmark_ends_its_prompt_as_prime_does(name):
     code = "\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour code\n```\nat the end."
     assert task.prompts["default"].user.endswith(code if name in CODE else math)
     assert task.prompts["default"].system == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "eurus"),
-    [("aime2024", 26.7), ("amc", 57.8), ("math500", 79.2), ("minerva_math", 38.6), ("olympiadbench", 42.1)],
-)
-def test_published_numbers_name_their_table(name, eurus):
-    published = load_task(name).references[0]
-    assert published.values["Eurus-2-7B-PRIME"] == eurus and "2502.01456" in published.source
-    assert published.rows in load_task(name).source.rows.values() and published.metric == "accuracy"
-
-
-def test_both_decodings_are_there():
-    for name in (*MATH, *CODE):
-        decoding = load_task(name).decoding
-        assert not decoding["paper"].do_sample and decoding["paper"].n == 1
-        advised = decoding["recommended"]
-        assert (advised.n, advised.temperature, advised.top_p) == (16, 0.3, 0.95)
 
 
 OLYMPIAD = load_task("olympiadbench")
@@ -221,13 +181,6 @@ def test_cells_inside_objects_are_found_and_a_column_of_that_name_goes_before():
         Pick(("level",), r"(\d)$").read({"level": "hard"})
 
 
-def test_the_first_way_whose_columns_a_row_has_says_what_is_right():
-    ways = (Gold(("expected",)), Gold(("answer",)))
-    assert read_gold(ways, {"answer": 3, "expected": 4}, False) == ("4", {})
-    with pytest.raises(RowError, match="no column expected or answer; it has reply"):
-        read_gold(ways, {"reply": 3}, False)
-
-
 def rows_file(folder, rows, name="rows.jsonl"):
     path = folder / name
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -296,10 +249,6 @@ def test_missing_data_say_where_they_are(mine, tmp_path):
         load_problems(mine, tmp_path, "train")
     with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
         load_problems(load_task("gsm8k"), tmp_path)
-
-
-def test_a_source_without_conditions_holds_every_row():
-    assert Source(local={"all": "x.csv"}).holds({})
 
 
 def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):

@@ -3,15 +3,11 @@
 
 import gzip
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from benchmark_rows import SAMPLES
 
-from eval.grade import PartialOutput, main, summarize
-
-ROOT = Path(__file__).resolve().parents[2]
+from eval.grade import Grader, main, summarize
 
 MATH = [
     {"gold": "1/2", "response": r"so \boxed{0.5}", "id": 7},
@@ -44,15 +40,14 @@ def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def grade(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["grade", *map(str, arguments)])
-    return main()
+def grade(*arguments):
+    return main(list(map(str, arguments)))
 
 
-def test_math_rows_come_back_in_order_with_their_verdicts(tmp_path, monkeypatch, capsys):
+def test_math_rows_come_back_in_order_with_their_verdicts(tmp_path, capsys):
     output = tmp_path / "verdicts.jsonl"
     source = write(tmp_path / "pairs.jsonl", MATH)
-    assert grade(monkeypatch, "--task", "math", "--input", source, "--output", output) == 0
+    assert grade("--task", "math", "--input", source, "--output", output) == 0
     rows = read(output)
     assert [row["verdict"] for row in rows] == ["correct", "wrong", "no_answer", "correct", "error"]
     assert [row["score"] for row in rows] == [1.0, 0.0, 0.0, 1.0, None]
@@ -70,67 +65,51 @@ def test_math_rows_come_back_in_order_with_their_verdicts(tmp_path, monkeypatch,
 
 
 @pytest.mark.slow
-def test_code_rows_in_every_format(tmp_path, monkeypatch):
+def test_code_rows_in_every_format(tmp_path):
     output = tmp_path / "verdicts.jsonl"
     problems = tmp_path / "problems.jsonl.gz"
     problems.write_bytes(gzip.compress((json.dumps(PROBLEM) + "\n").encode()))
     source = write(tmp_path / "samples.jsonl", CODE)
     arguments = ("--task", "code", "--input", source, "--output", output, "--problems", problems)
-    assert grade(monkeypatch, *arguments) == 0
+    assert grade(*arguments) == 0
     rows = read(output)
     assert [row["verdict"] for row in rows] == ["correct", "wrong", "correct", "correct", "timeout"]
-    assert grade(monkeypatch, *arguments, "--overwrite", "--reward", "fraction") == 0
+    assert grade(*arguments, "--overwrite", "--reward", "fraction") == 0
     assert [row["score"] for row in read(output)] == [1.0, 0.5, 1.0, 1.0, 0.0]
 
 
-def test_multiple_choice(tmp_path, monkeypatch):
+def test_multiple_choice(tmp_path):
     output = tmp_path / "verdicts.jsonl"
     rows = [
         {"gold": "neutral", "response": "the answer is option 2. #### 2", "options": ["entailment", "neutral"]},
         {"gold": 1, "response": "#### 2", "n_options": 2},
     ]
     source = write(tmp_path / "answers.jsonl", rows)
-    assert grade(monkeypatch, "--task", "choice", "--input", source, "--output", output) == 0
+    assert grade("--task", "choice", "--input", source, "--output", output) == 0
     assert [row["verdict"] for row in read(output)] == ["correct", "wrong"]
 
 
-@pytest.fixture
-def interrupted(tmp_path):
-    """A run that was killed after two rows, in the middle of writing the third."""
+def test_an_interrupted_run_goes_on_where_it_was_with_the_same_rows_and_settings_only(tmp_path, capsys):
     output = tmp_path / "verdicts.jsonl"
-    source = write(tmp_path / "pairs.jsonl", MATH)
-    partial = PartialOutput(output, {"task": "math", "extraction": "boxed", "reward": "all"})
-    assert partial.resume(MATH) == []
-    # Marked, so that one sees which rows were not graded again.
-    done = [
-        {**row, **verdict} for row, verdict in zip(MATH[:2], [{"score": 0.25, "verdict": "wrong"}] * 2, strict=True)
-    ]
-    rest = {"seconds": 0.0, "extracted": None, "detail": "", "grader_failure": False}
-    lines = [json.dumps({**row, **rest}) for row in done]
-    partial.path.write_text("\n".join(lines) + '\n{"gold": "3", "resp')
-    return source, output, partial
-
-
-def test_an_interrupted_run_goes_on_where_it_was(interrupted, monkeypatch, capsys):
-    source, output, partial = interrupted
-    assert grade(monkeypatch, "--task", "math", "--input", source, "--output", output) == 0
+    arguments = ("--task", "math", "--input", write(tmp_path / "pairs.jsonl", MATH), "--output", output)
+    partial = output.with_name(".verdicts.jsonl.partial")
+    # Killed after two rows, in the middle of writing the third. Marked, so that one sees which were not graded again.
+    grader = Grader("math")
+    verdict = {"verdict": "wrong", "score": 0.25, "extracted": None, "seconds": 0.0, "detail": ""}
+    lines = [{"key": grader.key(row, ""), "verdict": {**verdict, "grader_failure": False}} for row in MATH[:2]]
+    killed = "".join(json.dumps(line) + "\n" for line in lines) + '{"key": "3", "verd'
+    partial.write_text(killed)
+    assert grade(*arguments) == 0
     assert [row["score"] for row in read(output)] == [0.25, 0.25, 0.0, 1.0, None]
-    assert "going on after 2 rows" in capsys.readouterr().out
-    assert not partial.path.exists()
-
-
-def test_an_interrupted_run_is_not_mixed_with_another(interrupted, monkeypatch, capsys):
-    source, output, partial = interrupted
-    arguments = ("--task", "math", "--input", source, "--output", output)
-    assert grade(monkeypatch, *arguments, "--extraction", "gsm8k") == 2
-    assert "was graded with" in capsys.readouterr().err
-    write(source, [{**MATH[0], "gold": "2"}, *MATH[1:]])
-    assert grade(monkeypatch, *arguments) == 2
-    assert f"row 1 of the input is not what an unfinished run graded; delete {partial.path}" in capsys.readouterr().err
-    write(source, MATH[:1])
-    assert grade(monkeypatch, *arguments) == 2
-    assert "graded 2 rows, the input has 1" in capsys.readouterr().err
-    assert partial.path.exists() and not output.exists()
+    assert "going on after 2 rows" in capsys.readouterr().out and not partial.exists()
+    # Other settings, and a row that was changed meanwhile, are graded anew.
+    partial.write_text(killed)
+    assert grade(*arguments, "--overwrite", "--extraction", "gsm8k") == 0
+    assert 0.25 not in [row["score"] for row in read(output)]
+    partial.write_text(killed)
+    write(tmp_path / "pairs.jsonl", [{**MATH[0], "gold": "2"}, *MATH[1:]])
+    assert grade(*arguments, "--overwrite") == 0
+    assert [row["score"] for row in read(output)][:2] == [0.0, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -138,8 +117,8 @@ def test_an_interrupted_run_is_not_mixed_with_another(interrupted, monkeypatch, 
     [
         ("math", '{"pred": "1"}', "row 1: no field 'gold'; it has ['pred']"),
         ("math", '{"gold": "1"}', "row 1: no field 'pred' or 'response'; it has ['gold']"),
-        ("math", '{"gold": "1", "pred": "1"}\n{"gold"', "line 2 is not JSON"),
-        ("math", "[1]", "line 1 is a list, not an object"),
+        ("math", '{"gold": "1", "pred": "1"}\n{"gold"', "row 2: not JSON"),
+        ("math", "[1]", "row 1: not an object"),
         ("math", "", "has no rows"),
         ("code", '{"program": "x"}', "row 1: no tests; give inputs and outputs"),
         ("code", '{"inputs": [], "outputs": []}', "row 1: no response, program or completion"),
@@ -147,29 +126,33 @@ def test_an_interrupted_run_is_not_mixed_with_another(interrupted, monkeypatch, 
         ("choice", '{"gold": 1, "pred": "1"}', "row 1: no field 'response'"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_is_graded(tmp_path, monkeypatch, capsys, task, text, message):
+def test_bad_input_is_one_line_before_anything_is_graded(tmp_path, capsys, task, text, message):
     source, output = tmp_path / "rows.jsonl", tmp_path / "verdicts.jsonl"
     source.write_text(text)
-    assert grade(monkeypatch, "--task", task, "--input", source, "--output", output) == 2
+    assert grade("--task", task, "--input", source, "--output", output) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and message in said and said.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_an_existing_output_is_not_overwritten_unasked(tmp_path, monkeypatch, capsys):
+def test_an_existing_output_is_not_overwritten_unasked(tmp_path, capsys):
     source, output = write(tmp_path / "rows.jsonl", MATH[:1]), write(tmp_path / "verdicts.jsonl", [{"old": 1}])
-    assert grade(monkeypatch, "--task", "math", "--input", source, "--output", output) == 2
+    assert grade("--task", "math", "--input", source, "--output", output) == 2
     assert "exists already; use --overwrite" in capsys.readouterr().err
     assert read(output) == [{"old": 1}]
 
 
-def test_rows_that_could_not_be_judged_are_in_no_mean():
-    rows = [{"score": score, "verdict": "wrong", "seconds": 0.1} for score in (1.0, 0.0, None)]
-    summary = summarize(rows)
-    assert summary["mean_score"] == 0.5 and summary["standard_error"] == pytest.approx(0.5)
-    assert summarize([{"score": None, "verdict": "error", "seconds": 0.1}])["mean_score"] is None
-
-
-def test_the_command_runs_from_the_repository():
-    result = subprocess.run([sys.executable, "-m", "eval.grade", "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0 and "--problems" in result.stdout
+def test_stored_programs_are_graded_in_the_form_of_each_benchmark(tmp_path):
+    plus, live = (
+        read(SAMPLES / path)[0] for path in ("humaneval_plus/HumanEvalPlus.jsonl", "livecodebench/test.jsonl")
+    )
+    rows = [
+        {**plus, "completion": "    return max(values) - min(values)"},
+        {**live, "program": "print(sum(map(int, input().split())))"},
+    ]
+    output = tmp_path / "verdicts.jsonl"
+    assert grade("--task", "code", "--input", write(tmp_path / "rows.jsonl", rows), "--output", output) == 0
+    found = read(output)
+    assert [(one["score"], one.get("parts")) for one in found] == [(0.0, {"base": 1.0, "plus": 0.0}), (1.0, None)]
+    assert summarize(found[:1])["parts"] == {"base": 1.0, "plus": 0.0}
+    assert "parts" not in summarize(found[1:])

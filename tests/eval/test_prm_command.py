@@ -2,16 +2,11 @@
 """``python -m eval.prm`` from files to results, for every task and scorer."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from tiny_llama import save_llama
 
 from eval.prm import main
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(models, bench
     assert main([*words, "--step-score", "step"]) == 0 and (out / "scores.jsonl").read_bytes() == before
     capsys.readouterr()
     assert main([*words, "--reference", "none"]) == 2
-    assert "was scored with reference=" in capsys.readouterr().err
+    assert "holds a run with reference" in capsys.readouterr().err
 
 
 def test_processbench_with_a_classifier_also_has_its_own_decision(models, bench, tmp_path):
@@ -165,14 +160,11 @@ BENCH = ["processbench", "--model", "{described}", "--data", "{bench}", "--split
             "does not say what its reference is; give --reference MODEL, or --reference none",
         ),
         ([*BENCH, "--splits", "math"], "", "--threshold-split gsm8k is not among --splits math"),
-        ([*BENCH, "--splits", "gsm8k,omnimath"], "", "has no omnimath.json"),
-        ([*BENCH, "--data", "nowhere"], "", "nowhere is no folder"),
-        ([*BENCH, "--plot", "99"], "", "--plot 99 is none of 12 responses"),
-        ([*BENCH, "--batch-tokens", "0"], "", "--batch-tokens 0 is too small"),
+        ([*BENCH, "--data", "nowhere"], "", "nowhere is not a folder"),
+        ([*BENCH, "--plot", "99"], "", "--plot 99 must be the number of one of 12 responses"),
         ([*BENCH, "--dtype", "float7"], "", "--dtype float7 is no dtype of torch"),
         ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
         (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
-        (BON, '{"prompt": "p", "completions": ["a"]}', "row 1: no field 'correctness' or 'gold'"),
         (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
         (
             BON,
@@ -191,7 +183,6 @@ BENCH = ["processbench", "--model", "{described}", "--data", "{bench}", "--split
             '{"prompt": "p", "completions": ["a"], "correctness": [1]}',
             "--aggregations product needs probabilities",
         ),
-        (BON, "", "has no rows"),
     ],
 )
 def test_bad_input_is_one_line(models, bench, tmp_path, capsys, words, text, message):
@@ -202,8 +193,3 @@ def test_bad_input_is_one_line(models, bench, tmp_path, capsys, words, text, mes
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and message in said[0]
     assert not (tmp_path / "out" / "results.json").exists()
-
-
-def test_the_command_runs_from_the_repository():
-    result = subprocess.run([sys.executable, "-m", "eval.prm", "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0 and "best-of-n" in result.stdout

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ProcessBench's metrics: the official rules, and the threshold against trying them all."""
+"""Metrics of PRMs: ProcessBench's official rules, the best threshold, best-of-N and votes, against trying them all."""
 
 import json
 import math
+import random
 from collections import Counter
+from itertools import combinations
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -12,18 +15,25 @@ from benchmark_rows import SAMPLES, data_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.prm_inputs import read_processbench
+from eval.prm_data import read_processbench
 from eval.prm_metrics import (
-    average_interval,
-    f1_interval,
+    aggregate,
+    best_of,
+    draw_subsets,
     first_error,
     fit_threshold,
+    interval_of,
     mean_interval,
     ordered_pairs,
     pairwise_accuracy,
     processbench_score,
     resampled_f1,
+    vote,
+    vote_weights,
 )
+from eval.prm_results import pool_sizes
+from eval.statistics import pass_probability
+from eval.store import RunError
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 
 
@@ -82,12 +92,14 @@ def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
 def test_intervals():
     labels = [0] * 50 + [-1] * 50
     predictions = [0] * 40 + [-1] * 60
-    interval = f1_interval(predictions, labels, 500, 0)
+    interval = interval_of(resampled_f1(predictions, labels, 500, 0))
     assert interval.low < processbench_score(predictions, labels).f1 < interval.high
     assert interval.standard_error == pytest.approx(0.035, abs=0.01)
     both = [resampled_f1(predictions, labels, 500, seed) for seed in (1, 2)]
     # Two independent halves: the error of the mean is smaller by the root of two.
-    assert average_interval(both).standard_error == pytest.approx(interval.standard_error / math.sqrt(2), rel=0.2)
+    assert interval_of(np.mean(both, axis=0)).standard_error == pytest.approx(
+        interval.standard_error / math.sqrt(2), rel=0.2
+    )
     mean, interval = mean_interval([0.0, 1.0] * 50, 2000, 0)
     assert mean == 0.5 and interval.standard_error == pytest.approx(0.05, rel=0.1)
 
@@ -102,6 +114,106 @@ def test_pairwise_accuracy_is_that_of_training(problems):
     if found is not None:
         assert found[0] == pytest.approx(expected)
         assert found[1].low <= found[1].high
+
+
+RNG = np.random.default_rng(0)
+
+
+@st.composite
+def pools(draw):
+    n = draw(st.integers(1, 7))
+    correct = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    scores = draw(st.lists(st.integers(-2, 2).map(float), min_size=n, max_size=n))
+    # Correct candidates agree; wrong ones may.
+    answers = [
+        None if kind == 0 else "right" if right else f"wrong {kind}"
+        for kind, right in zip(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), correct, strict=True)
+    ]
+    return correct, scores, answers, draw(st.integers(1, n))
+
+
+@given(pools())
+def test_closed_forms_equal_the_average_over_all_subsets(pool):
+    correct, scores, _, draws = pool
+    subsets = list(combinations(range(len(correct)), draws))
+
+    def chosen(subset):
+        highest = max(scores[k] for k in subset)
+        return fmean(correct[k] for k in subset if scores[k] == highest)
+
+    assert best_of(scores, correct, draws) == pytest.approx(fmean(map(chosen, subsets)))
+    assert pass_probability(len(correct), sum(correct), draws) == pytest.approx(
+        fmean(any(correct[k] for k in s) for s in subsets)
+    )
+
+
+@given(pools())
+def test_votes_equal_the_average_over_all_subsets(pool):
+    correct, scores, answers, draws = pool
+    weights = [2.0**score for score in scores]
+
+    def winner(subset):
+        sums = {}
+        for k in subset:
+            if answers[k] is not None:
+                sums[answers[k]] = sums.get(answers[k], 0.0) + weights[k]
+        best = [answer for answer, total in sums.items() if total == max(sums.values())]
+        return fmean(answer == "right" for answer in best) if best else 0.0
+
+    expected = fmean(map(winner, combinations(range(len(correct)), draws)))
+    subsets = draw_subsets(len(correct), draws, 10**6, RNG)
+    assert subsets.exact and vote(answers, weights, correct, subsets) == (pytest.approx(expected), 0.0)
+
+
+def test_by_hand():
+    # The best of two of [3, 2, 1] with only the second correct: 3 wins two pairs, 2 one.
+    assert best_of([3.0, 2.0, 1.0], [False, True, False], 2) == pytest.approx(1 / 3)
+    assert best_of([1.0, 1.0], [True, False], 2) == 0.5
+    everything = draw_subsets(5, 5, 10, RNG)
+    answers, correct = ["4", "4", "5", "5", "5"], [True, True, False, False, False]
+    assert vote(answers, [1.0] * 5, correct, everything) == (0.0, 0.0)
+    # Two confident votes outweigh three doubtful ones.
+    assert vote(answers, [0.9, 0.9, 0.1, 0.2, 0.3], correct, everything) == (1.0, 0.0)
+    assert vote([None] * 5, [1.0] * 5, correct, everything) == (0.0, 0.0)
+
+
+def test_a_pool_of_64_is_sampled_and_says_how_exactly():
+    rng = random.Random(0)
+    correct = [rng.random() < 0.4 for _ in range(64)]
+    answers = ["right" if right else f"wrong {rng.randrange(3)}" for right in correct]
+    values = []
+    for seed in range(30):
+        subsets = draw_subsets(64, 8, 200, np.random.default_rng(seed))
+        assert not subsets.exact and all(len(set(row)) == 8 for row in subsets.member_RN.tolist())
+        values.append(vote(answers, [1.0] * 64, correct, subsets))
+    spread = np.std([value for value, _ in values], ddof=1)
+    assert 0.6 < spread / fmean(error for _, error in values) < 1.5
+
+
+def test_aggregations():
+    steps = [0.5, 0.2, 0.8]
+    expected = {"min": 0.2, "sum": 1.5, "last": 0.8, "mean": 0.5, "product": 0.08}
+    assert {how: pytest.approx(aggregate(steps, how)) for how in expected} == expected
+    with pytest.raises(ValueError, match="aggregation must be one of"):
+        aggregate(steps, "max")
+    with pytest.raises(ValueError, match="without steps"):
+        aggregate([], "min")
+
+
+def test_weights_of_votes_are_sigmoids_however_negative_the_scores_are():
+    low, high = vote_weights([-1000.0, -999.0], implicit=True)
+    assert high == 1.0 and low == pytest.approx(np.exp(-1.0))
+    assert vote_weights([0.0, 50.0, -np.inf], implicit=True) == [pytest.approx(0.5), 1.0, 0.0]
+    assert vote_weights([0.3, -np.inf], implicit=False) == [0.3, 0.0]
+
+
+def test_values_of_n():
+    assert pool_sizes(None, 64) == [1, 2, 4, 8, 16, 32, 64] and pool_sizes(None, 5) == [1, 2, 4]
+    assert pool_sizes("1,3", 5) == [1, 3]
+    with pytest.raises(RunError, match="the smallest pool has 5 candidates"):
+        pool_sizes("8", 5)
+    with pytest.raises(RunError, match="must be whole numbers"):
+        pool_sizes("a", 5)
 
 
 # Rows, those without a wrong step, and those with a wrong step and a right final answer.
@@ -126,7 +238,7 @@ def test_counts_of_processbench(split):
     path = data_folder(f"processbench/{split}.json") / f"processbench/{split}.json"
     counts = PROCESSBENCH_SAMPLES if path.is_relative_to(SAMPLES) else PROCESSBENCH
     rows, correct, final_correct_but_wrong_step = counts[split]
-    items = read_processbench(str(path.parent), [split], "", "\n\n")
+    items = read_processbench(str(path.parent), split, "", "\n\n")
     labels = Counter(item.label == -1 for item in items)
     assert len(items) == rows and labels[True] == correct
     raw = json.loads(path.read_text())

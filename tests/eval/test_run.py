@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m eval.run``: from problems to results."""
+"""``python -m eval.run``: from problems to results, or one line for whatever is wrong, before anything is written."""
 
 import json
 import os
 
 import pytest
+from benchmark_rows import SAMPLES
+from scripted_server import ScriptedServer
 from small_tasks import ROWS, TASKS, ScriptedBackend, gold_by_prompt, last_message, lines_of, results_of, run, score_of
+from tiny_llama import CHAT, save_llama
+
+from eval.plan import choose_tasks
+from eval.run import main
+from prime_ext.tasks.task_file import task_names
 
 
 def test_gold_answers_score_100_percent_with_every_grader(tasks, folder, tmp_path, capsys):
-    golds = gold_by_prompt(folder)
+    golds = gold_by_prompt(tasks)
     backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
     assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
     assert backend.closed
@@ -26,7 +33,7 @@ def test_gold_answers_score_100_percent_with_every_grader(tasks, folder, tmp_pat
 
 
 def test_gold_answers_of_other_problems_are_wrong(tasks, folder, tmp_path):
-    golds = gold_by_prompt(folder, shift=1)
+    golds = gold_by_prompt(tasks, shift=1)
     backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
     assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
     assert score_of(tmp_path / "out", "sums", "avg@1") == 0
@@ -94,12 +101,6 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
     assert decoding["n"] == 2 and decoding["max_new_tokens"] == 9
 
 
-def test_greedy_is_a_decoding_of_every_task(tasks, tmp_path):
-    assert run(*tasks, "--decoding", "greedy", "--output", tmp_path) == 0
-    decoding = results_of(tmp_path)["tasks"]["sums"]["decoding"]
-    assert decoding["name"] == "greedy" and not decoding["do_sample"] and decoding["max_new_tokens"] == 32
-
-
 def test_prompts_at_a_time_are_what_the_decoding_says(tasks, tmp_path):
     backend = ScriptedBackend()
     assert run(*tasks, "--prompts-at-a-time", "5", "--output", tmp_path, backend=backend) == 0
@@ -114,3 +115,181 @@ def test_truncated_responses_are_judged_and_counted(tasks, tmp_path, capsys):
     task = results_of(tmp_path)["tasks"]["sums"]
     assert task["summary"]["truncated"] == 1 and task["summary"]["scores"]["avg@1"]["value"] == pytest.approx(1 / 12)
     assert "sums: 100.0 % of the responses were cut off" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tasks", "maths500"], "no task 'maths500'; did you mean math500"),
+        (["--tasks", "gsm8k", "--data", "/nowhere"], "get it with: hf download --repo-type dataset openai/gsm8k"),
+        (["--k", "2"], "--k 2 is larger than the number of responses per problem, 1; give --n 2"),
+        (["--decoding", "recommended"], "sums has no decoding 'recommended'; it has paper, several, greedy"),
+        (["--n", "4"], "4 responses per problem are all the same with decoding 'paper' of sums: give --temperature"),
+        (["--top-p", "0.9"], "--top-p and --top-k have no effect on decoding 'paper' of sums: give --temperature"),
+        (["--min-new-tokens", "50"], "sums: the shortest response, 50 tokens, is longer than the longest, 32"),
+        (["--prompt", "stirct"], "sums has no prompt 'stirct'; it has default, strict"),
+        (["--split", "train"], "sums has no split 'train'; it has test"),
+        (
+            ["--system-prompt", "/nowhere"],
+            "--system-prompt must be default, none, actions or a text file",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_written(tasks, tmp_path, capsys, words, message):
+    backend = ScriptedBackend()
+    assert run(*tasks, *words, "--output", tmp_path / "out", backend=backend) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.startswith("eval.run: ") and said.count("\n") == 1
+    assert not (tmp_path / "out").exists() and backend.asked == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [({"template": False}, "has no chat template; give --chat-template"), ({"context": 8}, "leaves no room in the")],
+)
+def test_what_the_backend_cannot_do_is_said_before_it_is_asked(tasks, tmp_path, capsys, backend, message):
+    scripted = ScriptedBackend(**backend)
+    assert run(*tasks, "--output", tmp_path, backend=scripted) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1 and scripted.asked == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tasks", "math500"], "--output is needed"),
+        (["--output", "x"], "--tasks is needed; --list says which there are"),
+        (["--tasks", "a,,b"], "must be names with commas between them"),
+        (["--tasks", "a", "--top-p", "1.5"], "'1.5' must be above 0 and at most 1"),
+    ],
+)
+def test_a_command_that_cannot_be_read(capsys, words, message):
+    with pytest.raises(SystemExit) as caught:
+        run(*words)
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
+    names = tasks[1] + ",gsm8k"
+    words = ["--tasks", names, "--data", tasks[-1], "--output", tmp_path / "out"]
+    assert run(*words) == 2
+    assert run(*words, "--skip-missing") == 0
+    assert "left out: gsm8k: " in capsys.readouterr().out
+    assert list(results_of(tmp_path / "out")["tasks"]) == list(TASKS)
+
+
+def test_a_group_has_no_problem_twice():
+    math = [task.name for task in choose_tasks(["math"])]
+    assert "aime" in math and "math500" in math and "aime2024" not in math and "humaneval" not in math
+    code = [task.name for task in choose_tasks(["code"])]
+    assert [name for name in code if name.startswith("livecodebench")] == ["livecodebench_v2"]
+    assert [task.name for task in choose_tasks(["math", "aime2024", "math500"])] == [*math, "aime2024"]
+
+
+def test_base_and_plus_are_both_in_the_results_and_long_tests_are_not_in_every_line(tmp_path, capsys):
+    task = tmp_path / "plus.yaml"
+    task.write_text("name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null}\n")
+    rows = [json.loads(line) for line in (SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()]
+    programs = {row["entry_point"]: row["prompt"] + row["canonical_solution"] for row in rows}
+    # Right on the tests of HumanEval, wrong on one of those that EvalPlus added.
+    programs["spread"] = "def spread(values):\n    return max(values) - min(values)\n"
+
+    def answer(request):
+        (name,) = (name for name in programs if f"def {name}(" in last_message(request.prompt))
+        # The last problem is not answered.
+        return "I do not know." if name == "count_words" else f"```python\n{programs[name]}```"
+
+    out = tmp_path / "out"
+    assert run("--tasks", task, "--data", SAMPLES, "--output", out, backend=ScriptedBackend(answer)) == 0
+    results = json.loads((out / "results.json").read_text())["tasks"]["plus"]
+    assert results["summary"]["scores"]["avg@1"]["value"] == 1 / 3
+    assert {name: part["value"] for name, part in results["parts"].items()} == {"base": 2 / 3, "plus": 1 / 3}
+    printed = capsys.readouterr().out
+    assert "base" in printed and "66.7" in printed
+    samples = [json.loads(line) for line in (out / "plus" / "samples.jsonl").read_text().splitlines()]
+    assert [row["parts"] for row in samples] == [{"base": 1.0, "plus": 0.0}, {"base": 1.0, "plus": 1.0}, {}]
+
+
+def test_tests_of_megabytes_are_recorded_by_their_hash(tmp_path):
+    task = tmp_path / "plus.yaml"
+    task.write_text(
+        "name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null, local: {test: rows.jsonl}}\n"
+    )
+    row = json.loads((SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()[0])
+    row["plus_input"] += [[list(range(number))] for number in range(100)]
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    program = f"```python\n{row['prompt']}{row['canonical_solution']}```"
+    words = ("--tasks", task, "--data", tmp_path, "--output", tmp_path / "out")
+    assert run(*words, backend=ScriptedBackend(lambda _: program)) == 0
+    (sample,) = (tmp_path / "out" / "plus" / "samples.jsonl").read_text().splitlines()
+    assert json.loads(sample)["gold"].startswith("sha256:") and json.loads(sample)["score"] == 1
+    # Given again, nothing is judged anew.
+    before = (tmp_path / "out" / "results.json").read_bytes()
+    assert run(*words, backend=ScriptedBackend(lambda _: program)) == 0
+    assert (tmp_path / "out" / "results.json").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_llama(tmp_path_factory.mktemp("tiny") / "model", seed=3)
+
+
+def test_a_local_model_interrupted_leaves_the_same_bytes(tiny, tasks, tmp_path, capsys):
+    """Sampled in float64, so that the batches after the interruption change no token."""
+    sums = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--limit", "4"]
+    words = [*sums, "--model", tiny, "--backend", "transformers", "--dtype", "float64", "--batch-size", "3"]
+    words = [str(word) for word in [*words, "--temperature", "1", "--n", "2", "--max-new-tokens", "6"]]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main([*words, "--output", str(whole)]) == 0
+    assert main([*words, "--output", str(cut)]) == 0
+    lines = (whole / "sums" / "responses.jsonl").read_bytes().splitlines(keepends=True)
+    assert len({json.loads(line)["text"] for line in lines}) > 4
+    (cut / "sums" / "responses.jsonl").write_bytes(lines[6] + lines[1] + lines[4][:9])
+    (cut / "sums" / "samples.jsonl").unlink()
+    (cut / "results.json").unlink()
+    assert main([*words, "--output", str(cut)]) == 0
+    for name in ("settings.json", "results.json", "sums/responses.jsonl", "sums/samples.jsonl"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    model = results_of(whole)["model"]
+    assert model["backend"] == "transformers" and model["model"] == str(tiny)
+    capsys.readouterr()
+    assert main([*words, "--show-prompt"]) == 0
+    assert capsys.readouterr().out.endswith("exactly what the model sees\n[user] 0+1?\nBox it.\n[assistant] \n")
+
+
+@pytest.mark.parametrize(
+    ("template", "words", "message"),
+    [
+        (None, [], "has no chat template; give one with --chat-template FILE, or use a raw prompt"),
+        (CHAT, ["--max-new-tokens", "1010"], "do not fit into the context of 1024 tokens"),
+    ],
+)
+def test_what_a_local_model_cannot_do_is_one_line(tasks, tmp_path, capsys, template, words, message):
+    model = save_llama(tmp_path / "model", chat_template=template)
+    sums = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--output", str(tmp_path / "out")]
+    assert main([*sums, "--model", str(model), "--backend", "transformers", *words]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("eval.run: ")]
+    assert len(said) == 1 and message in said[0]
+
+
+def test_a_server_that_cannot_answer_some_requests_is_asked_again(tasks, folder, tmp_path, capsys):
+    golds = gold_by_prompt(tasks)
+    words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--backend", "server", "--attempts", "1"]
+    words += ["--output", str(tmp_path / "out")]
+    with ScriptedServer(golds, faults=[500, 500]) as server:
+        assert main([*words, "--base-url", server.base_url]) == 1
+        task = results_of(tmp_path / "out")["tasks"]["sums"]
+        assert task["failed_responses"] == 2 and task["summary"]["scores"]["avg@1"]["problems"] == 10
+        assert main([*words, "--base-url", server.base_url]) == 0
+        assert len(server.requests) == 12 + 2
+    assert results_of(tmp_path / "out")["tasks"]["sums"]["summary"]["scores"]["avg@1"]["value"] == 1
+    capsys.readouterr()
+    assert main([*words, "--base-url", server.base_url]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be reached" in said and said.count("\n") == 1
+
+
+def test_all_tasks_are_listed_without_a_model(capsys):
+    assert main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in task_names()) and "decodings paper, recommended" in listed

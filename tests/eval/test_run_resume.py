@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that were interrupted, anywhere, and folders that hold something else."""
+"""Runs that were interrupted, anywhere, folders that hold something else, and new verdicts on old responses."""
 
 import json
 import os
@@ -12,15 +12,21 @@ from pathlib import Path
 import pytest
 from small_tasks import (
     ROWS,
+    SAME,
+    TASKS,
     ScriptedBackend,
     bytes_of,
     last_message,
     lines_of,
     results_of,
     run,
+    score_of,
     some_answer,
     write_tasks,
 )
+
+from eval import verdicts
+from eval.grade import main as grade_main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -151,12 +157,12 @@ LINE = {
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"problem": "s0", "sam', "line 1 is broken (Unterminated string"),
-        (b"[]", "line 1 is broken (not an object of problem, sample, seed, text"),
-        (json.dumps({**LINE, "tokens": "1"}).encode(), "line 1 is broken (not an object of"),
-        (json.dumps({**LINE, "problem": "x"}).encode(), "line 1 belongs to no response of this run (x, 0)"),
-        (json.dumps(LINE).encode(), "this run did not make the response to s0 (0)"),
-        (json.dumps(LINE).encode() + b"\n" + json.dumps(LINE).encode(), "line 2 is there a second time (s0, 0)"),
+        (b'{"problem": "s0", "sam', "line 1 is broken or half-written: Unterminated string"),
+        (b"[]", "line 1 is a list, not an object"),
+        (json.dumps({**LINE, "more": "1"}).encode(), "line 1 does not hold problem, sample, seed"),
+        (json.dumps({**LINE, "problem": "x"}).encode(), "line 1 ('x', 0) belongs to no response of this run"),
+        (json.dumps(LINE).encode(), "this run did not make the response ('s0', 0)"),
+        (json.dumps(LINE).encode() + b"\n" + json.dumps(LINE).encode(), "line 2 ('s0', 0) is there a second time"),
     ],
 )
 def test_a_broken_line_that_was_not_cut_off_stops_the_run(tasks, tmp_path, capsys, line, message):
@@ -174,18 +180,6 @@ def test_a_broken_line_that_was_not_cut_off_stops_the_run(tasks, tmp_path, capsy
     assert path.read_bytes() == before and backend.asked == []
 
 
-@pytest.mark.parametrize("name", ["settings.json", "results.json"])
-def test_a_broken_result_file_stops_the_run(tasks, tmp_path, capsys, name):
-    words = [*tasks, "--limit", "1", "--output", tmp_path]
-    assert run(*words) == 0
-    (tmp_path / name).write_text('{"format": ')
-    capsys.readouterr()
-    assert run(*words) == 2
-    said = capsys.readouterr().err
-    assert f"{name} is broken" in said and said.count("\n") == 1
-    assert (tmp_path / name).read_text() == '{"format": '
-
-
 def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
     inner = []
 
@@ -196,3 +190,46 @@ def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
 
     assert run(*tasks, "--output", tmp_path, backend=ScriptedBackend(answer)) == 0
     assert inner == [2] and "another process is at work in" in capsys.readouterr().err
+
+
+class Generous:
+    """A verifier for which every answer is right."""
+
+    async def averify(self, response, gold, **options):
+        from prime_ext.verifiers.verdict import correct
+
+        return correct("7", 0.0)
+
+
+def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    words = [*tasks, "--decoding", "several", "--output", out]
+    assert run(*words) == 0
+    before = bytes_of(out)
+    results, changed = verdicts.regrade(out)
+    assert changed == dict.fromkeys(TASKS, 0)
+    assert results.pop("regraded_with") == results["versions"] and results == json.loads(before["results.json"])
+    assert {name: (out / name).read_bytes() for name in SAME if name != "results.json"} == {
+        name: content for name, content in before.items() if name != "results.json"
+    }
+    monkeypatch.setattr(verdicts, "make_verifier", lambda grader: Generous())
+    assert grade_main(["--run", str(out)]) == 0
+    assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
+    assert score_of(out, "sums", "avg@4") == 1 and score_of(out, "functions", "pass@4") == 1
+    assert (out / "sums" / "responses.jsonl").read_bytes() == before["sums/responses.jsonl"]
+    # The run itself leaves the new verdicts alone, and says with what they were made.
+    assert run(*words) == 0
+    assert score_of(out, "sums", "avg@4") == 1 and "regraded_with" in results_of(out)
+
+
+def test_regrading_a_folder_that_is_no_run(tmp_path, capsys):
+    for arguments, message in [
+        (["--run", str(tmp_path / "no")], "no is not a folder"),
+        (["--run", str(tmp_path)], "give the --output of eval.run"),
+    ]:
+        assert grade_main(arguments) == 2
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
+    with pytest.raises(SystemExit):
+        grade_main(["--run", str(tmp_path), "--task", "math"])
+    assert "--run judges a whole folder; leave out --task" in capsys.readouterr().err

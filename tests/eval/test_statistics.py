@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.majority import Ballot, count_votes, majority_at_k, majority_score, same_mathematics, same_text
+from eval.majority import majority_score, same_mathematics, same_text
 from eval.paired import compare_runs
 from eval.statistics import NoProblems, average, over_problems, pass_at_k, pass_probability
-from eval.summary import Graded, Sample, summarize
+from eval.summary import measure
+from prime_ext.tasks.votes import Ballot, count_votes
 
 
 def test_every_problem_counts_the_same_however_many_responses_it_has():
@@ -110,12 +111,6 @@ def test_ties_are_broken_by_lot_and_silence_does_not_vote():
         majority_score(Ballot((), (), 4), 5)
 
 
-def test_the_majority_of_one_is_the_average_and_of_all_the_vote():
-    ballots = [Ballot((3, 5), (1.0, 0.0), 0), Ballot((6, 1), (1.0, 0.0), 1)]
-    assert majority_at_k(ballots, [8, 8], 1).value == pytest.approx((3 / 8 + 6 / 8) / 2)
-    assert majority_at_k(ballots, [8, 8], 8).value == 0.5
-
-
 def test_64_responses_with_many_answers_are_counted_exactly_and_soon():
     generator = np.random.default_rng(0)
     votes = tuple(int(number) for number in generator.multinomial(64, generator.dirichlet(np.full(20, 0.3))) if number)
@@ -156,18 +151,6 @@ def test_the_interval_of_the_average_holds_the_truth_19_times_of_20(problems, n,
         return a / (a + b), average([[1.0] * int(c) + [0.0] * int(n - c) for c in correct])
 
     assert 0.93 <= _coverage(design) <= 0.985
-
-
-def test_the_interval_that_forgets_the_problems_would_not():
-    """What most harnesses print: every response a trial of its own."""
-
-    def design(generator):
-        p = generator.binomial(16, generator.beta(0.3, 0.7, 30)).sum() / 480
-        half = 1.96 * math.sqrt(p * (1 - p) / 480)
-        naive = type("Naive", (), {"low": p - half, "high": p + half})
-        return 0.3, naive
-
-    assert _coverage(design) < 0.6
 
 
 @pytest.mark.parametrize(("n", "k"), [(16, 4), (8, 8)])
@@ -224,12 +207,6 @@ def test_half_of_the_responses_is_not_solved():
     assert [flip.problem for flip in found.gained] == ["a"] and found.lost == ()
 
 
-def test_equal_runs_do_not_differ_but_another_sample_of_problems_might():
-    run = {str(i): [float(i % 3 == 0)] for i in range(30)}
-    found = compare_runs(run, run)
-    assert found.difference == 0 and found.standard_error == 0 and -0.15 < found.low < 0 < found.high < 0.15
-
-
 def test_the_interval_of_single_responses_is_that_of_bonett_and_price():
     before = {str(i): [float(i < 40)] for i in range(100)}
     after = {str(i): [float(i < 30 or i >= 85)] for i in range(100)}
@@ -249,19 +226,35 @@ def test_runs_on_different_problems_are_refused():
         compare_runs({"a": [None]}, {"a": [1.0]})
 
 
-def _graded():
-    def sample(score, answer, tokens, truncated=False):
-        return Sample(score, answer, tokens, truncated)
+def _sample(score, answer, tokens, truncated=False, **parts):
+    return {
+        "score": score,
+        "extracted": answer,
+        "tokens": tokens,
+        "truncated": truncated,
+        "grader_failure": score is None,
+        "parts": parts,
+        "gold": "1",
+    }
 
-    return [
-        Graded("1", [sample(1.0, "3", 10), sample(0.0, "4", 20)], {"subject": "Algebra", "level": "1"}),
-        Graded("2", [sample(1.0, "x", 30), sample(1.0, "x", 30)], {"subject": "Algebra", "level": "2"}),
-        Graded("3", [sample(0.0, None, 60, True), sample(None, "9", 30)], {"subject": "Geometry"}),
-    ]
+
+GROUPS = {
+    "1": {"subject": "Algebra", "level": "1"},
+    "2": {"subject": "Algebra", "level": "2"},
+    "3": {"subject": "Geometry"},
+}
+SAMPLES = {
+    ("1", 0): _sample(1.0, "3", 10),
+    ("1", 1): _sample(0.0, "4", 20),
+    ("2", 0): _sample(1.0, "x", 30),
+    ("2", 1): _sample(1.0, "x", 30),
+    ("3", 0): _sample(0.0, None, 60, True),
+    ("3", 1): _sample(None, "9", 30),
+}
 
 
 def test_a_summary_has_scores_rates_and_groups():
-    found = summarize(_graded(), ks=(1, 2), same=same_text)
+    found = measure("math", 2, GROUPS, SAMPLES, ks=(1, 2))["summary"]
     assert list(found["scores"]) == ["avg@2", "pass@1", "pass@2", "maj@1", "maj@2"]
     assert found["scores"]["avg@2"]["value"] == 0.5
     assert found["scores"]["pass@2"]["value"] == 1.0 and found["scores"]["pass@2"]["left_out"] == 1
@@ -275,29 +268,36 @@ def test_a_summary_has_scores_rates_and_groups():
 
 
 def test_programs_do_not_vote_and_what_nobody_judged_has_no_score():
-    assert list(summarize(_graded(), ks=(2,))["scores"]) == ["avg@2", "pass@2"]
-    undecided = [Graded("1", [Sample(None, "1", 5, False)])]
-    assert summarize(undecided, ks=(1,), same=same_text)["scores"] == {"avg@1": None, "pass@1": None, "maj@1": None}
-
-
-@pytest.mark.parametrize(
-    ("graded", "ks", "message"),
-    [
-        ([], (), "got no problem"),
-        (_graded()[:1] + [Graded("4", [])], (), r"the same number of responses, got \[0, 2\]"),
-        (_graded(), (4,), "k=4 must be from 1 to the number of responses per problem, 2"),
-    ],
-)
-def test_a_summary_of_unequal_problems_is_refused(graded, ks, message):
-    with pytest.raises(ValueError, match=message):
-        summarize(graded, ks)
+    assert list(measure("code", 2, GROUPS, SAMPLES, ks=(2,))["summary"]["scores"]) == ["avg@2", "pass@2"]
+    undecided = measure("choice", 1, {"1": {}}, {("1", 0): _sample(None, "1", 5)}, ks=(1,))
+    assert undecided["summary"]["scores"] == {"avg@1": None, "pass@1": None, "maj@1": None}
+    assert undecided["choice"] is None
+    with pytest.raises(ValueError, match="k=4 must be from 1 to the number of responses per problem, 2"):
+        measure("math", 2, GROUPS, SAMPLES, ks=(4,))
 
 
 def test_a_response_that_failed_is_in_no_mean_and_no_share():
-    failed = Sample(None, None, 0, False, failed=True)
-    found = summarize([Graded("1", [Sample(1.0, "1", 5, True), failed]), Graded("2", [failed, failed])])
+    found = measure("math", 2, {"1": {}, "2": {}}, {("1", 0): _sample(1.0, "1", 5, True)})["summary"]
     assert found["scores"]["avg@2"]["value"] == 1 and found["scores"]["avg@2"]["left_out"] == 1
     assert found["truncated"] == 1 and found["no_answer"] == 0 and found["grader_failures"] == 0
     assert found["tokens"] == {"mean": 5, "median": 5, "most": 5} and found["samples_per_problem"] == 2
-    nothing = summarize([Graded("1", [failed])])
+    nothing = measure("math", 1, {"1": {}}, {})["summary"]
     assert nothing["scores"] == {"avg@1": None} and nothing["tokens"]["most"] == 0
+
+
+def test_parts_are_averaged_over_problems():
+    rows = [
+        _sample(1.0, "", 1, base=1.0, plus=1.0),
+        _sample(0.0, "", 1, base=1.0, plus=0.0),
+        _sample(0.0, "", 1, base=0.0, plus=0.0),
+        # No program: 0 on each part.
+        _sample(0.0, None, 1),
+        _sample(0.0, "", 1, base=1.0, plus=0.0),
+        # The grader could not decide.
+        _sample(None, "", 1),
+    ]
+    samples = {("abc"[place // 2], place % 2): row for place, row in enumerate(rows)}
+    found = measure("code", 2, dict.fromkeys("abc", {}), samples)["parts"]
+    assert list(found) == ["base", "plus"]
+    assert found["base"]["value"] == pytest.approx((1 + 0 + 1) / 3)
+    assert found["plus"]["value"] == pytest.approx((0.5 + 0 + 0) / 3)

@@ -9,9 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.majority import same_text
-from eval.summary import Graded, Sample, summarize
-from prime_ext.tasks.choice_metrics import METRICS
+from eval.summary import measure
 from prime_ext.tasks.task_file import load_task
 from prime_ext.utils.files import write_json, write_json_lines
 
@@ -75,28 +73,21 @@ def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) 
     chosen = asdict(task.decoding[decoding]) | ({} if n is None else {"n": n})
     chance = random.Random(f"{seed} {name}")
     levels = random.Random(name)
-    rows, graded = [], []
+    rows, groups = [], {}
     for number in range(problems):
         problem = f"{name}/{number:03d}"
-        groups = {key: str(levels.randrange(1, 5)) for key in task.groups}
+        groups[problem] = {key: str(levels.randrange(1, 5)) for key in task.groups}
         difficulty = levels.betavariate(1.2, 1.2)
         gold = "1" if task.grader == "choice" else str(levels.randrange(100))
-        own = []
         for sample in range(chosen["n"]):
-            row = _row(chance, problem, sample, groups, gold, skill / (skill + difficulty), chosen["max_new_tokens"])
+            ease = skill / (skill + difficulty)
+            row = _row(chance, problem, sample, groups[problem], gold, ease, chosen["max_new_tokens"])
             change(row)
-            if (problem, sample) in failed:
-                own.append(Sample(None, None, 0, False, failed=True))
-                continue
-            rows.append(row)
-            own.append(Sample(row["score"], row["extracted"], row["tokens"], row["truncated"]))
-        graded.append(Graded(problem, own, groups))
+            if (problem, sample) not in failed:
+                rows.append(row)
     write_json_lines(folder / name / "samples.jsonl", rows)
     write_json_lines(folder / name / "responses.jsonl", [_response(row) for row in rows])
-    choice = None
-    if task.grader == "choice":
-        answers = [None if row["extracted"] is None else int(row["extracted"]) for row in rows]
-        choice = {key: metric(answers, [int(row["gold"]) for row in rows]) for key, metric in METRICS.items()}
+    samples = {(row["problem"], row["sample"]): row for row in rows}
     return {
         "title": task.title,
         "grader": task.grader,
@@ -107,8 +98,7 @@ def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) 
         "decoding": {"name": decoding, **chosen},
         "stop": [],
         "metrics": list(task.metrics),
-        "summary": summarize(graded, ks, None if task.grader == "code" else same_text),
-        "choice": choice,
+        **measure(task.grader, chosen["n"], groups, samples, ks),
         "failed_responses": len([key for key in failed if key[0].startswith(f"{name}/")]),
         "references": [asdict(reference) for reference in task.references],
         "notes": task.notes,
@@ -130,6 +120,7 @@ def _row(chance, problem, sample, groups, gold, ease, longest) -> Row:
         "gold": gold,
         "verdict": "correct" if right else "no_answer" if truncated else "wrong",
         "score": float(right),
+        "parts": {},
         "extracted": answer,
         "grader_failure": False,
         "detail": "",

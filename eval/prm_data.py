@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prime_ext.offline_prm.data import BadData, read_rows
+from eval.store import RunError
 from prime_ext.offline_prm.text import Prompt, join_steps
+from prime_ext.utils.rows import whole_rows
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"
@@ -56,44 +57,35 @@ class Problem:
     answers: list[str | None] = field(default_factory=list)
 
 
-def processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a split, from ``<data>/<split>.json`` (or .jsonl, .parquet), or from the hub if ``data`` is no folder.
-
-    Raises:
-        BadData: the folder has no such file.
-    """
+def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
+    """Rows of a split, from ``<data>/<split>.json`` (or .jsonl, .parquet), or from the hub if ``data`` is no folder."""
     if not Path(data).is_dir():
         if data != PROCESSBENCH:
-            raise BadData(f"{data} is no folder; give one with gsm8k.json and so on, or {PROCESSBENCH} for the hub")
+            raise RunError(f"{data} is not a folder; give one with gsm8k.json and so on, or {PROCESSBENCH} for the hub")
         import datasets
 
-        yield from datasets.load_dataset(PROCESSBENCH, split=split)
-        return
+        return iter(datasets.load_dataset(PROCESSBENCH, split=split))
     found = [path for suffix in ("json", "jsonl", "parquet") if (path := Path(data) / f"{split}.{suffix}").is_file()]
     if not found:
-        raise BadData(f"{data} has no {split}.json, {split}.jsonl or {split}.parquet; --splits chooses others")
-    yield from read_rows(found[0])
+        raise RunError(f"{data} has no {split}.json, {split}.jsonl or {split}.parquet; --splits chooses others")
+    return whole_rows(found[0])
 
 
-def read_processbench(data: str, splits: Sequence[str], prefix: str, separator: str) -> list[ProcessBenchItem]:
-    """All rows of the splits, with the steps joined into one response.
+def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
+    """All rows of a split, with the steps joined into one response.
 
     Raises:
-        BadData: a row is not in the format of ProcessBench.
+        RunError, SourceError: there is no such file, or a row is not in the format of ProcessBench.
     """
     items = []
-    for split in splits:
-        for number, row in enumerate(processbench_rows(data, split), start=1):
-            where = f"{data} split {split} row {number}"
-            missing = {"problem", "steps", "label"} - set(row)
-            if missing:
-                raise BadData(f"{where}: no field {sorted(missing)[0]!r}; it has {sorted(row)}")
-            steps, label = row["steps"], row["label"]
-            if not steps or not -1 <= label < len(steps):
-                raise BadData(f"{where}: label {label} does not fit {len(steps)} steps")
-            text, ends = join_steps(steps, prefix, separator)
-            response = Response(row["problem"], text, ends, tuple(steps))
-            items.append(ProcessBenchItem(str(row.get("id", f"{split}-{number - 1}")), split, label, response))
+    for number, row in enumerate(_processbench_rows(data, split), start=1):
+        where = f"{data} split {split} row {number}"
+        problem, steps, label = (_field(row, (name,), where) for name in ("problem", "steps", "label"))
+        if not steps or not -1 <= label < len(steps):
+            raise RunError(f"{where}: label {label} does not fit {len(steps)} steps")
+        text, ends = join_steps(steps, prefix, separator)
+        name = str(row.get("id", f"{split}-{number - 1}"))
+        items.append(ProcessBenchItem(name, split, label, Response(problem, text, ends, tuple(steps))))
     return items
 
 
@@ -109,21 +101,21 @@ def split_response(text: str, pattern: str) -> tuple[tuple[str, ...], tuple[int,
     return tuple(steps), tuple(ends)
 
 
-def _response(prompt: Prompt, value: Any, where: str, pattern: str, prefix: str, separator: str) -> Response:
-    if isinstance(value, list) and value and all(isinstance(step, str) and step.strip() for step in value):
-        text, ends = join_steps(value, prefix, separator)
-        return Response(prompt, text, ends, tuple(value))
-    if isinstance(value, str) and value.strip():
-        steps, ends = split_response(value, pattern)
-        return Response(prompt, value, ends, steps)
-    raise BadData(f"{where} must be a text or a list of steps, and not empty; got {str(value)[:60]!r}")
-
-
 def _field(row: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
     for name in names:
         if name in row:
             return row[name]
-    raise BadData(f"{where}: no field {' or '.join(map(repr, names))}; it has {sorted(row)}")
+    raise RunError(f"{where}: no field {' or '.join(map(repr, names))}; it has {sorted(row)}")
+
+
+def _list(row: Mapping[str, Any], names: Sequence[str], where: str, length: int | None = None) -> list[Any]:
+    """A list of a row, one value for each of ``length`` responses."""
+    values = _field(row, names, where)
+    if not isinstance(values, list) or not values:
+        raise RunError(f"{where}: {names[0]} must be a list that is not empty, got {str(values)[:60]!r}")
+    if length is not None and len(values) != length:
+        raise RunError(f"{where}: {names[0]} must have one value for each of {length} responses")
+    return values
 
 
 def read_problems(
@@ -133,51 +125,52 @@ def read_problems(
     and ``correctness`` (0 or 1 each) or ``gold``; ``answers`` are found in the texts if they are not given.
 
     Args:
+        path: JSON Lines or parquet.
         pattern: regular expression of what separates the steps of a text.
-        prefix, separator: how lists of steps are joined.
+        prefix: before each step that is joined.
+        separator: between them.
         style: how answers are found, see :mod:`prime_ext.verifiers.math.extraction`.
         with_answers: whether answers are needed.
 
     Raises:
-        BadData: a row does not fit.
+        RunError, SourceError: the file cannot be read, or a row does not fit.
     """
     problems = []
-    for number, row in enumerate(read_rows(path), start=1):
+    for number, row in enumerate(whole_rows(path), start=1):
         where = f"{path} row {number}"
         prompt = _field(row, ("prompt", "problem"), where)
-        values = _field(row, ("completions", "responses"), where)
-        if not isinstance(values, list) or not values:
-            raise BadData(f"{where}: there are no responses")
-        responses = [
-            _response(prompt, value, f"{where}: response {k}", pattern, prefix, separator)
-            for k, value in enumerate(values, start=1)
-        ]
+        responses = []
+        for place, value in enumerate(_list(row, ("completions", "responses"), where), start=1):
+            if isinstance(value, list) and value and all(isinstance(step, str) and step.strip() for step in value):
+                text, ends = join_steps(value, prefix, separator)
+                responses.append(Response(prompt, text, ends, tuple(value)))
+            elif isinstance(value, str) and value.strip():
+                steps, ends = split_response(value, pattern)
+                responses.append(Response(prompt, value, ends, steps))
+            else:
+                raise RunError(f"{where}: response {place} must be a text or a list of steps, and not empty")
         problem = Problem(str(row.get("id", number - 1)), responses, _correctness(row, responses, where, style))
         if with_answers:
             problem.answers = _answers(row, problem, where, style)
         problems.append(problem)
     if not problems:
-        raise BadData(f"{path} has no rows")
+        raise RunError(f"{path} has no rows")
     return problems
 
 
 def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, style: str) -> list[bool]:
     if "correctness" in row:
-        values = row["correctness"]
-        if not isinstance(values, list) or len(values) != len(responses):
-            raise BadData(f"{where}: correctness must have one value for each of {len(responses)} responses")
-        if any(value not in (0, 1) for value in values):
-            wrong = next(value for value in values if value not in (0, 1))
-            raise BadData(f"{where}: correctness must be 0 or 1, got {wrong!r}")
+        values = _list(row, ("correctness",), where, len(responses))
+        if wrong := [value for value in values if value not in (0, 1)]:
+            raise RunError(f"{where}: correctness must be 0 or 1, got {wrong[0]!r}")
         return [bool(value) for value in values]
-    if "gold" not in row:
-        raise BadData(f"{where}: no field 'correctness' or 'gold'; it has {sorted(row)}")
+    gold = _field(row, ("correctness", "gold"), where)
     from prime_ext.verifiers.math import MathVerifier
 
-    verdicts = MathVerifier().verify_batch([(r.text, str(row["gold"])) for r in responses], extraction=style)
+    verdicts = MathVerifier().verify_batch([(r.text, str(gold)) for r in responses], extraction=style)
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)
     if failed is not None:
-        raise BadData(f"{where}: a response could not be graded ({failed.detail}); give correctness")
+        raise RunError(f"{where}: a response could not be graded ({failed.detail}); give correctness")
     return [verdict.score == 1.0 for verdict in verdicts]
 
 
@@ -186,9 +179,7 @@ def _answers(row: Mapping[str, Any], problem: Problem, where: str, style: str) -
     from prime_ext.verifiers.math.normalize import normalize
 
     if "answers" in row:
-        given = row["answers"]
-        if not isinstance(given, list) or len(given) != len(problem.responses):
-            raise BadData(f"{where}: answers must have one value for each of {len(problem.responses)} responses")
+        given = _list(row, ("answers",), where, len(problem.responses))
     else:
         given = [extract_answer(response.text, style) for response in problem.responses]
     # All correct candidates vote for the same answer, however they write it.

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run will do, decided before a model is loaded: tasks, problems, decodings, every request with its seed."""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from eval.prompting import Shown, Style, read_few_shot, read_system
+from eval.store import Key, RunError
+from prime_ext.generate.backend import Request, Sampling
+from prime_ext.tasks.task import Decoding, Problem, Task
+from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_rows import NoData, default_split, load_problems
+
+# Names for several tasks, by the ability of their rows; without those whose problems are in another one.
+GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}
+ALL = "all"
+GREEDY = "greedy"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A task of a run.
+
+    Attributes:
+        task: the task.
+        split: of its source.
+        problems: by id, in the order of the source.
+        prompt_name: in the task file.
+        shown: what the model is shown, by the same ids.
+        decoding_name: in the task file; with changes marked.
+        decoding: how responses are made.
+        ks: the k of pass@k and maj@k.
+        stop: texts at which a response ends.
+        seed: of the run.
+    """
+
+    task: Task
+    split: str
+    problems: Mapping[str, Problem]
+    prompt_name: str
+    shown: Mapping[str, Shown]
+    decoding_name: str
+    decoding: Decoding
+    ks: Sequence[int]
+    stop: tuple[str, ...]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def keys(self) -> Iterator[Key]:
+        """Problem and number of every response, in order."""
+        return ((problem, sample) for problem in self.problems for sample in range(self.decoding.n))
+
+    def seed_of(self, problem: str, sample: int) -> int:
+        """The seed of a response. It depends on nothing that the run does not share with this response."""
+        text = json.dumps([self.seed, self.name, problem, sample])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+
+    def request(self, problem: str, sample: int) -> Request:
+        """What a backend is asked for a response."""
+        sampling = Sampling(
+            temperature=self.decoding.temperature if self.decoding.do_sample else 0.0,
+            top_p=self.decoding.top_p,
+            top_k=self.decoding.top_k,
+            num_beams=self.decoding.num_beams,
+            min_new_tokens=self.decoding.min_new_tokens,
+            max_new_tokens=self.decoding.max_new_tokens,
+            stop=self.stop,
+        )
+        key = json.dumps([self.name, problem, sample])
+        return Request(key, self.shown[problem], sampling, self.seed_of(problem, sample))
+
+    def identity(self) -> dict[str, Any]:
+        """What the responses of the task depend on besides the model and the seed, for JSON."""
+        golds = [[name, problem.gold, dict(problem.fields)] for name, problem in self.problems.items()]
+        return {
+            "split": self.split,
+            "prompt_sha256": _digest([self.shown[name] for name in self.problems]),
+            "data_sha256": _digest(golds),
+            "decoding": {"name": self.decoding_name, **asdict(self.decoding)},
+            "stop": list(self.stop),
+        }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def plan_tasks(options: argparse.Namespace) -> list[Planned]:
+    """Everything that the options of ``eval.run`` ask for.
+
+    Raises:
+        NoData, RunError, TaskError: see their messages.
+    """
+    style = Style(options.prompt, read_system(options.system_prompt), raw=options.raw)
+    if options.few_shot:
+        style = replace(style, few_shot=read_few_shot(options.few_shot))
+    planned = []
+    for task in choose_tasks(options.tasks):
+        try:
+            planned.append(plan(task, options, style))
+        except NoData as error:
+            if not options.skip_missing:
+                raise
+            print(f"left out: {error}")
+    if not planned:
+        raise RunError("there are no data for any of the tasks")
+    return planned
+
+
+def plan(task: Task, options: argparse.Namespace, style: Style) -> Planned:
+    """Everything that the options ask about a task.
+
+    Raises:
+        NoData, RunError: see their messages.
+    """
+    name, decoding = choose_decoding(task, options.decoding, changes_of(options))
+    problems = dict(list(load_problems(task, options.data, options.split).items())[: options.limit])
+    return Planned(
+        task=task,
+        split=options.split or default_split(task, local=options.data is not None),
+        problems=problems,
+        prompt_name=style.prompt,
+        shown={own: style.shown(task, problem) for own, problem in problems.items()},
+        decoding_name=name,
+        decoding=decoding,
+        ks=choose_ks(task.metrics, decoding.n, options.k),
+        stop=(*style.few_shot.stop, *options.stop),
+        seed=options.seed,
+    )
+
+
+def choose_tasks(names: Sequence[str]) -> list[Task]:
+    """Tasks by their names, files and groups, each once.
+
+    Raises:
+        TaskError: there is none of that name; near ones are suggested.
+    """
+    tasks: dict[str, Task] = {}
+    for name in names:
+        if name == ALL or name in GROUPS:
+            known = map(load_task, task_names())
+            found = [one for one in known if not one.overlaps and (name == ALL or one.ability == GROUPS[name])]
+        else:
+            found = [load_task(name)]
+        tasks |= {task.name: task for task in found}
+    return list(tasks.values())
+
+
+def changes_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What the command line changes of the decodings, by the names of :class:`Decoding`."""
+    names = ("n", "temperature", "top_p", "top_k", "num_beams", "min_new_tokens", "max_new_tokens")
+    changes = {name: getattr(options, name) for name in names} | {"batch_size": options.prompts_at_a_time}
+    return {name: value for name, value in changes.items() if value is not None}
+
+
+def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) -> tuple[str, Decoding]:
+    """A decoding of a task, with what the command line changes; ``greedy`` is there for every task.
+
+    Args:
+        task: whose file names it.
+        name: None is the first of the file.
+        changes: see :func:`changes_of`; temperature 0 is greedy, and batch_size 0 leaves it to the backend.
+
+    Returns:
+        Its name, and the decoding.
+
+    Raises:
+        RunError: the task has none of that name, or the changes contradict it.
+    """
+    longest = max(known.max_new_tokens for known in task.decoding.values())
+    known = {GREEDY: Decoding(max_new_tokens=longest), **task.decoding}
+    name = name or next(iter(task.decoding))
+    if name not in known:
+        there = dict.fromkeys([*task.decoding, GREEDY])
+        raise RunError(f"{task.name} has no decoding {name!r}; it has {', '.join(there)}")
+    of_task, given = known[name], dict(changes)
+    narrows = "top_p" in given or "top_k" in given
+    if given.get("temperature") == 0 and narrows:
+        raise RunError("--temperature 0 is greedy: --top-p and --top-k have no effect; leave them out")
+    if "temperature" in given:
+        given["do_sample"] = given["temperature"] > 0
+        if not given["do_sample"]:
+            # The other settings of sampling have no effect.
+            given |= {key: getattr(Decoding, key) for key in ("temperature", "top_p", "top_k")}
+    given["batch_size"] = given.get("batch_size", of_task.batch_size) or None
+    decoding = replace(of_task, **given)
+    where = f"decoding {name!r} of {task.name}"
+    if not decoding.do_sample and narrows:
+        raise RunError(f"--top-p and --top-k have no effect on {where}: give --temperature")
+    if not decoding.do_sample and decoding.n > 1:
+        raise RunError(
+            f"{decoding.n} responses per problem are all the same with {where}: give --temperature above 0, or --n 1"
+        )
+    if decoding.min_new_tokens > decoding.max_new_tokens:
+        raise RunError(
+            f"{task.name}: the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest, "
+            f"{decoding.max_new_tokens}"
+        )
+    # How many at a time is no matter of what the responses are.
+    same = replace(of_task, batch_size=decoding.batch_size) == decoding
+    return name if same else f"{name}, changed", decoding
+
+
+def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
+    """The k of pass@k and maj@k.
+
+    Args:
+        metrics: of the task; ``pass@16`` of a run with 4 responses becomes ``pass@4``.
+        n: responses per problem.
+        asked: on the command line; None for those of the task.
+
+    Raises:
+        RunError: one that was asked for is above ``n``.
+    """
+    if asked is not None:
+        if max(asked) > n:
+            raise RunError(
+                f"--k {max(asked)} is larger than the number of responses per problem, {n}; give --n {max(asked)}"
+            )
+        return sorted(set(asked))
+    of_task = {int(metric.partition("@")[2]) for metric in metrics if metric.startswith(("pass@", "maj@"))}
+    # One of one says no more than the mean.
+    return sorted({min(k, n) for k in of_task} - {1})

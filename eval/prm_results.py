@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From raw step scores to the results of each task of ``eval.prm``, their reports, and a picture of one response."""
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.page import Page, percent
+from eval.prm_data import Problem, ProcessBenchItem, Response
+from eval.prm_metrics import (
+    aggregate,
+    best_of,
+    draw_subsets,
+    first_error,
+    fit_threshold,
+    interval_of,
+    mean_interval,
+    ordered_pairs,
+    pairwise_accuracy,
+    processbench_score,
+    resampled_f1,
+    vote,
+    vote_weights,
+)
+from eval.prm_scorers import step_scores
+from eval.statistics import pass_probability
+from eval.store import Row, RunError
+from prime_ext.utils.files import atomic_path
+
+# What results.json holds, and the lines of items.jsonl.
+Results = tuple[dict[str, Any], list[dict[str, Any]]]
+_MODES = {
+    "protocol": "Official protocol: one threshold, the best on {}, for all splits",
+    "oracle": "Oracle thresholds: each split's own best (chosen on its labels; not comparable with the protocol)",
+    "own_decision": "The classifier's own decision: probability below 1/2",
+}
+
+
+# ---- ProcessBench --------------------------------------------------------------------------------------------------
+
+
+def processbench_results(
+    arguments: argparse.Namespace, items: Sequence[ProcessBenchItem], raw: Sequence[Row]
+) -> Results:
+    """F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
+
+    Raises:
+        RunError: all responses of a split are too long.
+    """
+    scores = [
+        step_scores(own, arguments.step_score, arguments.coefficient, arguments.reference is not None) for own in raw
+    ]
+    splits = {
+        split: [row for row, item in enumerate(items) if item.split == split]
+        for split in dict.fromkeys(item.split for item in items)
+    }
+    fitted = {}
+    for split, rows in splits.items():
+        try:
+            fitted[split], _ = fit_threshold([scores[row] for row in rows], [items[row].label for row in rows])
+        except ValueError as error:
+            raise RunError(f"split {split}: {error}; raise --max-length") from error
+    protocol = fitted[arguments.threshold_split]
+    thresholds = {"protocol": dict.fromkeys(splits, protocol), "oracle": fitted}
+    if arguments.scorer == "classifier":
+        thresholds["own_decision"] = dict.fromkeys(splits, 0.5)
+    results: dict[str, Any] = {"task": "processbench", "threshold_split": arguments.threshold_split}
+    for mode, threshold_of in thresholds.items():
+        found, samples = {}, []
+        for split, rows in splits.items():
+            labels = [items[row].label for row in rows]
+            predictions = [first_error(scores[row], threshold_of[split]) for row in rows]
+            samples.append(resampled_f1(predictions, labels, arguments.resamples, arguments.seed))
+            found[split] = {
+                **asdict(processbench_score(predictions, labels)),
+                "f1_interval": asdict(interval_of(samples[-1])),
+                "threshold": threshold_of[split],
+                "responses": len(rows),
+                "erroneous": sum(label != -1 for label in labels),
+            }
+        # Splits are resampled with different streams, or their errors would go together.
+        rng = np.random.default_rng(arguments.seed)
+        average = np.mean([rng.permutation(sample) for sample in samples], axis=0)
+        results[mode] = {
+            "splits": found,
+            "average_f1": float(np.mean([own["f1"] for own in found.values()])),
+            "average_f1_interval": asdict(interval_of(average)),
+        }
+    results["protocol"]["threshold"] = protocol
+    lines = [
+        {
+            "id": item.id,
+            "split": item.split,
+            "label": item.label,
+            "prediction": first_error(own, protocol),
+            "step_scores": own,
+        }
+        for item, own in zip(items, scores, strict=True)
+    ]
+    return results, lines
+
+
+# ---- candidates ----------------------------------------------------------------------------------------------------
+
+
+def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[str, list[float]]:
+    """Scores of all responses by name: every aggregation of every kind of step score, -infinity for too long ones.
+
+    Raises:
+        RunError: an aggregation that there is not, or not for this scorer.
+    """
+    aggregations = getattr(arguments, "aggregations", "min,sum,last,mean").split(",")
+    kinds = {"": ("", True)}
+    if arguments.scorer == "implicit":
+        if "product" in aggregations:
+            raise RunError("--aggregations product needs probabilities, so --scorer classifier")
+        alone = {"step": "step", "prefix": "prefix", "prefix mean": "prefix_mean"}
+        with_reference = arguments.reference is not None
+        kinds = {name: (kind, with_reference) for name, kind in alone.items()}
+        if with_reference:
+            kinds |= {f"{name}, no reference": (kind, False) for name, kind in alone.items()}
+    named = {}
+    for name, (kind, with_reference) in kinds.items():
+        of_steps = [step_scores(own, kind, arguments.coefficient, with_reference) for own in raw]
+        for how in aggregations:
+            try:
+                values = [-math.inf if own is None else aggregate(own, how) for own in of_steps]
+            except ValueError as error:
+                raise RunError(f"--aggregations: {error}") from error
+            named[f"{how} of {name}" if name else how] = values
+    return named
+
+
+def _by_problem(values: Sequence[float], problems: Sequence[Problem]) -> list[Sequence[float]]:
+    ends = np.cumsum([len(problem.responses) for problem in problems])
+    return [values[end - len(problem.responses) : end] for end, problem in zip(ends, problems, strict=True)]
+
+
+def _pairs(arguments: argparse.Namespace, problems: Sequence[Problem], named: dict[str, list[float]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, values in named.items():
+        parts = zip(_by_problem(values, problems), problems, strict=True)
+        counts = [ordered_pairs(own, problem.correct) for own, problem in parts]
+        result = pairwise_accuracy(counts, arguments.resamples, arguments.seed)
+        found[name] = result and {"value": result[0], **asdict(result[1]), "pairs": sum(n for _, n in counts)}
+    return found
+
+
+def _candidate_lines(
+    problems: Sequence[Problem], named: dict[str, list[float]], raw: Sequence[Row]
+) -> Iterator[dict[str, Any]]:
+    places = ((problem, place) for problem in problems for place in range(len(problem.responses)))
+    for number, (problem, place) in enumerate(places):
+        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
+        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
+        answer = {"answer": problem.answers[place]} if problem.answers else {}
+        yield {**line, "steps": raw[number], **answer}
+
+
+def pool_sizes(wanted: str | None, smallest: int) -> list[int]:
+    """The values of N.
+
+    Raises:
+        RunError: not whole numbers, or more than there are candidates.
+    """
+    if wanted is None:
+        return [2**k for k in range(smallest.bit_length()) if 2**k <= smallest]
+    try:
+        sizes = [int(word) for word in wanted.split(",")]
+    except ValueError as error:
+        raise RunError(f"--n {wanted} must be whole numbers with commas between them") from error
+    if min(sizes) < 1 or max(sizes) > smallest:
+        raise RunError(f"--n {wanted}: the smallest pool has {smallest} candidates")
+    return sizes
+
+
+def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row]) -> Results:
+    """How often a correct response is ahead of a wrong one to the same problem; for best-of-n also its table."""
+    named = response_scores(arguments, raw)
+    results: dict[str, Any] = {"task": arguments.task, "problems": len(problems)}
+    if arguments.task == "best-of-n":
+        results |= _best_of_n(arguments, problems, named)
+    results["pairwise_accuracy"] = _pairs(arguments, problems, named)
+    return results, list(_candidate_lines(problems, named, raw))
+
+
+def _best_of_n(
+    arguments: argparse.Namespace, problems: Sequence[Problem], named: dict[str, list[float]]
+) -> dict[str, Any]:
+    """Best-of-N and weighted votes for every score, beside pass@N and maj@N."""
+    sizes = pool_sizes(arguments.n, min(len(problem.responses) for problem in problems))
+    parts = {name: _by_problem(values, problems) for name, values in named.items()}
+    table: dict[str, dict[str, Any]] = {}
+    largest_error = 0.0
+    for n in sizes:
+        rng = np.random.default_rng([arguments.seed, n])
+        # The same subsets for every vote, so that votes are compared on the same draws.
+        subsets = [draw_subsets(len(problem.responses), n, arguments.subsets, rng) for problem in problems]
+
+        def votes(weights: Sequence[Sequence[float]], drawn: Sequence[Any] = subsets) -> list[tuple[float, float]]:
+            zipped = zip(problems, weights, drawn, strict=True)
+            return [vote(problem.answers, own, problem.correct, some) for problem, own, some in zipped]
+
+        # Values of each problem with their Monte-Carlo errors.
+        columns: dict[str, list[tuple[float, float]]] = {
+            "pass@N": [(pass_probability(len(own.correct), sum(own.correct), n), 0.0) for own in problems],
+            "maj@N": votes([[1.0] * len(own.answers) for own in problems]),
+        }
+        for name, part in parts.items():
+            chosen = (best_of(own, problem.correct, n) for own, problem in zip(part, problems, strict=True))
+            columns[f"best, {name}"] = [(value, 0.0) for value in chosen]
+            columns[f"vote, {name}"] = votes([vote_weights(own, arguments.scorer == "implicit") for own in part])
+        for name, values in columns.items():
+            mean, interval = mean_interval([value for value, _ in values], arguments.resamples, arguments.seed)
+            error = math.sqrt(sum(e * e for _, e in values)) / len(values)
+            largest_error = max(largest_error, error)
+            table.setdefault(name, {})[str(n)] = {"value": mean, **asdict(interval), "monte_carlo_error": error}
+    return {"n": sizes, "best_of_n": table, "largest_monte_carlo_error": largest_error}
+
+
+# ---- reports -------------------------------------------------------------------------------------------------------
+
+
+def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
+    """A share in percent with its 95 % interval."""
+    if own is None:
+        return "-"
+    return f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to {percent(own['high'])})"
+
+
+def prm_report(results: Mapping[str, Any]) -> str:
+    """The results of any of the tasks as Markdown."""
+    settings, task = results["settings"], results["task"]
+    titles = {"processbench": "ProcessBench", "best-of-n": "Best of N", "pairs": "Pairwise accuracy"}
+    page = Page(titles[task])
+    page.text(f"Model: {settings['model']}")
+    if settings["scorer"] == "implicit":
+        page.text(f"Reference: {settings['reference'] or 'none'}, coefficient {settings['coefficient']:g}")
+    page.text("Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()))
+    if settings["limit"]:
+        what = "responses of each split" if task == "processbench" else "problems"
+        page.text(f"Only a random sample of {settings['limit']} {what} was scored.")
+    if task == "processbench":
+        _add_processbench(page, results)
+    if task == "best-of-n":
+        _add_best_of_n(page, results)
+    if task != "processbench":
+        page.heading("Pairwise accuracy")
+        pairs = results["pairwise_accuracy"].items()
+        lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]
+        page.table(["score", "ordered correctly (95 %)", "pairs"], lines)
+    if results["overlong"]:
+        fate = "they count as wrong" if task == "processbench" else "they are chosen last"
+        page.text(f"{results['overlong']} responses were longer than --max-length; {fate}.")
+    return page.markdown()
+
+
+def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
+    settings = results["settings"]
+    for mode, title in _MODES.items():
+        if mode not in results:
+            continue
+        page.heading(title.format(results["threshold_split"]))
+        rows = [
+            [
+                split,
+                str(own["responses"]),
+                percent(own["error_accuracy"]),
+                percent(own["correct_accuracy"]),
+                _cell(own["f1_interval"], own["f1"]),
+                f"{own['threshold']:.6g}",
+            ]
+            for split, own in results[mode]["splits"].items()
+        ]
+        average = _cell(results[mode]["average_f1_interval"], results[mode]["average_f1"])
+        head = ["split", "responses", "error accuracy", "correct accuracy", "F1 (95 %)", "threshold"]
+        page.table(head, [*rows, ["average", "", "", "", average, ""]])
+    page.text(
+        "Percent. F1 is the harmonic mean of the two accuracies, the average the plain mean of the splits' F1. "
+        f"Intervals resample responses {settings['resamples']} times with the threshold held fixed; what choosing the "
+        f"threshold adds is not in them. Step score: {settings['step_score']}. Step judged wrong: score below the "
+        "threshold, strictly."
+    )
+
+
+def _add_best_of_n(page: Page, results: Mapping[str, Any]) -> None:
+    settings, sizes = results["settings"], [str(n) for n in results["n"]]
+    rows = [[name, *(_cell(own[n]) for n in sizes)] for name, own in results["best_of_n"].items()]
+    page.table(["", *(f"N={n}" for n in sizes)], rows)
+    page.text(
+        f"Percent of {results['problems']} problems (95 % interval over problems, {settings['resamples']} resamples), "
+        "each averaged over subsets of the pool of candidates. Best-of-N and pass@N are exact; votes (maj, and vote: "
+        f"weighted by the score) are exact up to {settings['subsets']} subsets per problem and otherwise a mean over "
+        "that many random ones (largest Monte-Carlo standard error "
+        f"{100 * results['largest_monte_carlo_error']:.2f} points)."
+    )
+
+
+def plot_steps(
+    path: Path, scores: Sequence[float], response: Response, title: str, kind: str, label: int | None, threshold: Any
+) -> None:
+    """Draw the score of every step; the first wrong step in red, the threshold as a line.
+
+    Args:
+        path: PNG file.
+        scores: one per step.
+        response: whose steps they are.
+        title: of the picture.
+        kind: what the score is.
+        label: index of the first wrong step, -1 for none, None if it is not known.
+        threshold: below which a step is judged wrong; None if there is none.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.42 * len(scores)), layout="constrained")
+    wrong = len(scores) if label in (None, -1) else label
+    colours = ["#2e75b6" if k < wrong else "#c0392b" if k == wrong else "#7f8c8d" for k in range(len(scores))]
+    axes.barh(range(len(scores)), scores, color=colours)
+    # A dollar sign would start mathematics.
+    names = [f"{k}: {' '.join(step.split())[:60]}".replace("$", r"\$") for k, step in enumerate(response.steps)]
+    axes.set_yticks(range(len(scores)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.6)
+    if threshold is not None:
+        axes.axvline(threshold, color="#e67e22", linestyle="--", linewidth=1, label=f"threshold {threshold:.4g}")
+        axes.legend(fontsize=7)
+    axes.set_xlabel(kind, fontsize=8)
+    axes.set_title(title, fontsize=9)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+    plt.close(figure)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a run: ``results.json``, what it measured; ``timing.json``, how long it took; and reading them back.
+
+Whoever reads a finished run gets one line where it is broken, half-written, or where its files contradict one another.
+"""
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.plan import Planned
+from eval.statistics import NoProblems, average
+from eval.store import Row, RunError, key_of, parse
+from prime_ext.utils.files import read_json, write_json
+
+FORMAT = 1
+RESULTS, TIMING = "results.json", "timing.json"
+# Of a task's folder: a line per response, per judged response, per problem.
+RESPONSES, FAILED, SAMPLES, PROBLEMS = "responses.jsonl", "failed.jsonl", "samples.jsonl", "problems.jsonl"
+# Whatever responses and verdicts may depend on.
+_PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "math-verify", "sympy", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
+    """A task in ``results.json``.
+
+    Args:
+        planned: the task.
+        measured: see :func:`eval.summary.measure`.
+        failed: number of responses that failed.
+    """
+    task, identity = planned.task, planned.identity()
+    return {
+        "title": task.title,
+        "grader": task.grader,
+        "split": identity["split"],
+        "prompt": planned.prompt_name,
+        "prompt_sha256": identity["prompt_sha256"],
+        "data_sha256": identity["data_sha256"],
+        "decoding": identity["decoding"],
+        "stop": identity["stop"],
+        "metrics": list(task.metrics),
+        "ks": list(planned.ks),
+        **measured,
+        "failed_responses": failed,
+        "references": [asdict(reference) for reference in task.references],
+        "notes": task.notes,
+    }
+
+
+def add_timing(
+    path: Path, name: str, generation: float = 0.0, grading: float = 0.0, responses: int = 0, tokens: int = 0
+) -> None:
+    """Add a session's seconds and tokens to those of a task in ``timing.json``.
+
+    They are not in ``results.json``, which is the same for the same responses. A session that did nothing has no time.
+    """
+    content = read_json(path) if path.exists() else {"tasks": {}}
+    task = content["tasks"].setdefault(name, {"seconds": {"generation": 0.0, "grading": 0.0}})
+    task["seconds"]["generation"] += generation
+    task["seconds"]["grading"] += grading
+    for key, number in (("responses", responses), ("response_tokens", tokens)):
+        task[key] = task.get(key, 0) + number
+    spent = task["seconds"]["generation"]
+    task["response_tokens_per_second"] = task["response_tokens"] / spent if spent else None
+    write_json(path, content)
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """What a run has left in its folder.
+
+    Raises:
+        RunError: nothing, or something else.
+    """
+    path = folder / RESULTS
+    if not path.is_file():
+        begun = any(folder.glob(f"*/{RESPONSES}"))
+        why = "the run is not finished; start it again and it goes on" if begun else "give the --output of eval.run"
+        raise RunError(f"{folder} has no {RESULTS}: {why}")
+    results = parse(path.read_bytes(), str(path))
+    if results.get("format") != FORMAT:
+        raise RunError(f"{path} has format {results.get('format')!r}, not {FORMAT}; choose another folder")
+    return results
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One task of a finished run.
+
+    Attributes:
+        name: of the task.
+        entry: what ``results.json`` says about it, with what ``timing.json`` says.
+        problems: the lines of ``samples.jsonl`` by problem. A problem of which every response failed is not there.
+    """
+
+    name: str
+    entry: Mapping[str, Any]
+    problems: Mapping[str, Sequence[Row]]
+
+    @property
+    def n(self) -> int:
+        """Responses per problem."""
+        return int(self.entry["summary"]["samples_per_problem"])
+
+    @property
+    def mean(self) -> Mapping[str, Any] | None:
+        """``avg@n``, the score of the task; None where nothing was judged."""
+        return self.entry["summary"]["scores"].get(f"avg@{self.n}")
+
+    @property
+    def rows(self) -> list[Row]:
+        """All judged responses, in order."""
+        return [row for own in self.problems.values() for row in own]
+
+    @property
+    def scores(self) -> list[list[float | None]]:
+        """Scores by problem, ``n`` each: None where the grader could not decide or there is no response."""
+        judged = [[row["score"] for row in rows] for rows in self.problems.values()]
+        missing = self.entry["summary"]["problems"] - len(judged)
+        return [own + [None] * (self.n - len(own)) for own in [*judged, *([] for _ in range(missing))]]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run.
+
+    Attributes:
+        folder: where it is.
+        results: ``results.json``.
+        tasks: by name, in its order.
+        unfinished: tasks that have responses but no results yet.
+    """
+
+    folder: Path
+    results: Mapping[str, Any]
+    tasks: Mapping[str, TaskRun]
+    unfinished: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.folder.resolve().name
+
+    @property
+    def model(self) -> str:
+        """The model as it was given."""
+        return str(self.results["model"]["model"])
+
+
+def load_run(folder: Path) -> FinishedRun:
+    """Read a run.
+
+    Raises:
+        RunError: it is not there, broken, half-written, of another format, or its files contradict one another.
+    """
+    results = read_results(folder)
+    timing = folder / TIMING
+    spent = parse(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
+    tasks = {}
+    try:
+        for name, own in results["tasks"].items():
+            tasks[name] = _task(folder, name, {**own, **spent.get(name, {})})
+        str(results["model"]["model"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{folder}: {RESULTS} is not what eval.run writes ({error!r}); run eval.run again") from error
+    if not tasks:
+        raise RunError(f"{folder / RESULTS} has no finished task")
+    begun = sorted(own.parent.name for own in folder.glob(f"*/{RESPONSES}"))
+    return FinishedRun(folder, results, tasks, tuple(name for name in begun if name not in tasks))
+
+
+def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
+    """A task whose judged responses are those that ``results.json`` was made from."""
+    path, again = folder / name / SAMPLES, "run eval.run again"
+    if not path.is_file():
+        raise RunError(f"{path} does not exist, but {RESULTS} has the task; {again}")
+    problems: dict[str, dict[int, Row]] = {}
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, start=1):
+        row = parse(line, f"{path} line {number}")
+        problem, sample = key_of(row)
+        problems.setdefault(problem, {})[sample] = row
+    task = TaskRun(name, own, {problem: list(rows.values()) for problem, rows in problems.items()})
+    wanted = own["summary"]["problems"] * task.n - own["failed_responses"]
+    if len(lines) != wanted or len(task.rows) != wanted:
+        raise RunError(
+            f"{path} has {len(lines)} lines for {len(task.rows)} responses, {RESULTS} says {wanted}; {again}"
+        )
+    try:
+        found: float | None = average(task.scores).value
+    except NoProblems:
+        found = None
+    except ValueError as error:
+        raise RunError(f"{path}: {error}; {again}") from error
+    told = None if task.mean is None else task.mean["value"]
+    if (told is None) != (found is None) or abs((told or 0) - (found or 0)) > 1e-9:
+        raise RunError(f"{path} has a mean score of {found}, {RESULTS} says {told}; {again}")
+    return task

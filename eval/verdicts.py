@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts on the responses of a run: each is kept as soon as it is there, many are under way at the same time."""
+
+import asyncio
+import hashlib
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from eval.plan import Planned, choose_ks
+from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, TIMING, add_timing, read_results, versions
+from eval.store import Key, LineFile, Row, RunError, key_of, locked, parse
+from eval.summary import measure
+from prime_ext.utils.files import numbered_lines, write_json, write_json_lines
+from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.sandbox import SandboxUnavailable
+from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
+
+CONCURRENCY = 64
+# Characters of a gold answer that the verdicts show as it is.
+_LONGEST_GOLD = 10_000
+RESPONSE_FIELDS = ("problem", "sample", "seed", "text", "tokens", "prompt_tokens", "finish", "detail")
+SAMPLE_FIELDS = (
+    *("problem", "sample", "groups", "prompt", "response", "gold", "verdict", "score", "parts", "extracted"),
+    *("grader_failure", "detail", "tokens", "prompt_tokens", "truncated"),
+)
+Job = TypeVar("Job")
+
+
+def recorded_gold(gold: str) -> str:
+    """A gold answer as the verdicts show it: long ones, the tests of programs, by their hash.
+
+    Those of LiveCodeBench are megabytes, and there are several responses to each problem.
+    """
+    if len(gold) <= _LONGEST_GOLD:
+        return gold
+    return f"sha256:{hashlib.sha256(gold.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
+    """Keep all that grading needs beside the responses, so that it can be done again without the data. Returns it."""
+    rows: list[Row] = [
+        {
+            "problem": name,
+            "groups": dict(problem.groups),
+            "prompt": planned.shown[name],
+            "gold": problem.gold,
+            "options": planned.task.grader_options(problem),
+        }
+        for name, problem in planned.problems.items()
+    ]
+    write_json_lines(folder / PROBLEMS, rows)
+    return {row["problem"]: row for row in rows}
+
+
+@cache
+def make_verifier(grader: str) -> TaskVerifier:
+    """What judges math, code or choice; one of each in a process.
+
+    Raises:
+        RunError: this machine cannot confine programs.
+    """
+    try:
+        return make_task_verifier(grader)
+    except SandboxUnavailable as error:
+        raise RunError(f"programs cannot be judged on this machine: {' '.join(str(error).split())}") from error
+
+
+async def judged(
+    jobs: Iterable[Job], judge: Callable[[Job], Awaitable[Verdict]], concurrency: int = CONCURRENCY
+) -> AsyncIterator[tuple[Job, Verdict]]:
+    """Jobs with their verdicts as they finish, at most ``concurrency`` of them under way."""
+    running: dict[asyncio.Future[Verdict], Job] = {}
+    waiting = iter(jobs)
+    try:
+        while True:
+            while len(running) < concurrency and (job := next(waiting, None)) is not None:
+                running[asyncio.ensure_future(judge(job))] = job
+            if not running:
+                return
+            finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for work in finished:
+                yield running.pop(work), work.result()
+    finally:
+        for work in running:
+            work.cancel()
+
+
+def grade(
+    name: str, verifier: TaskVerifier, problems: Mapping[str, Row], responses: Mapping[Key, Row], samples: LineFile
+) -> float:
+    """Judge the responses that have no verdict yet; a verdict on another text is forgotten.
+
+    Args:
+        name: of the task.
+        verifier: that judges.
+        problems: see :func:`write_problems`.
+        responses: by key.
+        samples: the verdicts; afterwards with the new ones, in order.
+
+    Returns:
+        Seconds that it took.
+    """
+    samples.keep(
+        lambda row: (
+            key_of(row) in responses
+            and row["response"] == responses[key_of(row)]["text"]
+            and row["gold"] == recorded_gold(problems[row["problem"]]["gold"])
+        )
+    )
+    todo = [row for key, row in responses.items() if key not in samples.rows]
+    started = time.perf_counter()
+    with samples:
+        if todo:
+            asyncio.run(_grade(name, verifier, problems, todo, samples))
+    return time.perf_counter() - started if todo else 0.0
+
+
+async def _grade(
+    name: str, verifier: TaskVerifier, problems: Mapping[str, Row], todo: Sequence[Row], samples: LineFile
+) -> None:
+    def judge(response: Row) -> Awaitable[Verdict]:
+        problem = problems[response["problem"]]
+        return verifier.averify(response["text"], problem["gold"], **problem["options"])
+
+    done, failures = len(samples.rows), 0
+    bar = tqdm(total=done + len(todo), initial=done, desc=f"{name} graded", unit=" responses", file=sys.stderr)
+    with bar:
+        async for response, verdict in judged(todo, judge):
+            samples.append(_sample(problems[response["problem"]], response, verdict))
+            failures += verdict.grader_failure
+            bar.update()
+            if failures:
+                bar.set_postfix({"grader failures": failures}, refresh=False)
+
+
+def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
+    values = (
+        response["problem"],
+        response["sample"],
+        problem["groups"],
+        problem["prompt"],
+        response["text"],
+        recorded_gold(problem["gold"]),
+        str(verdict.outcome),
+        verdict.score,
+        dict(verdict.parts),
+        verdict.extracted,
+        verdict.grader_failure,
+        verdict.detail,
+        response["tokens"],
+        response["prompt_tokens"],
+        response["finish"] == "length",
+    )
+    return dict(zip(SAMPLE_FIELDS, values, strict=True))
+
+
+def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Judge all responses of a run's folder again, and measure again, without a model and without the data.
+
+    A task's old verdicts are replaced when all of its new ones are there.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        What ``results.json`` now holds, and by task how many verdicts are not what they were.
+
+    Raises:
+        RunError: the folder holds no results, or something in it is broken.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder")
+    with locked(folder):
+        results = read_results(folder)
+        verifiers = {task["grader"]: make_verifier(task["grader"]) for task in results["tasks"].values()}
+        results["regraded_with"] = versions()
+        changed = {}
+        for name, task in results["tasks"].items():
+            changed[name] = _regrade(folder, name, task, verifiers[task["grader"]])
+            write_json(folder / RESULTS, results)
+    return results, changed
+
+
+def _regrade(folder: Path, name: str, task: dict[str, Any], verifier: TaskVerifier) -> int:
+    """Judge a task and change its results. Returns how many verdicts are not what they were."""
+    path, n = folder / name / PROBLEMS, task["decoding"]["n"]
+    if not path.is_file():
+        raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
+    rows = [parse(line, f"{path} line {number}") for number, line in numbered_lines(path)]
+    problems = {row["problem"]: row for row in rows}
+    keys = [(problem, sample) for problem in problems for sample in range(n)]
+    responses = LineFile(folder / name / RESPONSES, RESPONSE_FIELDS, keys)
+    old = LineFile(folder / name / SAMPLES, SAMPLE_FIELDS, keys)
+    unfinished = folder / name / f".{SAMPLES}"
+    unfinished.unlink(missing_ok=True)
+    new = LineFile(unfinished, SAMPLE_FIELDS, keys)
+    seconds = grade(name, verifier, problems, responses.rows, new)
+    unfinished.replace(old.path)
+    task["ks"] = choose_ks(task["metrics"], n, None)
+    groups = {problem: row["groups"] for problem, row in problems.items()}
+    task |= measure(task["grader"], n, groups, new.rows, task["ks"])
+    add_timing(folder / TIMING, name, grading=seconds)
+    judged_by = ("verdict", "score", "extracted")
+    return sum(
+        key not in old.rows or any(old.rows[key][field] != row[field] for field in judged_by)
+        for key, row in new.rows.items()
+    )
