@@ -12,9 +12,8 @@ from omegaconf import OmegaConf, open_dict
 
 from prime_ext.config import pspo_settings
 from prime_ext.preflight.check import check_config, check_files
-from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
-from prime_ext.step_rm.pairs import PairFormat
 from prime_ext.train import preflight
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.config.checks import SettingsError, boolean, build, choice, number, whole_number
+from prime_ext.step_rm.description import PairFormat
 from prime_ext.step_rm.labels import LABELS, StepRMError
-from prime_ext.step_rm.pairs import PairFormat
 
 METRICS = ("macro_f1", "accuracy", "nll")
 METRICS_FILE = "metrics.jsonl"
