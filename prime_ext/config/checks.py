@@ -1,24 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every section of the settings checks its values with. Nothing here imports verl or torch."""
+"""How a section of the configuration becomes settings: types, choices, ranges and keys are checked by pydantic, whose
+errors become one line each here. Nothing here imports verl or torch.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, StrictBool, TypeAdapter, ValidationError
 
 T = TypeVar("T")
 
+# Of every settings class: a key that it does not have is an error.
+STRICT = ConfigDict(extra="forbid")
+
+Switch = StrictBool
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+PositiveOrZero = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+PositiveShare = Annotated[Number, Field(gt=0, le=1)]
+
 
 class SettingsError(ValueError):
-    """A configuration value that cannot work; the message is one line that says what would."""
+    """Configuration values that cannot work; one line for each of ``problems``, which says what would."""
+
+    def __init__(self, *problems: str):
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raises :class:`SettingsError` if there are problems."""
+    found = tuple(problems)
+    if found:
+        raise SettingsError(*found)
+
+
+def read(kind: type[T], values: Any, prefix: str) -> T:
+    """A value of a type, a settings class with its sections above all.
+
+    Args:
+        kind: a pydantic dataclass, or any type with pydantic's constraints.
+        values: the resolved section.
+        prefix: its name, for messages.
+
+    Raises:
+        SettingsError: with one line for each key that is unknown, is missing or has a value that cannot work.
+    """
+    adapter = TypeAdapter(kind)
+    try:
+        return adapter.validate_python(values)
+    except ValidationError as error:
+        schema = adapter.json_schema()
+        # A value that fits no member of a union has an error for each of them, and all say the same here.
+        raise SettingsError(*dict.fromkeys(_line(one, schema, prefix, values) for one in error.errors())) from error
+
+
+def _line(error: Any, schema: dict[str, Any], key: str, value: Any) -> str:
+    node = schema
+    for name in error["loc"]:
+        if name not in node.get("properties", {}):
+            # An unknown key, or a member of a union.
+            break
+        key, node, value = f"{key}.{name}", node["properties"][name], value.get(name)
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    if error["type"] == "unexpected_keyword_argument":
+        return f"unknown key {key}.{error['loc'][-1]}; known keys: {', '.join(sorted(node['properties']))}"
+    if error["type"] == "missing":
+        return f"key {key} is missing"
+    wanted = str(error["ctx"]["error"]) if error["type"] == "value_error" else _wanted(node)
+    return f"{key}={value!r} {wanted}"
+
+
+_TYPES = {
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "string": "a non-empty text",
+    "object": "a section with keys",
+}
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def _wanted(node: Mapping[str, Any]) -> str:
+    """What a value with this JSON schema has to be; null is left out."""
+    if "description" in node and node.get("type") != "object":
+        return f"must be {node['description']}"
+    options = [option for option in node.get("anyOf", [node]) if option.get("type") != "null"]
+    if "enum" in options[0]:
+        return f"is not one of {', '.join(options[0]['enum'])}"
+    return f"must be {' or '.join(map(_described, options))}"
+
+
+def _described(node: Mapping[str, Any]) -> str:
+    bounds = " and ".join(f"{sign} {node[name]:g}" for name, sign in _BOUNDS.items() if name in node)
+    return f"{_TYPES[node['type']]} {bounds}".rstrip()
+
+
+# ---- checks by hand, of settings that are no pydantic classes -------------------------------------------------------
 
 
 def choice(key: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Raises :class:`SettingsError` unless the value is one of those allowed."""
     if value not in allowed:
         raise SettingsError(f"{key}={value!r} is not one of {', '.join(allowed)}")
 
 
 def number(key: str, value: Any, low: float, high: float = math.inf, open_low: bool = False) -> None:
+    """Raises :class:`SettingsError` unless the value is a finite number within the bounds."""
     ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not ok or value > high or value < low or (open_low and value == low):
         bounds = f"{'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if math.isfinite(high) else "")
@@ -26,23 +121,19 @@ def number(key: str, value: Any, low: float, high: float = math.inf, open_low: b
 
 
 def boolean(key: str, value: Any) -> None:
+    """Raises :class:`SettingsError` unless the value is true or false."""
     if not isinstance(value, bool):
         raise SettingsError(f"{key}={value!r} must be true or false")
 
 
 def whole_number(key: str, value: Any, low: int, note: str = "") -> None:
+    """Raises :class:`SettingsError` unless the value is a whole number from ``low`` on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise SettingsError(f"{key}={value!r} must be a whole number{note} >= {low}")
 
 
 def build(cls: type[T], values: Mapping[str, Any], prefix: str, **more: Any) -> T:
-    """An instance from the resolved section ``prefix``, which must have exactly the keys of the class.
-
-    Args:
-        cls: a dataclass.
-        values: the section.
-        prefix: its name, for messages.
-        more: arguments that are no keys of the section.
+    """An instance of a plain dataclass from the section ``prefix``, which must have exactly its keys.
 
     Raises:
         SettingsError: no section, an unknown or a missing key, or what the class itself finds.
@@ -50,10 +141,8 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str, **more: Any) -> 
     if not isinstance(values, Mapping):
         raise SettingsError(f"{prefix}={values!r} must be a section with keys")
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise SettingsError(f"unknown key {prefix}.{unknown[0]}; known keys: {', '.join(sorted(known))}")
-    missing = sorted(known - set(values))
-    if missing:
-        raise SettingsError(f"key {prefix}.{missing[0]} is missing")
+    for name in sorted(set(values) - known):
+        raise SettingsError(f"unknown key {prefix}.{name}; known keys: {', '.join(sorted(known))}")
+    for name in sorted(known - set(values)):
+        raise SettingsError(f"key {prefix}.{name} is missing")
     return cls(**values, **more)

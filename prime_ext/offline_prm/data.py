@@ -13,8 +13,6 @@ from prime_ext.offline_prm.text import STEP_PREFIX, STEP_SEPARATOR, Prompt, join
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.rows import SourceError, whole_rows
 
-AFTER_ERROR = ("wrong", "keep", "ignore")
-
 
 class BadData(ValueError):
     """Data that cannot be trained on; the message is one line with file and row."""

@@ -25,6 +25,7 @@ from typing import Any
 
 from prime_ext.step_rm.labels import StepRMError, class_order
 from prime_ext.step_rm.splitting import marker_end
+from prime_ext.utils.files import read_json
 
 FILE = "prime_ext_step_rm.json"
 LAYOUTS = ("pair", "text")
@@ -254,11 +255,8 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     return Description(own, temperature, order, record.get("training", {}))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> Any:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError as error:
         raise StepRMError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise StepRMError(f"{path} is no JSON object")
-    return value

@@ -31,7 +31,7 @@ def test_good_data_are_described(tmp_path, monkeypatch, data, capsys):
         ({"prm.loss": "mse"}, "prm.loss='mse' is not one of ce, bon_acc"),
         ({"prm.beta": 0}, "prm.beta=0 must be a number > 0"),
         ({"data.val_fraction": 1}, "data.val_fraction=1 leaves nothing to train on"),
-        ({"data.max_length": 1}, "data.max_length=1 must be a whole number of tokens >= 2"),
+        ({"data.max_length": 1}, "data.max_length=1 must be a whole number >= 2"),
         ({"batching.max_token_len_per_gpu": 10}, "max_token_len_per_gpu=10 must be at least data.max_length=64"),
         ({"prm.loss": "kto", "data.prompts_per_step": 1}, "prm.kto.mismatched=true needs data.prompts_per_step"),
         ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder does not exist"),

@@ -81,6 +81,7 @@ SPAM = {
     "```\n# Step 1: a\n# Step 2: b\n```": 1,
     "...\n\n---\n\n***\n\nx": 1,
     "there are 11. #### 1": 1,
+    "1. We add.\n2. #### 5": 1,
     # Three lines are three sentences; the markers have no part in it.
     "[1] A\n[1] B\n[1] C": 3,
     "[3] A\n[1] B\n[7] C": 3,
@@ -116,10 +117,6 @@ def test_the_answer_option_makes_no_difference_to_the_number_of_steps():
     for splitter in set(SPLITTERS) - {"pspo"}:
         assert len(split_steps(template.format(1), splitter)) == len(split_steps(template.format(2), splitter))
     assert len(split_steps(template.format(1), "pspo")) == len(split_steps(template.format(2), "pspo")) + 1
-
-
-def test_a_number_after_a_list_marker_with_nothing_but_the_answer_is_no_step():
-    assert len(split_steps("1. We add.\n2. #### 5", "numbered")) == 1
 
 
 def test_abbreviations_and_list_numbers_end_no_sentence():
@@ -173,22 +170,6 @@ def test_the_pspo_splitter_finds_the_steps_of_the_released_code(text):
     assert len(spans) == (max(1, len(released)) if text else 0)
     for (marker, body), (start, end) in zip(released, spans, strict=False):
         assert marker + body in text[start:end]
-
-
-@pytest.mark.parametrize(
-    "text, count",
-    [
-        ("[1] . A\n [2] . B", 2),
-        ("1. A. 2. B.", 2),
-        ("1. A\n2. B", 1),
-        ("[1]a[1]b[1]c[1]d", 4),
-        ("[9] a [10] b", 1),
-        ("[1] a. There are 11. So b", 2),
-        ("[1] a\nThus, the answer is option 1. #### 1", 2),
-    ],
-)
-def test_what_the_released_pattern_does_with_its_own_odd_cases(text, count):
-    assert len(split_steps(text, "pspo")) == count
 
 
 # ---- hostile text ------------------------------------------------------------------------------------------------

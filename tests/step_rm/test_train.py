@@ -271,7 +271,7 @@ def test_a_decoder_trains_with_the_question_all_steps_and_no_calibration(folder)
         ({"data.max_length": 4000}, "takes 128 tokens, max_length=4000 is more"),
         ({"data.layout": "x"}, "data.layout='x' is not one of pair, text"),
         ({"optim.lr": 0}, "optim.lr=0 must be a number > 0"),
-        ({"optim.class_weights": "[1,2]"}, "must be three numbers"),
+        ({"optim.class_weights": "[1,2]"}, "must be none, balanced, or three numbers"),
         ({"optim.class_weights": "x"}, "optim.class_weights='x'"),
         ({"trainer.metric": "f2"}, "trainer.metric='f2'"),
         ({"trainer.typo": 1}, "typo"),
