@@ -81,7 +81,6 @@ SPAM = {
     "```\n# Step 1: a\n# Step 2: b\n```": 1,
     "...\n\n---\n\n***\n\nx": 1,
     "there are 11. #### 1": 1,
-    "1. We add.\n2. #### 5": 1,
     # Three lines are three sentences; the markers have no part in it.
     "[1] A\n[1] B\n[1] C": 3,
     "[3] A\n[1] B\n[7] C": 3,
@@ -117,6 +116,10 @@ def test_the_answer_option_makes_no_difference_to_the_number_of_steps():
     for splitter in set(SPLITTERS) - {"pspo"}:
         assert len(split_steps(template.format(1), splitter)) == len(split_steps(template.format(2), splitter))
     assert len(split_steps(template.format(1), "pspo")) == len(split_steps(template.format(2), "pspo")) + 1
+
+
+def test_a_number_after_a_list_marker_with_nothing_but_the_answer_is_no_step():
+    assert len(split_steps("1. We add.\n2. #### 5", "numbered")) == 1
 
 
 def test_abbreviations_and_list_numbers_end_no_sentence():
