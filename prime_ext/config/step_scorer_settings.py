@@ -23,7 +23,7 @@ class ScorerSettings:
     model_path: Text | None
     """Folder of the step reward model; a server's as well, for its tokenizer and format (not with inputs=text)."""
     pair_format: Mapping[str, Any] | None
-    """Fields of ``prime_ext.step_rm.pairs.PairFormat`` for a model without a description; None to read it."""
+    """Fields of ``prime_ext.step_rm.description.PairFormat`` for a model without a description; None to read it."""
     cache_size: CountOrZero
     """Steps whose scores are remembered."""
     device: Text | None

@@ -129,9 +129,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from omegaconf import OmegaConf
     from verl.utils.distributed import initialize_global_process_group
 
-    from prime_ext.offline_prm.checkpoints import Checkpoints
     from prime_ext.offline_prm.export import FILE, model_name, versions, write_model
-    from prime_ext.offline_prm.metrics import MetricsLog
+    from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
     from prime_ext.offline_prm.trainer import OfflineTrainer
 
     data, validation = load(settings)
@@ -234,12 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
         if os.environ["RANK"] == "0":
             path = Path(settings.trainer.output_dir) / METRICS_FILE
             checks = RunChecks.from_environment(path, default_conditions(settings))
-        from prime_ext.offline_prm.checkpoints import CheckpointError
-
-        try:
-            train(config, settings)
-        except CheckpointError as error:
-            raise SettingsError(str(error)) from error
+        train(config, settings)
     except (SettingsError, BadData, TextError, ConditionError) as error:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"prime_ext: {error}", file=sys.stderr)

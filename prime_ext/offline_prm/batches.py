@@ -2,16 +2,16 @@
 """From labelled responses to the tensors of a mini-batch, the same on every rank for any number of ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
+from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
 from prime_ext.offline_prm.data import BadData, Example, LabelledData
 from prime_ext.offline_prm.text import TextEncoder
-from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.worker import ROW
 
 
@@ -67,13 +67,11 @@ class Batch:
         tensors: in the form verl's engines take.
         rows: row number of each; padding has numbers from ``n_rows`` on.
         size: rows over all ranks, padding included.
-        weight_B: 1 / (valid rows), over all rows.
     """
 
     tensors: TensorDict
     rows: list[int]
     size: int
-    weight_B: torch.Tensor = field(repr=False)
 
 
 def nested(rows: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -105,15 +103,9 @@ def build_batch(
     # Padding is the first row's prompt with one token that the mask leaves out.
     padding = TokenRow(first.prompt[:1], first.response[:1])
     everything = [*sequences, *[padding] * (size - n_rows)]
-    plan = plan_mini_batches(
-        keys=[f"{row:012d}" for row in range(size)],
-        padding=[row >= n_rows for row in range(size)],
-        lengths=[len(sequence) for sequence in everything],
-        mini_batch_size=size,
-        data_parallel_size=data_parallel_size,
-    )
-    share = size // data_parallel_size
-    rows = plan.order[share * data_parallel_rank : share * (data_parallel_rank + 1)]
+    workload = calculate_workload(torch.tensor([len(sequence) for sequence in everything], dtype=torch.int64))
+    shares = get_seqlen_balanced_partitions(workload, k_partitions=data_parallel_size, equal_size=True)
+    rows = sorted(shares[data_parallel_rank])
     picked = [everything[row] for row in rows]
     masks = [torch.full_like(everything[row].response, int(row < n_rows)) for row in rows]
     tokens = [torch.cat((sequence.prompt, sequence.response)) for sequence in picked]
@@ -131,7 +123,7 @@ def build_batch(
         column = [values[row] if row < n_rows else blank.to(values[0].dtype) for row in rows]
         tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
     data = tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options})
-    return Batch(data, rows, size, plan.weight_B[:n_rows])
+    return Batch(data, rows, size)
 
 
 def usable_groups(

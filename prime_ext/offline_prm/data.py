@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.offline_prm.text import STEP_PREFIX, STEP_SEPARATOR, Prompt, join_steps, messages_of
+from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.rows import SourceError, whole_rows
-
-AFTER_ERROR = ("wrong", "keep", "ignore")
 
 
 class BadData(ValueError):
@@ -256,5 +255,4 @@ def is_mixed(examples: Sequence[Example]) -> bool:
 
 def is_held_out(prompt: Prompt, fraction: float, seed: int) -> bool:
     """Whether a prompt belongs to the validation split: by hash, so it does not move when other rows come or go."""
-    digest = hashlib.sha256(f"{seed}:{prompt_key(prompt)}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+    return split_of(prompt_key(prompt), fraction, 0.0, seed) == "validation"

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of offline training in the form verl's engines call: from response labels, and from step labels."""
-
-from typing import Any
+"""The loss from step labels, in the form verl's engines call; that from response labels is the PRM worker's own."""
 
 import torch
 import torch.nn.functional as F
 from tensordict import TensorDict
 
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 from prime_ext.algorithms.process_reward import prefix_values, step_rewards
 from prime_ext.algorithms.steps import step_spans
-from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, padded_responses
+from prime_ext.prm.worker import REFERENCE_LOG_PROBS, PRMLoss, padded_responses
 
 # One value per response token.
 STEP_END = "prm_step_end"
@@ -53,45 +49,18 @@ def step_loss(score_BT: torch.Tensor, label_BT: torch.Tensor, weight_BT: torch.T
     return (loss_BT * weight_BT).sum()
 
 
-class OfflineLoss:
-    """The loss of a micro-batch. Weights already contain the size of the mini-batch; engines average over ranks.
-
-    It also keeps the summed log-ratio of every row it has seen, a by-product of training.
-
-    Args:
-        name: of ``PRM_LOSSES``, or ``step_ce`` or ``step_mse``.
-        beta: scale of the log-ratios.
-        options: of the loss's part on a micro-batch.
-    """
-
-    def __init__(self, name: str, beta: float, options: dict[str, Any]):
-        self.name = name
-        self.beta = beta
-        self.options = options
-        self._sums: list[tuple[torch.Tensor, torch.Tensor]] = []
+class StepLoss(PRMLoss):
+    """``step_ce`` or ``step_mse`` of a micro-batch; its one option is ``score``, see :func:`step_scores`."""
 
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
+        """The loss, with weights that already contain the size of the mini-batch; engines average over ranks."""
         log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
-        names = [REFERENCE_LOG_PROBS, ROW, "response_mask"]
-        names += [STEP_END, STEP_LABEL, STEP_WEIGHT] if self.name.startswith("step_") else [LABEL, WEIGHT, OFFSET]
+        names = (REFERENCE_LOG_PROBS, STEP_END, STEP_LABEL, STEP_WEIGHT, "response_mask")
         fields = data.select(*names).to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
-        sum_B = log_ratio_sum(ratio_BT.detach(), mask_BT)
-        self._sums.append((fields[ROW], sum_B))
-        if self.name.startswith("step_"):
-            score_BT = step_scores(ratio_BT, mask_BT, fields[STEP_END], self.beta, **self.options)
-            label_BT, weight_BT = fields[STEP_LABEL].float(), fields[STEP_WEIGHT].float()
-            loss = step_loss(score_BT, label_BT, weight_BT, squared=self.name == "step_mse")
-        else:
-            rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
-            loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **self.options)
-        return loss * data["dp_size"], {}
-
-    def take_sums(self) -> dict[int, float]:
-        """Summed log-ratio by row since the last call, from before the update of the row's mini-batch."""
-        sums, self._sums = self._sums, []
-        columns = [torch.cat(column).tolist() for column in zip(*sums, strict=True)]
-        return dict(zip(*columns, strict=True))
+        score_BT = step_scores(ratio_BT, mask_BT, fields[STEP_END], self.beta, **self.options)
+        label_BT, weight_BT = fields[STEP_LABEL].float(), fields[STEP_WEIGHT].float()
+        return step_loss(score_BT, label_BT, weight_BT, squared=self.name == "step_mse") * data["dp_size"], {}

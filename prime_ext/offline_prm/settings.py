@@ -1,149 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of offline PRM training, checked before a model is loaded; nothing here imports torch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
-from prime_ext.config.checks import SettingsError, boolean, build, choice, number, whole_number
-from prime_ext.config.settings import LOSSES, LOSSES_OF_HARD_LABELS
-from prime_ext.offline_prm.data import AFTER_ERROR
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from prime_ext.config.checks import (
+    STRICT,
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveOrZero,
+    Share,
+    Switch,
+    Text,
+    read,
+    refuse,
+)
+from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 
 STEP_LOSSES = ("step_ce", "step_mse")
-STEP_SCORES = ("prefix", "prefix_mean", "step")
-OVERLONG = ("truncate", "drop", "error")
-DEVICES = ("auto", "cpu", "cuda", "npu")
-TIME_WEIGHTS = ("uniform", "early", "late")
-DTYPES = ("float32", "bfloat16", "float16")
-
 # Losses that need responses of both classes, and the default scale where it is not 0.05.
 LOSSES_OF_MIXED_GROUPS = ("dpo",)
 DEFAULT_BETA = 0.05
 BETA_OF_LOSS = {"ipvrm": 10.0}
 
+Paths = Annotated[Text | list[Text] | None, Field(description="a path or a list of paths")]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, config=STRICT)
 class DataSettings:
     """What is trained on (``data``)."""
 
-    train_files: Any
-    """A path or a list of paths."""
-    val_files: Any
-    """The same for validation; None: a share of the prompts of ``train_files``."""
-    val_fraction: float
+    train_files: Paths
+    val_files: Paths
+    """None: a share of the prompts of ``train_files``."""
+    val_fraction: Share
     """Share of the prompts held out, by hash."""
-    split_seed: int
-    max_length: int
+    split_seed: CountOrZero
+    max_length: Annotated[int, Field(strict=True, ge=2)]
     """Tokens of prompt and response."""
-    overlong: str
-    """One of :data:`OVERLONG`."""
-    append_eos: bool
-    prompts_per_step: int
+    overlong: Literal["truncate", "drop", "error"]
+    append_eos: Switch
+    prompts_per_step: Count
     """Prompts per optimiser step over all ranks, with all their responses."""
-    seed: int
+    seed: CountOrZero
     """Of the order of the prompts."""
-
-    def __post_init__(self) -> None:
-        if not self.train_paths:
-            raise SettingsError("data.train_files is missing; give a parquet or JSON Lines file, or a list of them")
-        number("data.val_fraction", self.val_fraction, 0.0, 1.0)
-        if self.val_paths and self.val_fraction:
-            raise SettingsError(f"data.val_fraction={self.val_fraction} must be 0 when data.val_files is given")
-        if self.val_fraction == 1:
-            raise SettingsError("data.val_fraction=1 leaves nothing to train on")
-        whole_number("data.split_seed", self.split_seed, 0)
-        whole_number("data.max_length", self.max_length, 2, " of tokens")
-        choice("data.overlong", self.overlong, OVERLONG)
-        boolean("data.append_eos", self.append_eos)
-        whole_number("data.prompts_per_step", self.prompts_per_step, 1, " of prompts")
-        whole_number("data.seed", self.seed, 0)
 
     @property
     def train_paths(self) -> list[str]:
-        return _paths("data.train_files", self.train_files)
+        return _paths(self.train_files)
 
     @property
     def val_paths(self) -> list[str]:
-        return _paths("data.val_files", self.val_files)
+        return _paths(self.val_files)
 
 
-def _paths(key: str, value: Any) -> list[str]:
-    values = [value] if isinstance(value, str) else list(value or [])
-    if not all(isinstance(path, str) and path for path in values):
-        raise SettingsError(f"{key}={value!r} must be a path or a list of paths")
-    return values
+def _paths(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class IPVRMSettings:
     """Options of the loss ``ipvrm`` (``prm.ipvrm``)."""
 
-    margin: float | None
+    margin: PositiveOrZero | None
     """None: beta / 2."""
-    adaptive_boundary: bool
-    dynamic_weight: bool
-    time_weight: str
-
-    def __post_init__(self) -> None:
-        if self.margin is not None:
-            number("prm.ipvrm.margin", self.margin, 0.0)
-        boolean("prm.ipvrm.adaptive_boundary", self.adaptive_boundary)
-        boolean("prm.ipvrm.dynamic_weight", self.dynamic_weight)
-        choice("prm.ipvrm.time_weight", self.time_weight, TIME_WEIGHTS)
+    adaptive_boundary: Switch
+    dynamic_weight: Switch
+    time_weight: Literal["uniform", "early", "late"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class KTOSettings:
     """Options of the loss ``kto`` (``prm.kto``)."""
 
-    mismatched: bool
+    mismatched: Switch
     """Take the anchor over prompts with responses to other prompts, as in the paper; two more forward passes."""
-    desirable_weight: float
-    undesirable_weight: float
-
-    def __post_init__(self) -> None:
-        boolean("prm.kto.mismatched", self.mismatched)
-        number("prm.kto.desirable_weight", self.desirable_weight, 0.0)
-        number("prm.kto.undesirable_weight", self.undesirable_weight, 0.0)
+    desirable_weight: PositiveOrZero
+    undesirable_weight: PositiveOrZero
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class StepSettings:
     """How steps are joined, labelled and scored by the losses of step labels (``prm.steps``)."""
 
-    score: str
-    """One of :data:`STEP_SCORES`."""
-    after_error: str
+    score: Literal["prefix", "prefix_mean", "step"]
+    after_error: Literal["wrong", "keep", "ignore"]
     prefix: str
     separator: str
 
-    def __post_init__(self) -> None:
-        choice("prm.steps.score", self.score, STEP_SCORES)
-        choice("prm.steps.after_error", self.after_error, AFTER_ERROR)
-        for key in ("prefix", "separator"):
-            if not isinstance(getattr(self, key), str):
-                raise SettingsError(f"prm.steps.{key}={getattr(self, key)!r} must be a text")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class LossSettings:
     """The section ``prm``."""
 
-    loss: str
-    """One of ``LOSSES`` from response labels, or :data:`STEP_LOSSES` from step labels."""
-    beta: float | None
+    loss: Literal["ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm", "step_ce", "step_mse"]
+    """From response labels, or one of :data:`STEP_LOSSES` from step labels."""
+    beta: Positive | None
     """None: 0.05, and 10 for ``ipvrm``."""
-    reference_path: str
+    reference_path: Text
     ipvrm: IPVRMSettings
     kto: KTOSettings
     steps: StepSettings
-
-    def __post_init__(self) -> None:
-        choice("prm.loss", self.loss, (*LOSSES, *STEP_LOSSES))
-        if self.beta is not None:
-            number("prm.beta", self.beta, 0.0, open_low=True)
-        if not isinstance(self.reference_path, str) or not self.reference_path:
-            raise SettingsError(f"prm.reference_path={self.reference_path!r} must be a model path")
 
     @property
     def by_step(self) -> bool:
@@ -164,16 +125,14 @@ class LossSettings:
         """Options of the loss's part on the whole mini-batch."""
         if self.loss == "ipvrm":
             margin = self.scale / 2 if self.ipvrm.margin is None else self.ipvrm.margin
+            own = self.ipvrm
             return {
                 "margin": margin,
-                "adaptive_boundary": self.ipvrm.adaptive_boundary,
-                "dynamic_weight": self.ipvrm.dynamic_weight,
+                "adaptive_boundary": own.adaptive_boundary,
+                "dynamic_weight": own.dynamic_weight,
             }
         if self.loss == "kto":
-            return {
-                "desirable_weight": self.kto.desirable_weight,
-                "undesirable_weight": self.kto.undesirable_weight,
-            }
+            return {"desirable_weight": self.kto.desirable_weight, "undesirable_weight": self.kto.undesirable_weight}
         return {}
 
     @property
@@ -184,54 +143,34 @@ class LossSettings:
         return {"time_weight": self.ipvrm.time_weight} if self.loss == "ipvrm" else {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class BatchSettings:
     """How a mini-batch is cut into forward passes (``batching``); changes no result."""
 
-    use_dynamic_bsz: bool
-    max_token_len_per_gpu: int
-    micro_batch_size_per_gpu: int | None
-
-    def __post_init__(self) -> None:
-        boolean("batching.use_dynamic_bsz", self.use_dynamic_bsz)
-        key = "max_token_len_per_gpu" if self.use_dynamic_bsz else "micro_batch_size_per_gpu"
-        whole_number(
-            f"batching.{key}", getattr(self, key), 1, f" (use_dynamic_bsz={str(self.use_dynamic_bsz).lower()})"
-        )
+    use_dynamic_bsz: Switch
+    max_token_len_per_gpu: Count
+    micro_batch_size_per_gpu: Count | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class RunSettings:
     """The section ``trainer``."""
 
-    output_dir: str
-    epochs: int
-    save_freq: int
-    keep_checkpoints: int
-    val_freq: int
-    seed: int
-    device: str
-    export_dtype: str
-    logger: Any
-    """Loggers of verl, a list; the metrics file is always written."""
+    output_dir: Text
+    epochs: Count
+    save_freq: CountOrZero
+    keep_checkpoints: Count
+    val_freq: CountOrZero
+    seed: CountOrZero
+    device: Literal["auto", "cpu", "cuda", "npu"]
+    export_dtype: Literal["float32", "bfloat16", "float16"]
+    logger: Annotated[list[str], Field(description="a list of verl's loggers")]
+    """The metrics file is always written."""
     project_name: str
     experiment_name: str
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.output_dir, str) or not self.output_dir:
-            raise SettingsError(f"trainer.output_dir={self.output_dir!r} must be a folder")
-        whole_number("trainer.epochs", self.epochs, 1)
-        whole_number("trainer.save_freq", self.save_freq, 0, " of steps")
-        whole_number("trainer.keep_checkpoints", self.keep_checkpoints, 1)
-        whole_number("trainer.val_freq", self.val_freq, 0, " of steps")
-        whole_number("trainer.seed", self.seed, 0)
-        choice("trainer.device", self.device, DEVICES)
-        choice("trainer.export_dtype", self.export_dtype, DTYPES)
-        if not isinstance(self.logger, list) or not all(isinstance(name, str) for name in self.logger):
-            raise SettingsError(f"trainer.logger={self.logger!r} must be a list of verl's loggers")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class OfflineSettings:
     """The configuration ``offline_prm``, less ``model``, ``engine``, ``optim`` and ``checkpoint``, which are verl's."""
 
@@ -240,29 +179,32 @@ class OfflineSettings:
     batching: BatchSettings
     trainer: RunSettings
 
-    def __post_init__(self) -> None:
-        longest = self.batching.max_token_len_per_gpu
-        if self.batching.use_dynamic_bsz and longest < self.data.max_length:
-            raise SettingsError(
-                f"batching.max_token_len_per_gpu={longest} must be at least data.max_length={self.data.max_length}"
-            )
-        if self.prm.loss == "kto" and self.prm.kto.mismatched and self.data.prompts_per_step < 2:
-            raise SettingsError("prm.kto.mismatched=true needs data.prompts_per_step of at least 2")
-
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "OfflineSettings":
-        """Build from the resolved configuration. Raises :class:`SettingsError`."""
-        prm = values.get("prm")
-        if not isinstance(prm, Mapping):
-            raise SettingsError(f"prm={prm!r} must be a section with keys")
-        parts = {
-            "ipvrm": build(IPVRMSettings, prm.get("ipvrm", {}), "prm.ipvrm"),
-            "kto": build(KTOSettings, prm.get("kto", {}), "prm.kto"),
-            "steps": build(StepSettings, prm.get("steps", {}), "prm.steps"),
-        }
-        return cls(
-            data=build(DataSettings, values.get("data", {}), "data"),
-            prm=build(LossSettings, {**prm, **parts}, "prm"),
-            batching=build(BatchSettings, values.get("batching", {}), "batching"),
-            trainer=build(RunSettings, values.get("trainer", {}), "trainer"),
+        """Build from the resolved configuration. Raises ``SettingsError``."""
+        settings = cls(
+            data=read(DataSettings, values.get("data"), "data"),
+            prm=read(LossSettings, values.get("prm"), "prm"),
+            batching=read(BatchSettings, values.get("batching"), "batching"),
+            trainer=read(RunSettings, values.get("trainer"), "trainer"),
         )
+        refuse(settings._problems())
+        return settings
+
+    def _problems(self) -> Iterable[str]:
+        data, batching = self.data, self.batching
+        if not data.train_paths:
+            yield "data.train_files is missing; give a parquet or JSON Lines file, or a list of them"
+        if data.val_paths and data.val_fraction:
+            yield f"data.val_fraction={data.val_fraction} must be 0 when data.val_files is given"
+        if data.val_fraction == 1:
+            yield "data.val_fraction=1 leaves nothing to train on"
+        if batching.use_dynamic_bsz and batching.max_token_len_per_gpu < data.max_length:
+            yield (
+                f"batching.max_token_len_per_gpu={batching.max_token_len_per_gpu} must be at least "
+                f"data.max_length={data.max_length}"
+            )
+        if not batching.use_dynamic_bsz and batching.micro_batch_size_per_gpu is None:
+            yield "batching.micro_batch_size_per_gpu is missing (use_dynamic_bsz=false)"
+        if self.prm.loss == "kto" and self.prm.kto.mismatched and data.prompts_per_step < 2:
+            yield "prm.kto.mismatched=true needs data.prompts_per_step of at least 2"

@@ -29,14 +29,13 @@ from prime_ext.offline_prm.batches import (
     steps_per_epoch,
     usable_groups,
 )
-from prime_ext.offline_prm.checkpoints import Checkpoints
 from prime_ext.offline_prm.data import BadData, Example, LabelledData
-from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, OfflineLoss
-from prime_ext.offline_prm.metrics import MetricsLog
+from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, StepLoss
+from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.offline_prm.text import TextEncoder, TextError
 from prime_ext.offline_prm.validation import validation_metrics
-from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker
+from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
 
 
 class OfflineTrainer:
@@ -52,7 +51,8 @@ class OfflineTrainer:
     def __init__(self, config: DictConfig, settings: OfflineSettings, train: LabelledData, validation: LabelledData):
         self.config = config
         self.settings = settings
-        self.loss = OfflineLoss(settings.prm.loss, settings.prm.scale, settings.prm.loss_options)
+        loss = StepLoss if settings.prm.by_step else PRMLoss
+        self.loss = loss(settings.prm.loss, settings.prm.scale, settings.prm.loss_options)
         model = omega_conf_to_dataclass(config.model)
         self.encoder = TextEncoder(model.tokenizer, settings.data.append_eos)
         self.dropped: dict[str, dict[str, int]] = {}
@@ -164,15 +164,16 @@ class OfflineTrainer:
         tu.assign_non_tensor(batch.tensors, global_batch_size=batch.size, mini_batch_size=batch.size)
         # verl reports the rate after the step.
         learning_rate = self.worker.engine.lr_scheduler.get_last_lr()[0]
+        self.loss.start_recording()
         output = self.worker.train_mini_batch(batch.tensors)
-        sums = self._gather(self.loss.take_sums())
+        log_probs = self._gather(self.loss.stop_recording(), len(sequences))
         found = self._shared(tu.get(output, "metrics") if output is not None else None)
         metrics = {f"train/{name}": _last(found[name]) for name in ("loss", "grad_norm") if name in found}
         metrics["train/lr"] = learning_rate
         metrics["train/responses"] = len(sequences)
         metrics["train/tokens"] = sum(map(len, sequences))
         if not self.settings.prm.by_step:
-            sum_B = torch.tensor([sums[row] for row in range(len(sequences))])
+            sum_B = _ratio_sums(log_probs, fields[REFERENCE_LOG_PROBS])
             label_B = torch.tensor([float(example.label or 0.0) for example in examples])
             group_B = torch.tensor([example.group for example in examples])
             accuracy = pair_accuracy(sum_B, label_B, group_B)
@@ -232,8 +233,7 @@ class OfflineTrainer:
         return self._log_ratio_sums(pairs)
 
     def _log_ratio_sums(self, sequences: Sequence[TokenRow]) -> torch.Tensor:
-        new, old = self.score(self.worker, sequences), self.score(self.reference, sequences)
-        return torch.stack([(a - b).sum() for a, b in zip(new, old, strict=True)])
+        return _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
 
     @staticmethod
     def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
@@ -266,8 +266,7 @@ class OfflineTrainer:
         batch = self._batch(sequences, {}, _SCORE_OPTIONS)
         output = worker.score(batch.tensors)
         own = {} if output is None else dict(zip(batch.rows, output["out"].unbind(), strict=True))
-        everything = self._gather({row: values.clone() for row, values in own.items() if row < len(sequences)})
-        return [everything[row] for row in range(len(sequences))]
+        return self._gather(own, len(sequences))
 
     def _score_in_parts(self, worker: ImplicitPRMWorker, examples: Sequence[Example], size: int) -> list[torch.Tensor]:
         scores = []
@@ -276,10 +275,13 @@ class OfflineTrainer:
         return scores
 
     @staticmethod
-    def _gather(of_row: dict[int, Any]) -> dict[int, Any]:
+    def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
+        """The values of the first ``count`` rows, which the ranks have between them; nothing if they have none."""
         parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, of_row)
-        return {row: value for part in parts for row, value in part.items()}
+        # Copies: a part of a tensor would take the whole of it along.
+        dist.all_gather_object(parts, {row: values.clone() for row, values in of_row.items() if row < count})
+        everything = {row: values for part in parts for row, values in part.items()}
+        return [everything[row] for row in sorted(everything)]
 
     @staticmethod
     def _shared(value: Any) -> Any:
@@ -302,6 +304,11 @@ class OfflineTrainer:
     @property
     def folder(self) -> Path:
         return Path(self.settings.trainer.output_dir)
+
+
+def _ratio_sums(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Summed log-ratio of each row."""
+    return torch.stack([(a - b).sum() for a, b in zip(new, old, strict=True)])
 
 
 def _last(value: Any) -> float:

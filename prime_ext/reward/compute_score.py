@@ -4,33 +4,91 @@
 reward.custom_reward_function.path=pkg://prime_ext.reward.compute_score
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.sources.my_set=math
+
+verl starts several reward workers per node, each a process of its own. If each had its own grader processes, the cores
+would be oversubscribed as often. So the first worker on a node starts one Ray actor there, which owns the grader
+processes and the sandbox; the others find it by name. Without Ray (data preprocessing, evaluation) the verifiers live
+in the calling process.
 """
 
+import functools
+import importlib
 import json
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError, RayTaskError
 
-from prime_ext.reward.node_verifiers import LocalVerifiers, Settings, SharedVerifiers, import_modules
-from prime_ext.verifiers.sources import check_task_settings, choice_options, register_source, source_of
-from prime_ext.verifiers.verdict import Verdict
+from prime_ext.reward.node_actor import NodeActor
+from prime_ext.verifiers.sources import (
+    TaskVerifier,
+    check_task_settings,
+    choice_options,
+    make_task_verifier,
+    register_source,
+    source_of,
+)
+from prime_ext.verifiers.verdict import Outcome, Verdict, grader_failed
 
+logger = logging.getLogger(__name__)
+
+# Settings of the verifiers by task: what their factories in prime_ext.verifiers.sources take.
+Settings = Mapping[str, Mapping[str, Any]]
+
+# Requests that the actor of a node works on at the same time; more wait in its queue.
+MAX_CONCURRENCY = 1000
 CODE_REWARDS = ("all", "fraction")
 MATH_STRICTNESS = ("no_restatement", "lenient")
 
 # Responses are long; what is logged of them is not.
 _MAX_LOGGED = 200
 
-_clients: dict[str, LocalVerifiers | SharedVerifiers] = {}
+
+class NodeVerifiers:
+    """The Ray actor of a node, or the verifiers of this process; each is made when its task is first needed."""
+
+    def __init__(self, modules: Sequence[str], settings: Settings):
+        for module in modules:
+            importlib.import_module(module)
+        self._settings = settings
+        self._verifiers: dict[str, TaskVerifier] = {}
+
+    async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+        """Judge one response. An exception of the verifier is a verdict too: the grader failed."""
+        start = time.perf_counter()
+        try:
+            if task not in self._verifiers:
+                self._verifiers[task] = make_task_verifier(task, self._settings.get(task))
+            return await self._verifiers[task].averify(response, gold, **options)
+        except Exception as error:
+            logger.exception("the verifier of task %s broke", task)
+            detail = f"{type(error).__name__}: {error}"[:500]
+            return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
 
 
-def _client(modules: Sequence[str], settings: Settings) -> LocalVerifiers | SharedVerifiers:
-    """The verifiers that this process uses, made once."""
-    key = json.dumps([list(modules), settings], sort_keys=True)
-    if key not in _clients:
-        _clients[key] = SharedVerifiers(modules, settings) if ray.is_initialized() else LocalVerifiers(settings)
-    return _clients[key]
+class SharedVerifiers:
+    """A client of this node's actor, which it starts when there is none."""
+
+    def __init__(self, modules: Sequence[str], settings: Settings):
+        self._node = NodeActor(NodeVerifiers, (tuple(modules), settings), "verifiers", MAX_CONCURRENCY)
+
+    async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+        """Judge one response; if the actor died, once more with a new one."""
+        start = time.perf_counter()
+        try:
+            return await self._node.ask(lambda actor: actor.verify.remote(task, response, gold, dict(options)))
+        except (RayTaskError, RayActorError) as error:
+            detail = f"verifiers of this node: {error}"[:500]
+            return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
+
+
+@functools.cache
+def _verifiers(key: str) -> NodeVerifiers | SharedVerifiers:
+    """The verifiers that this process uses, made once; the key is JSON of modules and settings."""
+    return (SharedVerifiers if ray.is_initialized() else NodeVerifiers)(*json.loads(key))
 
 
 def _prompt(extra_info: Mapping[str, Any]) -> str:
@@ -78,14 +136,20 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-_prepared: list[str] = []
-
-
 def _plain(settings: Settings | None) -> dict[str, dict[str, Any]]:
     """Settings as dictionaries: they come as OmegaConf's own mappings, which do not travel well."""
-    return {
-        str(task): {str(name): value for name, value in values.items()} for task, values in (settings or {}).items()
-    }
+    return {str(task): {str(name): value for name, value in of.items()} for task, of in (settings or {}).items()}
+
+
+@functools.cache
+def _prepare(key: str) -> None:
+    """What :func:`prepare` does once for each configuration; the key is JSON of it."""
+    sources, modules, verifiers = json.loads(key)
+    for module in modules:
+        importlib.import_module(module)
+    check_task_settings(verifiers)
+    for pattern, task in sources.items():
+        register_source(pattern, task)
 
 
 def prepare(
@@ -107,13 +171,7 @@ def prepare(
         raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
-    wanted = json.dumps([list(modules), dict(sources or {}), _plain(verifiers)], sort_keys=True)
-    if wanted not in _prepared:
-        import_modules(modules)
-        check_task_settings(verifiers or {})
-        for pattern, task in (sources or {}).items():
-            register_source(pattern, task)
-        _prepared.append(wanted)
+    _prepare(json.dumps([dict(sources or {}), list(modules), _plain(verifiers)]))
 
 
 async def compute_score(
@@ -157,7 +215,7 @@ async def compute_score(
         ImportError, ValueError: see :func:`prepare`.
     """
     prepare(sources, modules, code_reward, math_strictness, verifiers)
-    client = _client(modules, _plain(verifiers))
+    client = _verifiers(json.dumps([list(modules), _plain(verifiers)]))
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
     return reward_info(await client.verify(source.task, solution_str, ground_truth, options))

@@ -54,12 +54,11 @@ class NodeActor:
 
         Raises:
             RayActorError: that one died too.
-            Exception: whatever ``call`` raises.
+            Exception: whatever ``call`` raises; raised inside the actor, which lives, it is a ``RayTaskError``.
         """
         try:
             return await self._ask_once(call)
         except RayTaskError:
-            # Raised inside the actor, which lives, whatever the error is about.
             raise
         except RayActorError:
             await asyncio.sleep(0.5)
@@ -69,11 +68,9 @@ class NodeActor:
         actor = self.handle()
         try:
             return await call(actor)
-        except RayTaskError:
-            raise
         except RayActorError as error:
-            logger.warning("the %s of this node died: %s", self._name.replace("_", " "), error)
             # Another request may have replaced it already.
-            if self._actor is actor:
+            if not isinstance(error, RayTaskError) and self._actor is actor:
+                logger.warning("the %s of this node died: %s", self._name.replace("_", " "), error)
                 self._actor = None
             raise

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step scorer of one node, shared by all reward workers on it.
 
-As with the verifiers (:mod:`prime_ext.reward.node_verifiers`): the first reward worker on a node starts one Ray actor
+As with the verifiers (:mod:`prime_ext.reward.compute_score`): the first reward worker on a node starts one Ray actor
 there, with one copy of the model, one micro-batcher and one cache; the others find it by name. Without Ray the scorer
 lives in the calling process.
 """
 
 import asyncio
+import bisect
+import itertools
 import logging
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import ray
@@ -16,10 +19,10 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings
 from prime_ext.config.step_scorer_settings import ScorerSettings
-from prime_ext.reward.micro_batcher import MicroBatcher
 from prime_ext.reward.node_actor import NodeActor
+from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,101 @@ class ResponseScorer(Protocol):
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
         """Its scores, or why there are none."""
+
+
+@dataclass(eq=False)
+class _Request:
+    chain: Chain
+    tokens: int
+    done: "asyncio.Future[Outcome]"
+
+
+class MicroBatcher:
+    """Collects responses that arrive one by one, so that their steps are scored together. Belongs to one event loop.
+
+    verl's reward loop asks for one response at a time, many times at once. The first response of a batch waits for a
+    few milliseconds; what arrives meanwhile goes with it, up to a number of tokens.
+
+    Args:
+        scorer: scores lists of responses.
+        window_seconds: how long the first response of a batch waits for more.
+        max_tokens: tokens of a batch at most; a response with more is a batch of its own.
+        one_at_a_time: whether a batch waits for the one before it, as a model in this process makes it do anyway, and
+            takes with it what has arrived meanwhile. A server is asked for several at a time.
+    """
+
+    def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int, one_at_a_time: bool = False):
+        self._scorer, self._window, self._max_tokens = scorer, window_seconds, max_tokens
+        self._one_at_a_time = one_at_a_time
+        self._waiting: dict[_Request, None] = {}
+        self._collected = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def score(self, chain: Chain, tokens: int) -> Outcome:
+        """Scores of one response, or why there are none; an error of the scorer is such a reason.
+
+        Args:
+            chain: the response.
+            tokens: its length, which counts towards the batch.
+        """
+        loop = asyncio.get_running_loop()
+        if self._waiting and self._collected + tokens > self._max_tokens:
+            self._send()
+        request = _Request(chain, tokens, loop.create_future())
+        self._waiting[request] = None
+        self._collected += tokens
+        if self._collected >= self._max_tokens:
+            self._send()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._window, self._send)
+        try:
+            return await request.done
+        finally:
+            # Cancelled before the batch was sent: the others go without this one.
+            self._forget(request)
+
+    def _forget(self, request: _Request) -> None:
+        if request in self._waiting:
+            del self._waiting[request]
+            self._collected -= request.tokens
+
+    def _send(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting or (self._one_at_a_time and self._running):
+            return
+        tokens = list(itertools.accumulate(request.tokens for request in self._waiting))
+        size = max(1, bisect.bisect_right(tokens, self._max_tokens))
+        batch = list(itertools.islice(self._waiting, size))
+        for request in batch:
+            self._forget(request)
+        task = asyncio.get_running_loop().create_task(self._work(batch))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if self._one_at_a_time:
+            self._send()
+
+    async def _work(self, requests: Sequence[_Request]) -> None:
+        try:
+            outcomes = await self._scorer.score([request.chain for request in requests])
+            if len(outcomes) != len(requests):
+                raise StepRMError(f"the scorer gave {len(outcomes)} results for {len(requests)} responses")
+        except Exception as error:
+            if len(requests) > 1:
+                # The others of the batch must not fail with the one that broke it.
+                await asyncio.gather(*(self._work([request]) for request in requests))
+                return
+            if not isinstance(error, StepRMError):
+                logger.exception("the step scorer broke")
+            outcomes = [ScoringFailure(f"{type(error).__name__}: {error}")]
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if not request.done.cancelled():
+                request.done.set_result(outcome)
 
 
 class NodeStepScorer:
@@ -55,7 +153,9 @@ class NodeStepScorer:
                 # Whatever this process may see of the GPUs belongs to others.
                 scorer = replace(scorer, device="cpu")
         scores = build_scorer(scorer, router_address)
-        self._batcher = MicroBatcher(scores, batching.window_ms / 1000, batching.max_tokens)
+        self._batcher = MicroBatcher(
+            scores, batching.window_ms / 1000, batching.max_tokens, one_at_a_time=scorer.kind == "local"
+        )
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
         return await self._batcher.score(chain, tokens)
@@ -81,7 +181,7 @@ class SharedStepScorer:
 
     async def _ask(self, actor: Any, chain: Chain, tokens: int) -> Outcome:
         if self._ready is not actor:
-            await asyncio.wait_for(_wait_for(actor), START_SECONDS)
+            await asyncio.wait_for(actor.ready.remote(), START_SECONDS)
             self._ready = actor
         return await actor.score.remote(chain, tokens)
 
@@ -98,10 +198,6 @@ class SharedStepScorer:
             # Ray's messages hold the whole traceback; the cause is their last line.
             lines = [line for line in str(error).splitlines() if line.strip()]
             return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
-
-
-async def _wait_for(actor: Any) -> None:
-    await actor.ready.remote()
 
 
 def connect(

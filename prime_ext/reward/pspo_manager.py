@@ -8,11 +8,15 @@ of one; what becomes of it is the trainer's choice (``pspo.on_failure``).
 
 import asyncio
 import inspect
+import json
 import logging
+import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import ray
 from omegaconf import DictConfig
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
@@ -23,7 +27,6 @@ from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import ResponseScorer, connect
 from prime_ext.reward.pspo_info import failure_info, score_info, step_info
-from prime_ext.reward.response_log import ResponseLog
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 from prime_ext.verifiers.verdict import Outcome, grader_failed
@@ -64,7 +67,7 @@ class PSPORewardManager(RewardManagerBase):
         self.settings, scorer_settings = sections_of(config)
         self._cutter = ResponseCutter(self.settings.steps, tokenizer)
         self._price = ChainPricing(self.settings)
-        self._log = ResponseLog(self.settings.log_path) if self.settings.log_path else None
+        self._log = _log_file(self.settings.log_path) if self.settings.log_path else None
         self._failures = 0
         self._scorer = scorer or connect(
             scorer_settings, self.settings.batching, self.settings.actor, reward_router_address
@@ -110,7 +113,8 @@ class PSPORewardManager(RewardManagerBase):
             "score": reward,
         }
         if self._log is not None:
-            self._log.write(_record(extras, cut, scores, priced, info))
+            with self._log.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(_record(extras, cut, scores, priced, info), ensure_ascii=False) + "\n")
         return {"reward_score": reward, "reward_extra_info": info}
 
     async def _scored(
@@ -153,6 +157,14 @@ class PSPORewardManager(RewardManagerBase):
             logger.exception("the reward function broke")
             detail = f"{type(error).__name__}: {error}"
             return reward_info(grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail))
+
+
+def _log_file(folder: str) -> Path:
+    """The file of this process: lines of several nodes in one file of a shared disk could mix."""
+    node = f"{ray.get_runtime_context().get_node_id()[:8]}_" if ray.is_initialized() else ""
+    path = Path(folder).expanduser() / f"responses_{node}{os.getpid()}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _response_ids(row: Any) -> list[int]:

@@ -1,16 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training writes beside a step reward model, and what a scorer reads of it."""
+r"""What a step reward model reads: the steps before and the step to be judged, as token ids; and the file that says so.
+
+Training, the local scorer and the servers all get the ids that are made here, so that they cannot differ. Two layouts:
+
+* ``pair``: the tokenizer's own format for two texts, ``[CLS] previous [SEP] current [SEP]`` for BERT and
+  ``<s> previous </s></s> current </s>`` for RoBERTa. A tokenizer that puts nothing between two texts, as most decoders'
+  do, gets the separator there, as text.
+* ``text``: always the separator as text, ``[CLS] previous </s><s>current [SEP]``: what the released reward model of
+  PSPO (arXiv 2411.11681) was trained on. BERT cuts ``</s><s>`` into ordinary word pieces.
+
+The first step stands alone, as in PSPO. Segment ids (``token_type_ids``) are never used: PSPO's code drops them as
+well, and servers cannot be told them. Special tokens that a step spells out are text: a policy that writes ``[SEP]``
+must not open a step of its own.
+
+Training writes :data:`FILE` beside the model, so that a scorer needs no further words.
+"""
 
 import json
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from prime_ext.step_rm.labels import StepRMError, class_order
-from prime_ext.step_rm.pairs import PairFormat
+from prime_ext.step_rm.splitting import marker_end
+from prime_ext.utils.files import read_json
 
 FILE = "prime_ext_step_rm.json"
+LAYOUTS = ("pair", "text")
+SEPARATOR = " </s><s>"
+
+
+@dataclass(frozen=True)
+class PairFormat:
+    """The choices that a model is trained with; kept beside it.
+
+    Attributes:
+        layout: one of :data:`LAYOUTS`.
+        separator: text between the steps where the layout needs one.
+        previous: how many steps before the current one are shown; 0 for all (PSPO: 1).
+        question: whether the question stands before the previous steps (PSPO: never).
+        strip_markers: whether ``[1]``, ``1.`` and ``Step 1:`` at the start of steps are left out, so that the model
+            cannot learn what number or which style of marker tends to be right.
+        max_length: tokens of the input at most.
+    """
+
+    layout: str = "pair"
+    separator: str = SEPARATOR
+    previous: int = 1
+    question: bool = False
+    strip_markers: bool = False
+    max_length: int = 512
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise StepRMError(f"layout={self.layout!r} is not one of {', '.join(LAYOUTS)}")
+        if not isinstance(self.separator, str) or not self.separator:
+            raise StepRMError(f"separator={self.separator!r} must be a text")
+        for name, low in (("previous", 0), ("max_length", 8)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise StepRMError(f"{name}={value!r} must be a whole number >= {low}")
+        for name in ("question", "strip_markers"):
+            if not isinstance(getattr(self, name), bool):
+                raise StepRMError(f"{name}={getattr(self, name)!r} must be true or false")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def parts(self, question: str, previous: Sequence[str], current: str) -> tuple[str, str, str]:
+        """Question, previous steps and current step as texts; what is not shown is empty."""
+        shown = previous[-self.previous :] if self.previous else previous
+        steps = [self._plain(step) for step in (*shown, current)]
+        return (question.strip() if self.question else "", "\n".join(steps[:-1]), steps[-1])
+
+    def _plain(self, step: str) -> str:
+        step = step.strip()
+        return step[marker_end(step) :].strip() or step if self.strip_markers else step
+
+    def text(self, question: str, previous: Sequence[str], current: str) -> str:
+        """The input as one text, for servers that tokenise themselves."""
+        asked, before, step = self.parts(question, previous, current)
+        context = "\n".join(filter(None, (asked, before)))
+        return f"{context}{self.separator}{step}" if context else step
+
+
+@dataclass(frozen=True)
+class PairInput:
+    """An input.
+
+    Attributes:
+        ids: its tokens; the text for a server that tokenises itself.
+        context_cut: whether the steps before it, or the question, lost tokens.
+        step_cut: whether the step itself did.
+    """
+
+    ids: tuple[int, ...] | str
+    context_cut: bool = False
+    step_cut: bool = False
+
+
+class PairEncoder:
+    """Tokenises inputs.
+
+    Over-long ones keep the current step: the previous steps lose their beginning first, then the question its end, and
+    a step that is too long on its own loses its end.
+
+    Args:
+        tokenizer: any Hugging Face tokenizer.
+        pair_format: see there.
+
+    Raises:
+        StepRMError: the tokenizer's format leaves no room in ``max_length``.
+    """
+
+    def __init__(self, tokenizer: Any, pair_format: PairFormat):
+        self.tokenizer, self.format = tokenizer, pair_format
+        self._begin, self._end = self._around(None)
+        self._pair_begin, self._between, self._pair_end = self._pair_frame()
+        # White space after the context, before the previous steps.
+        self._line_break = self._ids("\n")
+        self._separator = list(tokenizer(pair_format.separator, add_special_tokens=False)["input_ids"])
+        if not self._between and not self._separator:
+            raise StepRMError(
+                f"separator={pair_format.separator!r} has no tokens in this tokenizer; steps would run on"
+            )
+        overhead = len(self._pair_begin) + len(self._between) + len(self._pair_end) + len(self._separator)
+        if overhead >= pair_format.max_length:
+            raise StepRMError(f"max_length={pair_format.max_length} leaves no room beside {overhead} special tokens")
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    def _around(self, second: str | None) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before the first text, and all that follows it."""
+        probe = self._ids("a")
+        framed = list(self.tokenizer("a", second)["input_ids"])
+        start = next((k for k in range(len(framed)) if framed[k : k + len(probe)] == probe), None)
+        if not probe or start is None:
+            raise StepRMError("the tokenizer does not encode the letter 'a' the same with and without special tokens")
+        return framed[:start], framed[start + len(probe) :]
+
+    def _pair_frame(self) -> tuple[list[int], list[int], list[int]]:
+        if self.format.layout == "text":
+            return self._begin, [], self._end
+        probe = self._ids("a")
+        begin, rest = self._around("a")
+        at = next((k for k in range(len(rest)) if rest[k : k + len(probe)] == probe), 0)
+        between, end = rest[:at], rest[at + len(probe) :]
+        # <s> a <s> b: a second beginning parts nothing.
+        return (begin, between, end) if between and between != begin else (self._begin, [], self._end)
+
+    def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[PairInput]:
+        """Ids of many steps, given as question, previous steps and current step. Every text is tokenised once."""
+        parts = [self.format.parts(*item) for item in inputs]
+        texts = list(dict.fromkeys(text for item in parts for text in item if text))
+        known: dict[str, list[int]] = {"": []}
+        if texts:
+            encoded = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            known.update(zip(texts, encoded, strict=True))
+        return [self._framed(known[asked], known[before], known[step]) for asked, before, step in parts]
+
+    def encode(self, question: str, previous: Sequence[str], current: str) -> PairInput:
+        """Ids of one step."""
+        return self.encode_all([(question, previous, current)])[0]
+
+    def _framed(self, asked: list[int], before: list[int], step: list[int]) -> PairInput:
+        limit = self.format.max_length
+        if asked and before:
+            asked = [*asked, *self._line_break]
+        if not asked and not before:
+            room = limit - len(self._begin) - len(self._end)
+            return PairInput((*self._begin, *step[:room], *self._end), False, len(step) > room)
+        between = self._between or self._separator
+        room = limit - len(self._pair_begin) - len(between) - len(self._pair_end)
+        kept = step[:room]
+        for_context = room - len(kept)
+        kept_asked = asked[:for_context]
+        for_before = for_context - len(kept_asked)
+        kept_before = before[len(before) - for_before :] if for_before < len(before) else before
+        cut = len(kept_asked) < len(asked) or len(kept_before) < len(before)
+        ids = (*self._pair_begin, *kept_asked, *kept_before, *between, *kept, *self._pair_end)
+        return PairInput(ids, cut, len(kept) < len(step))
+
+    def encode_steps(self, question: str, steps: Sequence[str]) -> list[PairInput]:
+        """Ids of every step of a response."""
+        return self.encode_all([(question, steps[:number], step) for number, step in enumerate(steps)])
 
 
 @dataclass(frozen=True)
@@ -79,11 +255,8 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     return Description(own, temperature, order, record.get("training", {}))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> Any:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError as error:
         raise StepRMError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise StepRMError(f"{path} is no JSON object")
-    return value

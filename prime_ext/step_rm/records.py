@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.utils.files import atomic_path
+from prime_ext.utils.rows import SourceError, whole_rows
 
 ROWS_PER_WRITE = 20_000
 
@@ -90,26 +91,21 @@ def read_steps(path: str | Path, splits: Iterable[str] = SPLITS) -> Iterator[Sto
     Raises:
         StepRMError: no such file, not this schema, or a value that it does not allow; with file and row.
     """
-    if not Path(path).is_file():
-        raise StepRMError(f"{path} does not exist")
+    wanted = set(splits)
+    names = {field.name for field in fields(StoredStep)}
     try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise StepRMError(f"{path} is not a parquet file: {error}".splitlines()[0]) from error
-    missing = set(SCHEMA.names) - set(file.schema_arrow.names)
-    if missing:
-        raise StepRMError(f"{path} has no column {min(missing)!r}; prime_ext.step_rm.convert writes such files")
-    wanted, number = set(splits), 0
-    names = [field.name for field in fields(StoredStep)]
-    for batch in file.iter_batches(batch_size=4096, columns=SCHEMA.names):
-        for row in batch.to_pylist():
-            number += 1
+        for number, row in enumerate(whole_rows(Path(path)), start=1):
+            if not names <= row.keys():
+                absent = min(names - row.keys())
+                raise StepRMError(f"{path} has no column {absent!r}; prime_ext.step_rm.convert writes such files")
             if row["label"] not in LABELS or row["split"] not in SPLITS or not (row["current"] or "").strip():
                 raise StepRMError(
                     f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step "
                     f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
                 )
             if row["split"] in wanted:
-                row["previous"] = tuple(row["previous"] or ())
-                row["question"] = row["question"] or ""
-                yield StoredStep(**{name: row[name] for name in names})
+                known = {name: row[name] for name in names}
+                known |= {"previous": tuple(row["previous"] or ()), "question": row["question"] or ""}
+                yield StoredStep(**known)
+    except SourceError as error:
+        raise StepRMError(str(error)) from error

@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
-from prime_ext.step_rm.pairs import PairFormat
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import atomic_path, write_text
 from recipes.pspo_wrs.step_rm_start import MAX_LENGTH

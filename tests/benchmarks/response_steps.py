@@ -27,7 +27,7 @@ import transformers  # noqa: E402
 from test_token_text import TOKENIZERS  # noqa: E402
 
 from prime_ext.config.reward_settings import StepSettings  # noqa: E402
-from prime_ext.step_rm.token_text import TokenText  # noqa: E402
+from prime_ext.step_rm.response_cut import TokenText  # noqa: E402
 from prime_ext.trainer.response_steps import ResponseSteps  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
 

@@ -31,9 +31,8 @@ import torch  # noqa: E402
 from machine import describe  # noqa: E402
 from tiny_step_rm import bert_tokenizer, save_bert  # noqa: E402
 
-from prime_ext.step_rm.description import FILE, Description  # noqa: E402
+from prime_ext.step_rm.description import FILE, Description, PairFormat  # noqa: E402
 from prime_ext.step_rm.labels import LABELS  # noqa: E402
-from prime_ext.step_rm.pairs import PairFormat  # noqa: E402
 from prime_ext.step_rm.scorers.local import LocalScorer  # noqa: E402
 from prime_ext.step_rm.scorers.protocol import Chain  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402

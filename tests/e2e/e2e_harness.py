@@ -17,8 +17,7 @@ import torch
 from tiny_step_rm import save_bert
 
 from prime_ext.run.metrics_file import read_metrics
-from prime_ext.step_rm.description import FILE, Description
-from prime_ext.step_rm.pairs import PairFormat
+from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.data import rl_rows, write_parquet
 from recipes.quickstart.model import build_model

@@ -470,9 +470,8 @@ def measure_scorer(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
     from step_scorer import responses
     from tiny_step_rm import save_bert
 
-    from prime_ext.step_rm.description import FILE, Description
+    from prime_ext.step_rm.description import FILE, Description, PairFormat
     from prime_ext.step_rm.labels import LABELS
-    from prime_ext.step_rm.pairs import PairFormat
     from prime_ext.step_rm.scorers.local import LocalScorer
 
     layers, width, heads = sizes.bert

@@ -22,10 +22,7 @@ def test_an_epoch_meets_every_prompt_once_in_steps_of_about_the_same_size(n, siz
     sizes = [len(batch) for batch in batches]
     assert min(sizes) >= min(size, n) and max(sizes) - min(sizes) <= 1
     assert batches == epoch_batches(n, size, seed, epoch)
-
-
-def test_epochs_differ():
-    assert epoch_batches(40, 4, 1, 0) != epoch_batches(40, 4, 1, 1)
+    assert epoch_batches(40, 4, seed, epoch) != epoch_batches(40, 4, seed, epoch + 1)
 
 
 @given(st.integers(1, 9), st.sampled_from([1, 2, 4]), st.integers(1, 3))
@@ -37,7 +34,6 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks, multiple):
         batch = build_batch(rows, fields, rank, ranks, multiple)
         assert batch.size % (ranks * multiple) == 0 and batch.size - n < ranks * multiple
         assert len(batch.rows) == batch.size // ranks
-        assert batch.weight_B.tolist() == pytest.approx([1 / n] * n)
         for place, row in enumerate(batch.tensors[ROW].tolist()):
             mask = batch.tensors["response_mask"].unbind()[place]
             values = batch.tensors["by_token"].unbind()[place]

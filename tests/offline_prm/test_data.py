@@ -1,32 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled responses: formats, groups, the validation split, and one line about bad rows."""
 
-import gzip
-import json
-
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from tiny_prm import response_rows, step_rows, write_jsonl
 
-from prime_ext.offline_prm.data import BadData, is_held_out, read_data, read_rows, step_labels
+from prime_ext.offline_prm.data import BadData, is_held_out, read_data, step_labels
 
 ROWS = response_rows(3, seed=1)
 
 
 def test_parquet_and_json_lines_hold_the_same_data(tmp_path):
-    files = [
-        write_jsonl(tmp_path / "d.jsonl", ROWS),
-        tmp_path / "d.parquet",
-        tmp_path / "d.jsonl.gz",
-        tmp_path / "d.json",
-    ]
+    files = [write_jsonl(tmp_path / "d.jsonl", ROWS), tmp_path / "d.parquet"]
     parquet.write_table(pa.Table.from_pylist(ROWS), files[1])
-    files[2].write_bytes(gzip.compress(files[0].read_bytes()))
-    files[3].write_text(json.dumps(ROWS))
-    digests = {read_data([file], "ce", False).digest() for file in files}
-    assert len(digests) == 1
-    data = read_data(files[:1], "ce", False)
+    data, other = (read_data([file], "ce", False) for file in files)
+    assert data.digest() == other.digest()
     assert [e.text for e in data.examples[0]] == ROWS[0]["completions"] and data.datasets == ["even"] * 3
     assert [e.label for e in data.examples[0]] == [float(value) for value in ROWS[0]["correctness"]]
 
@@ -98,7 +87,6 @@ GOOD = {"prompt": "p", "completions": ["a", "b"], "correctness": [1, 0]}
         ({"prompt": None}, "row 2: no column 'prompt'"),
         ({"prompt": 3}, "row 2: prompt must be a text or a list of messages"),
         ({"prompt": [{"role": "user"}]}, "row 2: prompt must be a text or a list of messages"),
-        ({"completions": None}, "row 2: completions must be a list"),
         ({"completions": []}, "row 2: completions must be a list that is not empty"),
         ({"completions": ["a", " "]}, "row 2: completion 2 is empty"),
         ({"completions": ["a", 3]}, "row 2: completion 2 must be a text, got 3"),
@@ -139,15 +127,7 @@ def test_bad_steps_are_one_line_with_the_row(tmp_path, row, message):
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "half.jsonl").write_text('{"prompt": ')
-    (tmp_path / "d.csv").write_text("a")
-    (tmp_path / "o.json").write_text("{}")
-    for name, message in {
-        "none.jsonl": "does not exist",
-        "empty.jsonl": "has no rows",
-        "half.jsonl": "line 1 is not JSON",
-        "d.csv": "is neither .parquet nor .jsonl",
-        "o.json": "is a dict, not a list of rows",
-    }.items():
+    messages = {"none.jsonl": "does not exist", "empty.jsonl": "has no rows", "half.jsonl": "row 1: not JSON"}
+    for name, message in messages.items():
         with pytest.raises(BadData, match=message):
             read_data([tmp_path / name], "ce", False)
-    assert list(read_rows(write_jsonl(tmp_path / "d.jsonl", [GOOD]))) == [GOOD]

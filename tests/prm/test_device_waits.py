@@ -13,7 +13,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.settings import BiasSettings
-from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, OfflineLoss
+from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, StepLoss
 from prime_ext.prm import bias
 from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PassCounter, PRMLoss, padded_responses
 
@@ -57,11 +57,9 @@ def test_the_loss_of_the_prm(name, monkeypatch):
     assert values.grad.shape == values.shape
 
 
-@pytest.mark.parametrize("name", [*PRM_LOSSES, "step_ce"])
-def test_the_loss_of_offline_training(name):
+def test_the_loss_from_step_labels():
     data, output, values = micro_batch("meta")
-    options = {"score": "prefix"} if name == "step_ce" else {}
-    loss, _ = OfflineLoss(name, 0.05, options)(output, data)
+    loss, _ = StepLoss("step_ce", 0.05, {"score": "prefix"})(output, data)
     loss.backward()
     assert values.grad.shape == values.shape
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from prime_ext.step_rm.convert.__main__ import main as convert
+from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.labels import LABELS
-from prime_ext.step_rm.pairs import PairEncoder, PairFormat
 from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.protocol import StepScores
 from prime_ext.tasks.last_digit_chain import parse_prompt

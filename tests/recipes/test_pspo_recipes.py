@@ -12,9 +12,8 @@ from transformers import BertConfig, BertForSequenceClassification
 from prime_ext import doctor
 from prime_ext.config.compose import SFT_CONFIG, compose_config
 from prime_ext.preflight.check import check_config
-from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
-from prime_ext.step_rm.pairs import PairFormat
 from prime_ext.step_rm.train.__main__ import compose as compose_step_rm
 from recipes.pspo_wrs import length_study
 from recipes.pspo_wrs.prepare import STEP_RM_SETTINGS

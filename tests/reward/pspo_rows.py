@@ -13,7 +13,7 @@ from tiny_step_rm import byte_tokenizer
 from verl import DataProto
 
 from prime_ext.reward.pspo_manager import PSPORewardManager
-from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.protocol import StepScores
 
 TOKENIZER = byte_tokenizer()
 EQUATION = re.compile(r"(\d+)\s*([-+*])\s*(\d+)\s*=\s*(\d+)")
@@ -50,13 +50,6 @@ class Constant:
     async def score(self, chain, tokens):
         rest = (1 - self.p) / 2
         return StepScores(tuple((rest, rest, self.p) for _ in chain.steps))
-
-
-class Broken:
-    """A scorer that has no answer."""
-
-    async def score(self, chain, tokens):
-        return ScoringFailure("no answer in 60 s")
 
 
 def composed(*overrides, name="pspo_trainer_cpu"):

@@ -57,25 +57,12 @@ def through_the_implicit_pipeline(scores, settings):
     return shaping(reward_BT, mask_BT, step_spans(boundary_BT, mask_BT))[0][0]
 
 
-LEGAL = []
-for mode, shape, place, credit in itertools.product(ACCUMULATIONS, SHAPES, ("last_token", "step_ends"), CREDITS):
-    threshold = 0.5 if "clip" in credit else None
-    values = {
-        "accumulation__mode": mode,
-        "shaping__name": shape,
-        "accumulation__place": place,
-        "credit": credit,
-        "credit_threshold": threshold,
-    }
-    LEGAL.append(values)
-
-
 @pytest.mark.parametrize("mode", ACCUMULATIONS)
 def test_both_scorers_go_through_the_same_functions(mode):
     scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
-    for values in LEGAL:
-        if values["accumulation__mode"] != mode:
-            continue
+    for shape, place, credit in itertools.product(SHAPES, ("last_token", "step_ends"), CREDITS):
+        values = {"accumulation__mode": mode, "shaping__name": shape, "accumulation__place": place, "credit": credit}
+        values["credit_threshold"] = 0.5 if "clip" in credit else None
         try:
             settings = settings_with(**values)
         except SettingsError:

@@ -1,40 +1,169 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step scorer per node: a model of this process without Ray, a shared actor with it."""
+"""One step scorer per node, which scores together what is asked for one by one, and none suffers for another."""
 
 import asyncio
 
 import pytest
 import ray
-from tiny_step_rm import save_bert
+from pspo_rows import right
+from tiny_step_rm import described, save_bert, scorer_settings
 
 from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings
-from prime_ext.config.step_scorer_settings import ScorerSettings
-from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
-from prime_ext.step_rm.description import FILE, Description
+from prime_ext.reward.node_scorer import MicroBatcher, NodeStepScorer, SharedStepScorer, connect
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.pairs import PairFormat
 from prime_ext.step_rm.scorers.local import LocalScorer
-from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure
+from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
+
+SOON = 0.005
+LATE = 3600.0
+
+
+class Checker:
+    """A scorer that checks arithmetic, remembers its batches, and breaks on the word poison."""
+
+    def __init__(self, at_once=1):
+        self.batches = []
+        # No batch is finished before so many are being scored.
+        self.at_once, self.working, self.enough = at_once, 0, asyncio.Event()
+
+    async def score(self, chains):
+        self.batches.append([chain.steps for chain in chains])
+        self.working += 1
+        if self.working >= self.at_once:
+            self.enough.set()
+        await asyncio.wait_for(self.enough.wait(), 600)
+        if any("poison" in step for chain in chains for step in chain.steps):
+            raise StepRMError("the model gave scores that are not finite numbers")
+        return [StepScores(tuple(right(step) for step in chain.steps)) for chain in chains]
+
+
+def chain(number, right_result=True):
+    return Chain((f"{number}+1={number + 1 if right_result else 0}",))
+
+
+async def ask(batcher, chains, tokens=10):
+    return await asyncio.gather(*(batcher.score(item, tokens) for item in chains))
+
+
+def test_responses_at_the_same_time_are_one_batch_and_each_gets_its_own_scores():
+    scorer = Checker()
+    outcomes = asyncio.run(ask(MicroBatcher(scorer, SOON, 10_000), [chain(n, n % 3 == 0) for n in range(50)]))
+    assert len(scorer.batches) == 1
+    assert [outcome.scores[0] > 0.5 for outcome in outcomes] == [n % 3 == 0 for n in range(50)]
+
+
+def test_a_batch_is_sent_when_its_tokens_are_together_without_waiting():
+    scorer = Checker()
+
+    async def many():
+        # Two of forty tokens fill a batch of eighty; the window would be over in half a minute.
+        return await asyncio.wait_for(ask(MicroBatcher(scorer, LATE, 80), [chain(n) for n in range(10)], 40), 600)
+
+    assert len(asyncio.run(many())) == 10
+    assert [len(batch) for batch in scorer.batches] == [2] * 5
+
+
+def test_a_response_that_does_not_fit_sends_the_others_ahead():
+    scorer = Checker()
+
+    async def three():
+        batcher = MicroBatcher(scorer, SOON, 100)
+        return await asyncio.gather(*(batcher.score(chain(n), tokens) for n, tokens in enumerate((60, 60, 500))))
+
+    asyncio.run(three())
+    assert [len(batch) for batch in scorer.batches] == [1, 1, 1]
+
+
+def test_a_batch_does_not_wait_for_the_one_before_it():
+    scorer = Checker(at_once=4)
+    outcomes = asyncio.run(ask(MicroBatcher(scorer, SOON, 10), [chain(n) for n in range(4)]))
+    assert [outcome.scores for outcome in outcomes] == [(0.9,)] * 4 and len(scorer.batches) == 4
+
+
+def test_a_model_of_this_process_takes_together_what_arrives_while_it_works():
+    # The first batch is not finished before the test says so.
+    scorer = Checker(at_once=2)
+
+    async def many():
+        batcher = MicroBatcher(scorer, 0.0, 60, one_at_a_time=True)
+        first = asyncio.create_task(batcher.score(chain(0), 10))
+        while not scorer.batches:
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(batcher.score(chain(n), 10)) for n in range(1, 9)]
+        await asyncio.sleep(0.02)
+        assert len(scorer.batches) == 1
+        scorer.enough.set()
+        return await asyncio.gather(first, *others)
+
+    assert [outcome.scores for outcome in asyncio.run(many())] == [(0.9,)] * 9
+    # Sixty tokens are six responses.
+    assert [len(batch) for batch in scorer.batches] == [1, 6, 2]
+
+
+def test_the_response_that_breaks_a_batch_fails_alone():
+    scorer = Checker()
+    chains = [chain(0), Chain(("poison",)), chain(2)]
+    first, broken, third = asyncio.run(ask(MicroBatcher(scorer, SOON, 1000), chains))
+    assert first.scores == third.scores == (0.9,)
+    assert broken == ScoringFailure("StepRMError: the model gave scores that are not finite numbers")
+    assert [len(batch) for batch in scorer.batches] == [3, 1, 1, 1]
+
+
+def test_a_scorer_that_always_breaks_fails_every_response_once_and_ends():
+    class Dead(Checker):
+        async def score(self, chains):
+            self.batches.append(chains)
+            raise RuntimeError("out of memory")
+
+    scorer = Dead()
+    outcomes = asyncio.run(ask(MicroBatcher(scorer, SOON, 1000), [chain(n) for n in range(5)]))
+    assert outcomes == [ScoringFailure("RuntimeError: out of memory")] * 5 and len(scorer.batches) == 6
+
+
+def test_a_scorer_that_gives_too_few_results_is_not_believed():
+    class Short(Checker):
+        async def score(self, chains):
+            return (await super().score(chains))[:-1]
+
+    (outcome,) = asyncio.run(ask(MicroBatcher(Short(), SOON, 1000), [chain(1)]))
+    assert outcome == ScoringFailure("StepRMError: the scorer gave 0 results for 1 responses")
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_who_stops_waiting_takes_no_one_with_him(sent):
+    """Cancelled before the batch is sent, his response is not scored; afterwards its scores go nowhere."""
+    scorer = Checker(at_once=2)
+
+    async def cancel_one():
+        batcher = MicroBatcher(scorer, 0.02, 1000)
+        tasks = [asyncio.create_task(batcher.score(chain(n), 10)) for n in range(3)]
+        # The three have asked; no timer is looked at before this task goes on.
+        await asyncio.sleep(0)
+        while sent and not scorer.batches:
+            await asyncio.sleep(0.001)
+        assert bool(scorer.batches) == sent
+        tasks[1].cancel()
+        scorer.enough.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, gone, third = asyncio.run(cancel_one())
+    assert first.scores == third.scores == (0.9,) and isinstance(gone, asyncio.CancelledError)
+    assert [len(batch) for batch in scorer.batches] == [3 if sent else 2]
+
+
+# ---- one for a node ----------------------------------------------------------------------------------------------
 
 BATCHING, ACTOR = BatchingSettings(window_ms=2.0, max_tokens=500), ActorSettings(num_gpus=0.0, cpu_threads=None)
 CHAINS = [Chain(tuple(f"Step {k}: we add {n}." for k in range(1, 2 + n % 4))) for n in range(40)]
 
 
 def settings(path, **changes):
-    values = {
-        "kind": "local", "model_path": str(path), "pair_format": None, "cache_size": 1000, "device": None,
-        "dtype": None, "batch_tokens": None, "trust_remote_code": False, "address": None, "inputs": "ids",
-        "labels": None, "served_model": None, "batch_size": 8, "concurrency": 2, "timeout_seconds": 5.0,
-        "attempts": 1, "backoff_seconds": 0.0, "api_key_variable": None,
-    }  # fmt: skip
-    return ScorerSettings.from_mapping({**values, **changes})
+    return scorer_settings(model_path=str(path), **changes)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    path = save_bert(tmp_path_factory.mktemp("step_rm"))
-    (path / FILE).write_text(Description(PairFormat(max_length=64), 1.0, (-1, 0, 1)).to_json())
-    return path
+    return described(save_bert(tmp_path_factory.mktemp("step_rm")))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +172,7 @@ def expected(model):
     return [scorer.score_now([chain])[0].scores for chain in CHAINS]
 
 
-async def ask(scorer):
+async def ask_all(scorer):
     outcomes = await asyncio.gather(*(scorer.score(chain, 20) for chain in CHAINS))
     return [outcome.scores for outcome in outcomes]
 
@@ -55,12 +184,9 @@ def close(outcomes, expected):
 def test_without_ray_the_model_is_in_this_process(model, expected):
     scorer = connect(settings(model), BATCHING, ACTOR)
     assert isinstance(scorer, NodeStepScorer)
-    assert close(asyncio.run(ask(scorer)), expected)
-
-
-def test_without_a_gpu_of_its_own_it_works_on_the_cpu(model):
-    scorer = NodeStepScorer(settings(model), BATCHING, ACTOR)
+    # Without a GPU of its own it works on the CPU.
     assert scorer._batcher._scorer.device.type == "cpu"
+    assert close(asyncio.run(ask_all(scorer)), expected)
 
 
 def test_a_server_that_nobody_named_is_an_error(model):
@@ -74,11 +200,11 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(mod
     try:
         first, second = (connect(settings(model), BATCHING, ACTOR) for _ in range(2))
         assert isinstance(first, SharedStepScorer)
-        assert close(asyncio.run(ask(first)), expected)
+        assert close(asyncio.run(ask_all(first)), expected)
         actor = first._node.handle()
         assert second._node.handle()._actor_id == actor._actor_id
         ray.kill(actor)
-        assert close(asyncio.run(ask(second)), expected)
+        assert close(asyncio.run(ask_all(second)), expected)
         ray.kill(second._node.handle())
         # A model that does not load is a failure of every response, with the reason.
         broken = SharedStepScorer(settings(model), BATCHING, ACTOR)

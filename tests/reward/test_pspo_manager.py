@@ -7,13 +7,12 @@ import math
 
 import pytest
 from omegaconf import open_dict
-from pspo_rows import TOKENIZER, Broken, Calculator, Constant, configuration, manager, numbered, reward, row
-from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+from pspo_rows import TOKENIZER, Calculator, Constant, configuration, manager, numbered, reward, row
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.reward.pspo_manager import PSPORewardManager
-from prime_ext.step_rm.scorers.protocol import StepScores
+from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
 
 GOOD = numbered("2*3=6", "6+1=7", "so the answer is 7")
 
@@ -27,56 +26,26 @@ def weibull(n):
     return 10.735 * 1.5 / 8 * (n / 8) ** 0.5 * math.exp(-((n / 8) ** 1.5))
 
 
-def test_verl_finds_it_under_its_name():
-    import prime_ext.plugin  # noqa: F401
-
-    assert get_reward_manager_cls("pspo_wrs") is PSPORewardManager
-
-
 # ---- golden values of the paper and of the released code ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("p", "n", "golden"),
-    [
-        (0.9, 2, 0.799335),
-        (0.9, 3, 0.881719),
-        (0.9, 4, 0.899466),
-        (0.9, 5, 0.873773),
-        (0.9, 8, 0.666425),
-        (0.9, 20, 0.054994),
-        (0.5, 4, 0.499703),
-        (0.5, 8, 0.370236),
-        (0.1, 5, 0.097086),
-        (0.88433, 8, 0.654822),
-        (0.21159, 12, 0.083080),
-    ],
-)
+PAPER = [(0.9, 2, 0.799335), (0.9, 3, 0.881719), (0.9, 4, 0.899466), (0.9, 5, 0.873773), (0.9, 8, 0.666425)]
+PAPER += [(0.9, 20, 0.054994), (0.5, 4, 0.499703), (0.5, 8, 0.370236), (0.1, 5, 0.097086), (0.88433, 8, 0.654822)]
+RELEASED = [(0.9, 2, 2.201808), (0.9, 4, 5.985135), (0.9, 5, 6.614569), (0.9, 8, 8.928773), (0.9, 20, 29.644570)]
+RELEASED += [(0.5, 5, 1.908500), (0.2, 8, 0.294017), (0.19, 8, 0.178804), (0.1, 8, 0.049530), (0.21159, 12, 0.330810)]
+
+
+@pytest.mark.parametrize(("p", "n", "golden"), PAPER)
 def test_rewards_of_the_paper(p, n, golden):
     """Equal scores p of n steps."""
     assert reward(steps(n), manager(scorer=Constant(p)))[0] == pytest.approx(golden, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("p", "n", "golden"),
-    [
-        (0.9, 2, 2.201808),
-        (0.9, 4, 5.985135),
-        (0.9, 5, 6.614569),
-        (0.9, 8, 8.928773),
-        (0.9, 20, 29.644570),
-        (0.5, 5, 1.908500),
-        (0.2, 8, 0.294017),
-        (0.19, 8, 0.178804),
-        (0.1, 8, 0.049530),
-        (0.21159, 12, 0.330810),
-    ],
-)
+@pytest.mark.parametrize(("p", "n", "golden"), RELEASED)
 def test_rewards_of_the_released_code(p, n, golden):
     """The score is multiplied in twice there."""
-    assert reward(steps(n), manager(configuration("chain@pspo=pspo_released"), Constant(p)))[0] == pytest.approx(
-        golden, abs=1e-6
-    )
+    pspo = manager(configuration("chain@pspo=pspo_released"), Constant(p))
+    assert reward(steps(n), pspo)[0] == pytest.approx(golden, abs=1e-6)
 
 
 def test_rewards_of_the_predecessor():
@@ -176,9 +145,6 @@ def test_asynchronous_reward_functions_and_their_extra_info_are_passed_on():
 def test_rows_without_a_gold_answer_are_not_judged(columns):
     _, info = reward(GOOD, **columns)
     assert "acc" not in info and info["reward_failure"] == 0.0
-
-
-def test_judge_false_looks_at_no_gold_answer():
     assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
 
 
@@ -248,26 +214,31 @@ def test_scores_that_are_not_finite_are_a_failure(value):
     assert info["chain_reward"] is None
 
 
-def test_a_scorer_without_an_answer_is_a_failure_with_its_reason():
-    amount, info = reward(GOOD, manager(scorer=Broken()))
-    assert (amount, info["reward_failure"]) == (0.0, 1.0)
-    assert info["failure_detail"] == "step scorer: no answer in 60 s" and info["n_steps"] == 3
+class Same:
+    """A scorer with one answer to everything."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    async def score(self, chain, tokens):
+        return self.outcome
 
 
-def test_too_few_scores_are_a_failure():
-    class Short:
-        async def score(self, chain, tokens):
-            return StepScores(((0.1, 0.1, 0.8),))
-
-    assert reward(GOOD, manager(scorer=Short()))[1]["failure_detail"] == "step scorer: 1 scores for 3 steps"
+@pytest.mark.parametrize(
+    ("outcome", "detail"),
+    [
+        (ScoringFailure("no answer in 60 s"), "step scorer: no answer in 60 s"),
+        (StepScores(((0.1, 0.1, 0.8),)), "step scorer: 1 scores for 3 steps"),
+    ],
+)
+def test_a_scorer_without_an_answer_for_every_step_is_a_failure_with_its_reason(outcome, detail):
+    amount, info = reward(GOOD, manager(scorer=Same(outcome)))
+    assert (amount, info["reward_failure"], info["failure_detail"], info["n_steps"]) == (0.0, 1.0, detail, 3)
 
 
 def test_steps_that_were_cut_are_counted():
-    class Cutting:
-        async def score(self, chain, tokens):
-            return StepScores(((0.1, 0.1, 0.8),) * 3, contexts_cut=2, steps_cut=1)
-
-    _, info = reward(GOOD, manager(scorer=Cutting()))
+    cut = StepScores(((0.1, 0.1, 0.8),) * 3, contexts_cut=2, steps_cut=1)
+    _, info = reward(GOOD, manager(scorer=Same(cut)))
     assert (info["contexts_cut"], info["steps_cut"]) == (2.0, 1.0)
     assert pspo_metrics([info, reward(GOOD)[1]])["pspo/steps_cut"] == 0.5
 
@@ -286,7 +257,12 @@ def test_every_response_has_the_same_keys():
     judged = {"compute_score": answers}
     infos = [
         reward(text, manager(scorer=scorer, **judged), **GOLD)[1]
-        for text, scorer in ((GOOD, None), ("", None), (GOOD, Broken()), (GOOD, Constant(math.nan)))
+        for text, scorer in (
+            (GOOD, None),
+            ("", None),
+            (GOOD, Same(ScoringFailure("no answer in 60 s"))),
+            (GOOD, Constant(math.nan)),
+        )
     ]
     assert len({frozenset(info) for info in infos}) == 1
 
@@ -308,15 +284,12 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
         reward(GOOD, manager(**judge), **GOLD)[1],
         reward(steps(9), manager(**judge), reward_model={"ground_truth": "x"})[1],
         reward("", manager(**judge))[1],
-        reward(GOOD, manager(scorer=Broken()))[1],
+        reward(GOOD, manager(scorer=Same(ScoringFailure("no answer in 60 s"))))[1],
     ]
     metrics = pspo_metrics(infos)
     assert (metrics["pspo/n_steps/mean"], metrics["pspo/n_steps/max"]) == (15 / 4, 9)
-    assert (metrics["pspo/steps_at_most_1"], metrics["pspo/steps_3_to_5"], metrics["pspo/steps_above_8"]) == (
-        0.25,
-        0.5,
-        0.25,
-    )
+    shares = [metrics[f"pspo/steps_{name}"] for name in ("at_most_1", "3_to_5", "above_8")]
+    assert shares == [0.25, 0.5, 0.25]
     assert metrics["pspo/acc"] == 0.5 and metrics["pspo/reward_failure"] == 0.25
     assert metrics["pspo/chain_reward"] == pytest.approx(sum(info["chain_reward"] for info in infos[:3]) / 3)
     assert pspo_metrics([]) == {}

@@ -3,6 +3,7 @@
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from benchmark_rows import SAMPLES, data_folder
@@ -21,50 +22,30 @@ PSPO = [
     {"sentence": "1. Other response. </s><s> 2. Its second step.", "label": "1"},
     {"sentence": "7. Middle of a third. </s><s>8. Goes on.", "label": "-1"},
 ]
-PRM800K = [
+PRM800K_STEPS = [
+    {"completions": [{"text": "Add them.", "rating": 1}], "human_completion": None, "chosen_completion": 0},
     {
-        "question": {"problem": "What is 2 + 3?"},
-        "label": {
-            "steps": [
-                {
-                    "completions": [{"text": "Add them.", "rating": 1}],
-                    "human_completion": None,
-                    "chosen_completion": 0,
-                },
-                {
-                    "completions": [
-                        {"text": "It is 6.", "rating": -1, "flagged": False},
-                        {"text": "Hmm.", "rating": 0},
-                        {"text": "???", "rating": -1, "flagged": True},
-                        {"text": "Unrated.", "rating": None},
-                    ],
-                    "human_completion": {"text": "It is 5.", "rating": None},
-                    "chosen_completion": None,
-                },
-                {
-                    "completions": [{"text": "Done.", "rating": 1}],
-                    "human_completion": None,
-                    "chosen_completion": None,
-                },
-                {"completions": None, "human_completion": None, "chosen_completion": None},
-            ],
-            "finish_reason": "give_up",
-        },
-    }
+        "completions": [
+            {"text": "It is 6.", "rating": -1, "flagged": False},
+            {"text": "Hmm.", "rating": 0},
+            {"text": "???", "rating": -1, "flagged": True},
+            {"text": "Unrated.", "rating": None},
+        ],
+        "human_completion": {"text": "It is 5.", "rating": None},
+        "chosen_completion": None,
+    },
+    {"completions": [{"text": "Done.", "rating": 1}], "human_completion": None, "chosen_completion": None},
+    {"completions": None, "human_completion": None, "chosen_completion": None},
 ]
+PRM800K = [{"question": {"problem": "What is 2 + 3?"}, "label": {"steps": PRM800K_STEPS, "finish_reason": "give_up"}}]
 SHEPHERD = [
     {
         "input": "How many? Step 1: Two and two. ки\nStep 2: Four. ки\nStep 3: The answer is: 4 ки",
         "label": "How many? Step 1: Two and two. +\nStep 2: Four. -\nStep 3: The answer is: 4 +",
-        "task": "GSM8K",
     },
     # A tag inside the question.
-    {
-        "input": "Mr. R is 5. ки\nStep 1: He is 5. ки",
-        "label": "Mr. R is 5. -\nStep 1: He is 5. +",
-        "task": "GSM8K",
-    },
-    {"input": "Is it? We add. ки\nWe stop. ки", "label": "Is it? We add. +\nWe stop. -", "task": "MATH"},
+    {"input": "Mr. R is 5. ки\nStep 1: He is 5. ки", "label": "Mr. R is 5. -\nStep 1: He is 5. +"},
+    {"input": "Is it? We add. ки\nWe stop. ки", "label": "Is it? We add. +\nWe stop. -"},
 ]
 PROCESSBENCH = [
     {"id": "a", "problem": "What is 1?", "steps": ["one", "two", "three"], "label": 1},
@@ -153,12 +134,6 @@ def test_chains_of_ones_own_and_of_trl(tmp_path):
     assert seen(steps) == [((), "a", 1, 0), (("a", "b"), "c", -1, 2), ((), "a", 1, 0), (("a",), "b", -1, 1)]
 
 
-def test_a_json_list_and_json_lines_named_json_are_both_read(tmp_path):
-    lines = convert(tmp_path, "--pspo", write(tmp_path, PSPO, "lines.json"))
-    (tmp_path / "list.json").write_text(json.dumps(PSPO))
-    assert seen(convert(tmp_path, "--pspo", tmp_path / "list.json")) == seen(lines)
-
-
 MALFORMED = {
     "pspo": [{"sentence": "a", "label": "2"}, {"sentence": "a </s><s> b </s><s> c", "label": "1"}, {"label": "1"}],
     "prm800k": [
@@ -184,13 +159,7 @@ MALFORMED = {
         {"question": "q", "steps": ["a"], "labels": [[]]},
     ],
 }  # fmt: skip
-GOOD = {
-    "pspo": PSPO,
-    "prm800k": PRM800K,
-    "math-shepherd": SHEPHERD,
-    "processbench": PROCESSBENCH,
-    "chains": CHAINS,
-}
+GOOD = {"pspo": PSPO, "prm800k": PRM800K, "math-shepherd": SHEPHERD, "processbench": PROCESSBENCH, "chains": CHAINS}
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
@@ -214,7 +183,6 @@ def test_a_malformed_row_is_one_line_with_its_number_and_nothing_of_it_is_kept(t
         (["--chains", "DATA"], "not in the format chains"),
         (["--pspo", "EMPTY"], "has no rows"),
         (["--pspo", "DATA", "--test", "0.6", "--validation", "0.5"], "less than 1"),
-        (["--pspo", "data.txt"], "does not exist"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_writes_nothing(tmp_path, capsys, words, message):
@@ -240,19 +208,10 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize("one, other", SAME)
-def test_near_duplicate_questions_are_one_group(one, other):
-    assert group_of(one) == group_of(other)
-
-
-@pytest.mark.parametrize("one, other", DIFFERENT)
-def test_questions_that_ask_something_else_are_not(one, other):
-    assert group_of(one) != group_of(other)
-
-
-def test_numbers_can_be_made_to_count():
-    one, other = SAME[2]
-    assert group_of(one, "text") != group_of(other, "text")
+def test_near_duplicate_questions_are_one_group_and_those_that_ask_something_else_are_not():
+    assert all(group_of(one) == group_of(other) for one, other in SAME)
+    assert all(group_of(one) != group_of(other) for one, other in DIFFERENT)
+    assert group_of(SAME[2][0], "text") != group_of(SAME[2][1], "text")
 
 
 @given(st.text(max_size=80))
@@ -326,13 +285,11 @@ def test_the_file_has_the_documented_schema_and_says_how_it_was_made(tmp_path):
 
 
 def test_a_file_of_another_schema_is_refused(tmp_path):
-    import pyarrow as pa
-
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     with pytest.raises(StepRMError, match="no column"):
         list(read_steps(tmp_path / "x.parquet"))
     (tmp_path / "y.parquet").write_text("no")
-    with pytest.raises(StepRMError, match="not a parquet file"):
+    with pytest.raises(StepRMError, match="y.parquet cannot be read"):
         list(read_steps(tmp_path / "y.parquet"))
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_step_rm import bert_tokenizer, byte_tokenizer, llama_tokenizer, roberta_tokenizer
 
+from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.pairs import PairEncoder, PairFormat
 
 BERT, LLAMA, ROBERTA, BARE = bert_tokenizer(), llama_tokenizer(), roberta_tokenizer(), byte_tokenizer()
 
@@ -105,21 +105,16 @@ def test_every_step_of_a_response_sees_only_what_came_before():
         ({"layout": "x"}, "layout='x' is not one of"),
         ({"separator": ""}, "separator='' must be a text"),
         ({"previous": -1}, "previous=-1"),
-        ({"max_length": 3}, "max_length=3"),
         ({"question": 1}, "question=1 must be true or false"),
+        ({"separator": "0123456789", "max_length": 8}, "leaves no room"),
     ],
 )
 def test_a_format_that_cannot_work_is_refused(options, message):
     with pytest.raises(StepRMError, match=message):
-        PairFormat(**options)
+        PairEncoder(BARE, PairFormat(**options))
 
 
-def test_a_separator_without_tokens_is_refused():
+def test_a_separator_without_tokens_is_refused_where_it_is_needed():
     with pytest.raises(StepRMError, match="separator"):
         PairEncoder(BERT, PairFormat(layout="text", separator="\n\n"))
     PairEncoder(BERT, PairFormat(separator="\n\n"))
-
-
-def test_a_limit_that_leaves_no_room_is_refused():
-    with pytest.raises(StepRMError, match="leaves no room"):
-        PairEncoder(BARE, PairFormat(separator="0123456789", max_length=8))

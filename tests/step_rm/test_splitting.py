@@ -175,22 +175,6 @@ def test_the_pspo_splitter_finds_the_steps_of_the_released_code(text):
         assert marker + body in text[start:end]
 
 
-@pytest.mark.parametrize(
-    "text, count",
-    [
-        ("[1] . A\n [2] . B", 2),
-        ("1. A. 2. B.", 2),
-        ("1. A\n2. B", 1),
-        ("[1]a[1]b[1]c[1]d", 4),
-        ("[9] a [10] b", 1),
-        ("[1] a. There are 11. So b", 2),
-        ("[1] a\nThus, the answer is option 1. #### 1", 2),
-    ],
-)
-def test_what_the_released_pattern_does_with_its_own_odd_cases(text, count):
-    assert len(split_steps(text, "pspo")) == count
-
-
 # ---- hostile text ------------------------------------------------------------------------------------------------
 
 HOSTILE = ["\n", "1", ". ", "[1]", " ", "1. ", "\n1. a", "```\n", "Step ", "A. ", "#", "\n \n", "?\n", "\\n", "*",

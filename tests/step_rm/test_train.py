@@ -13,13 +13,12 @@ from safetensors.torch import load_file
 from tiny_step_rm import chain_rows, save_bert, save_llama
 from transformers import AutoModelForSequenceClassification
 
-from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.convert.__main__ import main as convert
 from prime_ext.step_rm.description import FILE, read_description
 from prime_ext.step_rm.labels import ID2LABEL, StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer
 from prime_ext.step_rm.scorers.protocol import Chain
-from prime_ext.step_rm.train.__main__ import compose, main
+from prime_ext.step_rm.train.__main__ import main
 from prime_ext.step_rm.train.data import class_weights
 from prime_ext.step_rm.train.metrics import (
     class_f1,
@@ -30,8 +29,7 @@ from prime_ext.step_rm.train.metrics import (
     macro_f1,
     report,
 )
-from prime_ext.step_rm.train.model import load_model
-from prime_ext.step_rm.train.run import MetricsFile
+from prime_ext.step_rm.train.run import MetricsFile, load_model
 from prime_ext.step_rm.train.settings import ModelSettings
 
 # ---- metrics -----------------------------------------------------------------------------------------------------
@@ -63,10 +61,6 @@ def test_the_temperature_that_was_put_in_is_found(temperature, seed):
     assert found == pytest.approx(temperature, rel=0.06)
     before, after = headline(logits_NC * temperature, class_N), headline(logits_NC * temperature, class_N, found)
     assert after["nll"] <= before["nll"] + 1e-9 and after["ece"] < 0.02 and after["accuracy"] == before["accuracy"]
-
-
-def test_classes_that_are_told_apart_without_error_give_the_lowest_temperature():
-    assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(0.05, rel=1e-3)
 
 
 def test_the_report_counts_every_step_by_index_and_source():
@@ -112,17 +106,9 @@ def test_a_model_with_our_classes_keeps_its_head(tmp_path):
     assert torch.equal(load_model(settings_of(path)).state_dict()["classifier.weight"], weights["classifier.weight"])
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        {0: "entailment", 1: "neutral", 2: "contradiction"},
-        {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"},
-        {0: "1", 1: "0", 2: "-1"},
-        {0: "no", 1: "yes"},
-    ],
-)
-def test_a_head_that_means_something_else_is_refused_or_replaced(tmp_path, labels):
-    path = save_bert(tmp_path / "m", labels=labels)
+@pytest.mark.parametrize("names", [("entailment", "neutral", "contradiction"), ("1", "0", "-1"), ("no", "yes")])
+def test_a_head_that_means_something_else_is_refused_or_replaced(tmp_path, names):
+    path = save_bert(tmp_path / "m", labels=dict(enumerate(names)))
     with pytest.raises(StepRMError, match="model.new_head=true"):
         load_model(settings_of(path))
     model = load_model(settings_of(path, new_head=True))
@@ -189,18 +175,17 @@ def test_it_learns_what_the_steps_say(trained):
 
 
 def test_what_is_written_is_complete_and_nothing_else(trained):
-    assert sorted(path.name for path in trained.iterdir()) == [
-        "checkpoints",
-        "metrics.jsonl",
-        "model",
-        "results.json",
-        "run.json",
-    ]
+    found = sorted(path.name for path in trained.iterdir())
+    assert found == ["checkpoints", "metrics.jsonl", "model", "results.json", "run.json"]
     card = (trained / "model" / "README.md").read_text()
     assert "## Results" in card and "cannot check a step against it" in card and "macro-F1" in card
     assert sum("eval_macro_f1" in line for line in logged(trained)) == 4
     description = read_description(trained / "model")
     assert description.temperature == results(trained)["temperature"] and description.pair_format.max_length == 64
+    # A server can read that its classes are a distribution.
+    config = json.loads((trained / "model" / "config.json").read_text())
+    assert config["problem_type"] == "single_label_classification"
+    assert config["id2label"] == {"0": "-1", "1": "0", "2": "1"} and config["pad_token_id"] is not None
 
 
 def test_the_scorer_reads_it_without_further_words(trained):
@@ -208,12 +193,6 @@ def test_the_scorer_reads_it_without_further_words(trained):
     chains = [Chain((f"Step 1: we add {digit} {word}.",)) for word in ("good", "bad") for digit in range(10)]
     scores = [outcome.scores[0] for outcome in asyncio.run(scorer.score(chains))]
     assert min(scores[:10]) > 0.5 > max(scores[10:])
-
-
-def test_a_server_can_read_that_its_classes_are_a_distribution(trained):
-    config = json.loads((trained / "model" / "config.json").read_text())
-    assert config["problem_type"] == "single_label_classification"
-    assert config["id2label"] == {"0": "-1", "1": "0", "2": "1"} and config["pad_token_id"] is not None
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trained, monkeypatch):
@@ -238,10 +217,9 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trai
     assert results(output)["test"] == results(trained)["test"]
 
 
-@pytest.mark.parametrize("change, key", [({"optim.lr": 1e-4}, "settings"), ({"data.max_length": 32}, "settings")])
-def test_a_folder_with_another_run_is_refused(folder, trained, capsys, change, key):
-    assert main(overrides(folder, trained, **change)) == 2
-    assert f"holds a run with other {key}" in capsys.readouterr().err
+def test_a_folder_with_another_run_is_refused(folder, trained, capsys):
+    assert main(overrides(folder, trained, **{"optim.lr": 1e-4})) == 2
+    assert "holds a run with other settings (optim" in capsys.readouterr().err
 
 
 def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
@@ -293,10 +271,11 @@ def test_a_decoder_trains_with_the_question_all_steps_and_no_calibration(folder)
         ({"data.max_length": 4000}, "takes 128 tokens, max_length=4000 is more"),
         ({"data.layout": "x"}, "data.layout='x' is not one of pair, text"),
         ({"optim.lr": 0}, "optim.lr=0 must be a number > 0"),
-        ({"optim.class_weights": "[1,2]"}, "must be three numbers"),
+        ({"optim.class_weights": "[1,2]"}, "must be none, balanced, or three numbers"),
         ({"optim.class_weights": "x"}, "optim.class_weights='x'"),
         ({"trainer.metric": "f2"}, "trainer.metric='f2'"),
         ({"trainer.typo": 1}, "typo"),
+        ({"model.path": "???"}, "model.path"),
     ],
 )
 def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, change, message):
@@ -304,11 +283,6 @@ def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, change, message)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")]
     assert len(lines) == 1 and message in lines[0]
     assert not (tmp_path / "out" / "model").exists()
-
-
-def test_required_values_are_named():
-    with pytest.raises(SettingsError, match="model.path"):
-        compose(["data.files=x", "trainer.output_dir=y"])
 
 
 def test_data_without_a_validation_split_or_with_one_label_are_refused(folder, tmp_path, capsys):

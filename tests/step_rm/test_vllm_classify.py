@@ -12,13 +12,9 @@ import urllib.error
 import urllib.request
 
 import pytest
-from tiny_step_rm import save_bert
-from transformers import AutoTokenizer
+from tiny_step_rm import described, save_bert, scorer_settings
 
-from prime_ext.step_rm.description import FILE, Description, read_description
-from prime_ext.step_rm.labels import LABELS
-from prime_ext.step_rm.pairs import PairFormat
-from prime_ext.step_rm.scorers.classify import ClassifyScorer, ServerOptions
+from prime_ext.step_rm.scorers.build import build_scorer
 from prime_ext.step_rm.scorers.local import LocalScorer
 from prime_ext.step_rm.scorers.protocol import Chain
 
@@ -28,9 +24,7 @@ SECONDS_TO_START = 900
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory):
     # vLLM's attention wants heads of 32.
-    path = save_bert(tmp_path_factory.mktemp("served"), size=64)
-    (path / FILE).write_text(Description(PairFormat(max_length=64), 1.7, LABELS).to_json())
-    return path
+    return described(save_bert(tmp_path_factory.mktemp("served"), size=64), temperature=1.7)
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +74,8 @@ def test_a_vllm_server_gives_the_scores_of_the_local_model(model_path, address):
     chains.append(Chain(("we add 3 " * 60, "so 7.")))
 
     async def ask():
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
-        scorer = ClassifyScorer(address, read_description(model_path), tokenizer, ServerOptions(batch_size=4))
+        settings = {"batch_size": 4, "timeout_seconds": 60, "attempts": 3}
+        scorer = build_scorer(scorer_settings(kind="server", model_path=str(model_path), address=address, **settings))
         try:
             return await scorer.score(chains)
         finally:

@@ -5,7 +5,9 @@ import random
 
 import torch
 
-from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID
+from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.step_rm.description import FILE, Description, PairFormat
+from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 
 CORPUS = [
     "step 1 : good bad so so we add 0 1 2 3 4 5 6 7 8 9 . [ ] < / s >",
@@ -113,6 +115,24 @@ def save_llama(path, seed=0, head=True):
     (LlamaForSequenceClassification if head else LlamaForCausalLM)(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
+
+
+def described(path, temperature=1.0, pair_format=None, order=LABELS):
+    """The model's folder, with a description."""
+    description = Description(pair_format or PairFormat(max_length=64), temperature, order)
+    (path / FILE).write_text(description.to_json())
+    return path
+
+
+def scorer_settings(**changes):
+    """The section ``step_scorer``, on the CPU."""
+    values = {
+        "kind": "local", "model_path": None, "pair_format": None, "cache_size": 1000, "device": None, "dtype": None,
+        "batch_tokens": None, "trust_remote_code": False, "address": None, "inputs": "ids", "labels": None,
+        "served_model": None, "batch_size": 8, "concurrency": 2, "timeout_seconds": 5.0, "attempts": 1,
+        "backoff_seconds": 0.0, "api_key_variable": None,
+    }  # fmt: skip
+    return ScorerSettings.from_mapping({**values, **changes})
 
 
 WORDS = {1: "good", 0: "so so", -1: "bad"}

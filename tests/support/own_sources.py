@@ -10,4 +10,6 @@ def own_sources(monkeypatch):
     from prime_ext.verifiers import sources
 
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
-    monkeypatch.setattr(scoring, "_prepared", list(scoring._prepared))
+    scoring._prepare.cache_clear()
+    yield
+    scoring._prepare.cache_clear()

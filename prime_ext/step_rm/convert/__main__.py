@@ -20,8 +20,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from prime_ext.step_rm.convert.formats import FORMATS
-from prime_ext.step_rm.convert.rows import AFTER_ERROR, NEUTRAL, Context
+from prime_ext.step_rm.convert.formats import AFTER_ERROR, FORMATS, NEUTRAL, Context
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
 from prime_ext.step_rm.records import LabelledStep, StoredStep, write_steps
@@ -47,8 +46,8 @@ class Conversion:
     held_out: set[str] = field(default_factory=set)
 
     def _rows(self, name: str, path: Path, report: bool) -> Iterator[LabelledStep]:
-        rule = self.arguments.after_error or ("drop" if name == "processbench" else "keep")
-        context = Context(rule, self.arguments.keep_flagged)
+        options = self.arguments
+        context = Context(options.after_error or ("drop" if name == "processbench" else "keep"), options.keep_flagged)
         convert = FORMATS[name](f"{name}:{path.name.partition('.')[0]}", context)
         malformed, number = 0, 0
         for number, row in tqdm(read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
@@ -63,22 +62,20 @@ class Conversion:
                     print(f"{path} row {number}: {error}", file=sys.stderr)
                 continue
             for step in steps:
-                neutral = self.arguments.neutral
-                label = step.label if step.label or neutral == "keep" else _MAPPED[neutral]
+                label = step.label if step.label or options.neutral == "keep" else _MAPPED[options.neutral]
                 if label is None:
                     context.counts["neutral: dropped"] += 1
                 else:
                     yield replace(step, label=label)
         if report:
             self.counts += context.counts
-            self.counts["malformed rows"] += malformed
-            self.counts["rows"] += number
+            self.counts.update({"malformed rows": malformed, "rows": number})
             if number == 0:
                 raise StepRMError(f"{path} has no rows")
-            if malformed > self.arguments.max_malformed * number:
+            if malformed > options.max_malformed * number:
                 raise StepRMError(
                     f"{path}: {malformed} of {number} rows are not in the format {name}; "
-                    f"--max-malformed {self.arguments.max_malformed} allows fewer"
+                    f"--max-malformed {options.max_malformed} allows fewer"
                 )
 
     def _steps(self, report: bool) -> Iterator[tuple[str, LabelledStep]]:
@@ -118,10 +115,9 @@ class Conversion:
             if not step.question and places.setdefault(pair_key(step), split) != split:
                 self.counts["dropped: step without question, known to another split"] += 1
                 continue
-            self.counts[f"split {split}"] += 1
-            self.counts[f"label {LABELS[votes.index(max(votes))]}"] += 1
-            # Attributes of the step, with the label of the majority.
-            yield StoredStep(**{**vars(step), "label": LABELS[votes.index(max(votes))]}, split=split, group=group)
+            label = LABELS[votes.index(max(votes))]
+            self.counts.update([f"split {split}", f"label {label}"])
+            yield StoredStep(**{**vars(step), "label": label}, split=split, group=group)
 
     def summary(self) -> dict[str, object]:
         options = self.arguments
@@ -133,16 +129,18 @@ class Conversion:
         }
 
 
+def _hash(parts: list[str]) -> bytes:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).digest()
+
+
 def input_key(step: LabelledStep) -> bytes:
     """The same for what a model would see as the same, white space aside."""
-    parts = [" ".join(part.split()) for part in (step.question, *step.previous, step.current)]
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).digest()
+    return _hash([" ".join(part.split()) for part in (step.question, *step.previous, step.current)])
 
 
 def pair_key(step: LabelledStep) -> bytes:
     """The previous and the current step in normal form: without a question nothing else tells inputs apart."""
-    parts = [normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)]
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).digest()
+    return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
 class _Append(argparse.Action):
@@ -211,11 +209,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     conversion.count()
     if not conversion.votes:
         raise StepRMError(f"no labelled step in {', '.join(str(path) for _, path in arguments.files)}")
-
-    def described() -> str:
-        return json.dumps(conversion.summary())
-
-    write_steps(arguments.output, conversion.stored(), described)
+    write_steps(arguments.output, conversion.stored(), lambda: json.dumps(conversion.summary()))
     return conversion.summary()
 
 

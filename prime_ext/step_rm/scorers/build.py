@@ -3,9 +3,8 @@
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.step_scorer_settings import SECTION, ScorerSettings
-from prime_ext.step_rm.description import Description, read_description
+from prime_ext.step_rm.description import Description, PairFormat, read_description
 from prime_ext.step_rm.labels import LABELS, StepRMError
-from prime_ext.step_rm.pairs import PairFormat
 from prime_ext.step_rm.scorers.protocol import StepScorer
 
 
@@ -63,7 +62,7 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
             settings.cache_size,
             settings.trust_remote_code,
         )
-    from prime_ext.step_rm.scorers.classify import ClassifyScorer, ServerOptions
+    from prime_ext.step_rm.scorers.classify import ClassifyScorer
 
     address = settings.address or router_address
     if address is None:
@@ -71,19 +70,4 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
             f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or set "
             "reward.reward_model.enable=true"
         )
-    tokenizer = None
-    if settings.needs_model:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
-    options = ServerOptions(
-        settings.served_model or "",
-        settings.batch_size,
-        settings.concurrency,
-        settings.timeout_seconds,
-        settings.attempts,
-        settings.backoff_seconds,
-        settings.api_key_variable or "",
-        settings.cache_size,
-    )
-    return ClassifyScorer(address, description_of(settings), tokenizer, options)
+    return ClassifyScorer(address, description_of(settings), settings)

@@ -11,54 +11,21 @@ attempts, not an error.
 
 import asyncio
 import os
-import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from cachetools import LRUCache
 
-from prime_ext.step_rm.description import Description
+from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.step_rm.description import Description, PairEncoder, PairInput
 from prime_ext.step_rm.labels import StepRMError, label_of
-from prime_ext.step_rm.pairs import PairEncoder, PairInput
-from prime_ext.step_rm.scorers.protocol import (
-    Chain,
-    Outcome,
-    Probabilities,
-    ScoringFailure,
-    StepScores,
-    calibrated,
-)
+from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, Probabilities, ScoringFailure, calibrated, scores_of
 
-Key = tuple[int, ...] | str
 # Statuses that another attempt may change, beside 5xx.
 _TRANSIENT = (408, 425, 429)
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """How a server is asked.
-
-    Attributes:
-        model: the name it serves the model under; empty for its only one.
-        batch_size: steps per request.
-        concurrency: requests at a time.
-        timeout_seconds: for one attempt, connecting included.
-        attempts: how often a request is made before it has failed.
-        backoff_seconds: pause before the second attempt, doubled before each further one, at most 30.
-        api_key_variable: environment variable with a key to send as a bearer token; empty for none.
-        cache_size: inputs whose probabilities are remembered.
-    """
-
-    model: str = ""
-    batch_size: int = 32
-    concurrency: int = 16
-    timeout_seconds: float = 60.0
-    attempts: int = 3
-    backoff_seconds: float = 0.5
-    api_key_variable: str = ""
-    cache_size: int = 100_000
+# Seconds between two attempts at most.
+_LONGEST_PAUSE = 30.0
 
 
 def server_url(address: str) -> str:
@@ -72,41 +39,42 @@ class _Failed(Exception):
 
 
 class ClassifyScorer:
-    """Scores with a server.
+    """Scores with a server. Belongs to one event loop.
 
     Args:
         address: ``host:port`` or a URL.
         description: of the model that is served.
-        tokenizer: its tokenizer, to send token ids; None to send texts.
-        options: how it is asked.
+        settings: how the server is asked; with ``inputs=ids`` the tokenizer is read from the model's folder.
 
     Raises:
         StepRMError: the variable of the key is not set.
     """
 
-    def __init__(self, address: str, description: Description, tokenizer: Any, options: ServerOptions):
-        self.url, self.description, self.options = server_url(address), description, options
-        self.encoder = PairEncoder(tokenizer, description.pair_format) if tokenizer is not None else None
-        self._headers = {}
-        if options.api_key_variable:
-            if not os.environ.get(options.api_key_variable):
-                raise StepRMError(
-                    f"the environment variable {options.api_key_variable} with the server's key is not set"
-                )
-            self._headers["Authorization"] = f"Bearer {os.environ[options.api_key_variable]}"
-        self._cache: LRUCache[Key, Probabilities] = LRUCache(options.cache_size)
-        # Connections and the semaphore belong to an event loop.
-        self._loops: weakref.WeakKeyDictionary[Any, tuple[aiohttp.ClientSession, asyncio.Semaphore]] = (
-            weakref.WeakKeyDictionary()
-        )
+    def __init__(self, address: str, description: Description, settings: ScorerSettings):
+        self.url, self.description, self.settings = server_url(address), description, settings
+        self.encoder = None
+        if settings.needs_model:
+            from transformers import AutoTokenizer
 
-    def _inputs(self, chain: Chain) -> tuple[list[Key], list[PairInput]]:
+            tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
+            self.encoder = PairEncoder(tokenizer, description.pair_format)
+        self._headers = {}
+        if settings.api_key_variable:
+            key = os.environ.get(settings.api_key_variable)
+            if not key:
+                raise StepRMError(
+                    f"the environment variable {settings.api_key_variable} with the server's key is not set"
+                )
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._cache: LRUCache[Key, Probabilities] = LRUCache(settings.cache_size)
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._session: aiohttp.ClientSession | None = None
+
+    def _inputs(self, chain: Chain) -> list[PairInput]:
         if self.encoder is not None:
-            encoded = self.encoder.encode_steps(chain.question, chain.steps)
-            return [item.ids for item in encoded], encoded
+            return self.encoder.encode_steps(chain.question, chain.steps)
         text = self.description.pair_format.text
-        keys: list[Key] = [text(chain.question, chain.steps[:at], step) for at, step in enumerate(chain.steps)]
-        return keys, []
+        return [PairInput(text(chain.question, chain.steps[:at], step)) for at, step in enumerate(chain.steps)]
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
         """Scores of responses; a response of which any step is not answered for has failed.
@@ -115,10 +83,10 @@ class ClassifyScorer:
             StepRMError: the server refuses, or gives something else than probabilities of these three classes.
         """
         inputs = [self._inputs(chain) for chain in chains]
-        wanted: dict[Key, None] = dict.fromkeys(key for keys, _ in inputs for key in keys)
+        wanted = dict.fromkeys(item.ids for chain in inputs for item in chain)
         known = {key: self._cache[key] for key in wanted if key in self._cache}
         missing = [key for key in wanted if key not in known]
-        size = self.options.batch_size
+        size = self.settings.batch_size
         batches = [missing[at : at + size] for at in range(0, len(missing), size)]
         failed: dict[Key, str] = {}
         answers = await asyncio.gather(*map(self._ask, batches), return_exceptions=True)
@@ -130,27 +98,29 @@ class ClassifyScorer:
             else:
                 known.update(zip(batch, answer, strict=True))
         if self._cache.maxsize:
-            for key in wanted:
-                if key in known:
-                    self._cache[key] = known[key]
-        return [_outcome(keys, encoded, known, failed) for keys, encoded in inputs]
-
-    # ---- one request ---------------------------------------------------------------------------------------------
+            self._cache.update({key: known[key] for key in wanted if key in known})
+        reasons = [[failed[item.ids] for item in chain if item.ids in failed] for chain in inputs]
+        return [
+            ScoringFailure(why[0]) if why else scores_of(chain, known)
+            for why, chain in zip(reasons, inputs, strict=True)
+        ]
 
     async def _ask(self, batch: Sequence[Key]) -> list[Probabilities]:
         payload: dict[str, Any] = {
             "input": [key if isinstance(key, str) else list(key) for key in batch],
             "use_activation": True,
         }
-        if self.options.model:
-            payload["model"] = self.options.model
-        session, semaphore = self._connections()
+        if self.settings.served_model:
+            payload["model"] = self.settings.served_model
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self.settings.timeout_seconds)
+            self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
         reason = ""
-        for attempt in range(self.options.attempts):
+        for attempt in range(self.settings.attempts):
             if attempt:
-                await asyncio.sleep(min(30.0, self.options.backoff_seconds * 2 ** (attempt - 1)))
+                await asyncio.sleep(min(_LONGEST_PAUSE, self.settings.backoff_seconds * 2 ** (attempt - 1)))
             try:
-                async with semaphore, session.post(self.url, json=payload) as response:
+                async with self._slots, self._session.post(self.url, json=payload) as response:
                     if response.status >= 500 or response.status in _TRANSIENT:
                         reason = f"HTTP {response.status}"
                     elif response.status >= 400:
@@ -159,14 +129,14 @@ class ClassifyScorer:
                     else:
                         return self._read(await response.json(content_type=None), len(batch))
             except (asyncio.TimeoutError, TimeoutError):
-                reason = f"no answer in {self.options.timeout_seconds:g} s"
+                reason = f"no answer in {self.settings.timeout_seconds:g} s"
             except aiohttp.ClientError as error:
                 reason = f"{type(error).__name__}: {error}"
             except ValueError as error:
                 if isinstance(error, StepRMError):
                     raise
                 raise StepRMError(f"{self.url} does not answer with JSON: {error}") from error
-        raise _Failed(f"{self.url}: {reason}, {self.options.attempts} attempts")
+        raise _Failed(f"{self.url}: {reason}, {self.settings.attempts} attempts")
 
     def _read(self, answer: Any, n_inputs: int) -> list[Probabilities]:
         data = answer.get("data") if isinstance(answer, dict) else None
@@ -192,27 +162,6 @@ class ClassifyScorer:
             raise StepRMError(f"{self.url} calls class {place} {name!r}, here it is {order[place]}: another model?")
         return probabilities
 
-    # ---- connections ---------------------------------------------------------------------------------------------
-
-    def _connections(self) -> tuple[aiohttp.ClientSession, asyncio.Semaphore]:
-        loop = asyncio.get_running_loop()
-        if loop not in self._loops or self._loops[loop][0].closed:
-            timeout = aiohttp.ClientTimeout(total=self.options.timeout_seconds)
-            session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
-            self._loops[loop] = (session, asyncio.Semaphore(self.options.concurrency))
-        return self._loops[loop]
-
     async def close(self) -> None:
-        found = self._loops.pop(asyncio.get_running_loop(), None)
-        if found is not None:
-            await found[0].close()
-
-
-def _outcome(
-    keys: Sequence[Key], encoded: Sequence[PairInput], known: dict[Key, Probabilities], failed: dict[Key, str]
-) -> Outcome:
-    reasons = [failed[key] for key in keys if key in failed]
-    if reasons:
-        return ScoringFailure(reasons[0])
-    cut = sum(item.context_cut for item in encoded), sum(item.step_cut for item in encoded)
-    return StepScores(tuple(known[key] for key in keys), *cut)
+        if self._session is not None:
+            await self._session.close()

@@ -2,8 +2,7 @@
 """A step reward model in this process: all steps of all responses in few passes.
 
 Steps are sorted by length, so a batch holds little padding; an input that occurs twice, or was scored lately, is
-computed once. Calls that arrive while others wait are put together: verl's reward loop asks for one response at a time,
-many times at once.
+computed once. Responses that arrive one by one are put together by :class:`prime_ext.reward.node_scorer.MicroBatcher`.
 """
 
 import asyncio
@@ -16,16 +15,14 @@ from typing import Any
 
 import torch
 from cachetools import LRUCache
+from torch.nn.utils.rnn import pad_sequence
 
-from prime_ext.step_rm.description import read_description
+from prime_ext.step_rm.description import PairEncoder, PairFormat, read_description
 from prime_ext.step_rm.labels import LABELS, StepRMError
-from prime_ext.step_rm.pairs import PairEncoder, PairFormat, PairInput
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, StepScores, calibrated
-
-Ids = tuple[int, ...]
+from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, Probabilities, StepScores, calibrated, scores_of
 
 
-def length_buckets(inputs: Sequence[Ids], batch_tokens: int) -> Iterator[list[Ids]]:
+def length_buckets(inputs: Sequence[Key], batch_tokens: int) -> Iterator[list[Key]]:
     """Batches of inputs of similar length, the longest first.
 
     Args:
@@ -37,6 +34,13 @@ def length_buckets(inputs: Sequence[Ids], batch_tokens: int) -> Iterator[list[Id
         size = max(1, batch_tokens // len(ordered[0]))
         yield ordered[:size]
         ordered = ordered[size:]
+
+
+def padded(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask, (B, T), of inputs of different lengths, padded on the right."""
+    id_BT = pad_sequence(list(inputs), batch_first=True, padding_value=pad)
+    mask_BT = pad_sequence([torch.ones_like(ids) for ids in inputs], batch_first=True)
+    return id_BT, mask_BT
 
 
 def usable_positions(config: Any) -> float:
@@ -103,8 +107,6 @@ class LocalScorer:
         if batch_tokens is None:
             # tests/benchmarks/step_scorer.py: larger passes leave the processor's caches.
             batch_tokens = 1024 if self.device.type == "cpu" else 16384
-        if batch_tokens < 1 or cache_size < 0:
-            raise StepRMError(f"batch_tokens={batch_tokens} must be at least 1 and cache_size={cache_size} at least 0")
         folder = Path(path).expanduser()
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         self.encoder = PairEncoder(tokenizer, self.description.pair_format)
@@ -116,17 +118,12 @@ class LocalScorer:
         model.config.pad_token_id = self.pad
         self.model = model.eval().requires_grad_(False).to(self.device)
         self.batch_tokens = batch_tokens
-        self._cache: LRUCache[Ids, Probabilities] = LRUCache(cache_size)
+        self._cache: LRUCache[Key, Probabilities] = LRUCache(cache_size)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
-        self._waiting: list[tuple[Sequence[Chain], asyncio.Future[list[StepScores]]]] = []
-        self._worker: asyncio.Task[None] | None = None
 
     @torch.inference_mode()
-    def _probabilities(self, batch: Sequence[Ids]) -> list[Probabilities]:
-        longest = max(map(len, batch))
-        id_BT = torch.tensor([[*ids, *[self.pad] * (longest - len(ids))] for ids in batch])
-        length_B = torch.tensor([len(ids) for ids in batch])
-        mask_BT = (torch.arange(longest)[None] < length_B[:, None]).long()
+    def _probabilities(self, batch: Sequence[Key]) -> list[Probabilities]:
+        id_BT, mask_BT = padded([torch.tensor(ids) for ids in batch], self.pad)
         logits_BC = self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device)).logits.float()
         if logits_BC.shape[-1] != len(LABELS):
             raise StepRMError(f"{self.where} gave {logits_BC.shape[-1]} scores for a step, not {len(LABELS)}")
@@ -149,58 +146,12 @@ class LocalScorer:
         for batch in length_buckets([ids for ids in wanted if ids not in known], self.batch_tokens):
             known.update(zip(batch, self._probabilities(batch), strict=True))
         if self._cache.maxsize:
-            for ids in wanted:
-                self._cache[ids] = known[ids]
+            self._cache.update({ids: known[ids] for ids in wanted})
         return [scores_of(chain, known) for chain in encoded]
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses. Calls that arrive while the model works are computed together afterwards."""
-        done: asyncio.Future[list[StepScores]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((chains, done))
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        return list(await done)
-
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            # Lets every task that is ready to ask do so first.
-            await asyncio.sleep(0)
-            calls, self._waiting = self._waiting, []
-            together = [chain for chains, _ in calls for chain in chains]
-            try:
-                results = await loop.run_in_executor(self._thread, self.score_now, together)
-            except Exception as error:
-                # Whatever it is belongs to those who asked; of several calls, to the one that it comes from.
-                if len(calls) > 1:
-                    for chains, done in calls:
-                        await self._work_alone(chains, done)
-                elif not calls[0][1].cancelled():
-                    calls[0][1].set_exception(error)
-                continue
-            for chains, done in calls:
-                own, results = results[: len(chains)], results[len(chains) :]
-                if not done.cancelled():
-                    done.set_result(own)
-
-    async def _work_alone(self, chains: Sequence[Chain], done: "asyncio.Future[list[StepScores]]") -> None:
-        try:
-            result = await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains)
-        except Exception as error:
-            if not done.cancelled():
-                done.set_exception(error)
-        else:
-            if not done.cancelled():
-                done.set_result(result)
+        """Scores of responses; the calls of a process are worked on one after the other."""
+        return list(await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains))
 
     async def close(self) -> None:
         self._thread.shutdown(wait=True)
-
-
-def scores_of(inputs: Sequence[PairInput], known: dict[Ids, Probabilities]) -> StepScores:
-    """Scores of one response from the probabilities of its inputs."""
-    return StepScores(
-        tuple(known[item.ids] for item in inputs),
-        sum(item.context_cut for item in inputs),
-        sum(item.step_cut for item in inputs),
-    )

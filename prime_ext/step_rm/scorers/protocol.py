@@ -8,13 +8,16 @@ does not answer in time makes a :class:`ScoringFailure` for the responses concer
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from prime_ext.step_rm.description import PairInput
 from prime_ext.step_rm.labels import StepRMError, in_label_order
 
 Probabilities = tuple[float, float, float]
+# An input: its tokens, or its text for a server that tokenises.
+Key = tuple[int, ...] | str
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,15 @@ class StepScorer(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads."""
+
+
+def scores_of(inputs: Sequence[PairInput], known: Mapping[Key, Probabilities]) -> StepScores:
+    """Scores of one response from the probabilities of its inputs."""
+    return StepScores(
+        tuple(known[item.ids] for item in inputs),
+        sum(item.context_cut for item in inputs),
+        sum(item.step_cut for item in inputs),
+    )
 
 
 def calibrated(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> Probabilities:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from prime_ext.step_rm.description import PairEncoder
 from prime_ext.step_rm.labels import LABELS, StepRMError
-from prime_ext.step_rm.pairs import PairEncoder
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import StoredStep, read_steps
+from prime_ext.step_rm.scorers.local import padded
 
 # Rows that are tokenised in one call.
 ROWS_AT_ONCE = 1024
@@ -59,7 +60,7 @@ class StepDataset(torch.utils.data.Dataset):
         return {"steps": len(self), **labels, **cut}
 
 
-def load_splits(paths: Sequence[str], encoder: PairEncoder, progress: bool = True) -> dict[str, StepDataset]:
+def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, StepDataset]:
     """All splits of all files, tokenised.
 
     Raises:
@@ -69,7 +70,7 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder, progress: bool = Tru
     places: dict[str, str] = {}
     waiting: list[StoredStep] = []
     for path in paths:
-        for number, row in enumerate(tqdm(read_steps(path), desc=path, unit=" steps", disable=not progress), start=1):
+        for number, row in enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1):
             if places.setdefault(row.group, row.split) != row.split:
                 raise StepRMError(
                     f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
@@ -103,25 +104,10 @@ def _add(splits: dict[str, StepDataset], rows: Sequence[StoredStep], encoder: Pa
         split.steps_cut += item.step_cut
 
 
-class Collator:
-    """Pads inputs on the right.
-
-    Args:
-        pad: id of the padding token.
-    """
-
-    def __init__(self, pad: int):
-        self.pad = pad
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        longest = max(len(row["input_ids"]) for row in rows)
-        id_BT = torch.full((len(rows), longest), self.pad)
-        mask_BT = torch.zeros_like(id_BT)
-        for number, row in enumerate(rows):
-            id_BT[number, : len(row["input_ids"])] = torch.from_numpy(row["input_ids"]).long()
-            mask_BT[number, : len(row["input_ids"])] = 1
-        labels_B = torch.tensor([row["labels"] for row in rows])
-        return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": labels_B}
+def collate(rows: Sequence[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
+    """A batch, padded on the right with the id ``pad``."""
+    id_BT, mask_BT = padded([torch.from_numpy(row["input_ids"]).long() for row in rows], pad)
+    return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": torch.tensor([row["labels"] for row in rows])}
 
 
 def class_weights(choice: str | Sequence[float], classes: Sequence[int]) -> torch.Tensor | None:

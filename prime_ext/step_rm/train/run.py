@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training run: transformers' Trainer, then calibration, evaluation and export."""
+"""The training run: the model, transformers' Trainer, then calibration, evaluation and export."""
 
+import functools
 import json
 import os
 import platform
@@ -10,21 +11,66 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
-from transformers import AutoTokenizer, EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
-from prime_ext.step_rm.description import FILE, Description
-from prime_ext.step_rm.labels import LABELS, StepRMError
-from prime_ext.step_rm.pairs import PairEncoder
+from prime_ext.step_rm.description import FILE, Description, PairEncoder
+from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.scorers.local import check_fit
-from prime_ext.step_rm.train.card import model_card
-from prime_ext.step_rm.train.data import Collator, StepDataset, class_weights, load_splits
-from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
-from prime_ext.step_rm.train.model import load_model
-from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
-from prime_ext.utils.files import atomic_path, write_json_lines, write_text
+from prime_ext.step_rm.train.data import StepDataset, class_weights, collate, load_splits
+from prime_ext.step_rm.train.metrics import fit_temperature, headline, model_card, report
+from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
+from prime_ext.utils.files import atomic_path, read_json, write_json, write_json_lines
 
 FINGERPRINT = "run.json"
+
+
+def load_model(settings: ModelSettings) -> Any:
+    """The model, with a head for -1, 0, 1.
+
+    A model that already has such a head keeps it. One without a head gets a new one. One whose head means something
+    else is refused, or gets a new one with ``model.new_head``.
+
+    Raises:
+        StepRMError: a head with other classes.
+    """
+    config = AutoConfig.from_pretrained(settings.path, trust_remote_code=settings.trust_remote_code)
+    has_head = any("SequenceClassification" in name for name in config.architectures or [])
+    if has_head and not settings.new_head:
+        order = class_order(config.id2label, settings.path + "; with model.new_head=true its head is replaced; it")
+        if order != LABELS:
+            raise StepRMError(
+                f"{settings.path} has the classes in the order {order}, training uses {LABELS}; "
+                "with model.new_head=true its head is replaced"
+            )
+    # Says that probabilities are a softmax; servers read it.
+    config.num_labels, config.problem_type = len(LABELS), "single_label_classification"
+    config.id2label, config.label2id = dict(ID2LABEL), dict(LABEL2ID)
+    if has_head and settings.new_head:
+        return _with_new_head(settings, config)
+    return AutoModelForSequenceClassification.from_pretrained(
+        settings.path, config=config, dtype="float32", trust_remote_code=settings.trust_remote_code
+    )
+
+
+def _with_new_head(settings: ModelSettings, config: Any) -> Any:
+    body = AutoModel.from_pretrained(
+        settings.path, dtype="float32", trust_remote_code=settings.trust_remote_code
+    ).state_dict()
+    model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=settings.trust_remote_code)
+    missing, _ = model.base_model.load_state_dict(body, strict=False)
+    if missing:
+        raise StepRMError(f"{settings.path} lacks the weights {missing[0]} and {len(missing) - 1} more")
+    return model
 
 
 class MetricsFile(TrainerCallback):
@@ -69,7 +115,7 @@ def check_run(folder: Path, settings: StepRMSettings, splits: dict[str, StepData
     path, checkpoints = folder / FINGERPRINT, folder / "checkpoints"
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
     if last and path.is_file():
-        earlier = json.loads(path.read_text(encoding="utf-8"))
+        earlier = read_json(path)
         if earlier != record:
             key = next(key for key in record if earlier.get(key) != record[key])
             inner = next(name for name in record[key] if earlier.get(key, {}).get(name) != record[key][name])
@@ -77,8 +123,7 @@ def check_run(folder: Path, settings: StepRMSettings, splits: dict[str, StepData
                 f"{folder} holds a run with other {key} ({inner}: {earlier.get(key, {}).get(inner)!r}, now "
                 f"{record[key][inner]!r}); choose another trainer.output_dir or delete it"
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(record, indent=2) + "\n")
+    write_json(path, record)
     return last
 
 
@@ -148,7 +193,7 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     trainer = Trainer(
         model=model,
         args=training_arguments(settings, len(splits["train"])),
-        data_collator=Collator(pad),
+        data_collator=functools.partial(collate, pad=pad),
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
         compute_loss_func=weighted_loss(weight_C),
@@ -187,7 +232,7 @@ def finish(
         results[name] = report(logits_NC, class_N, split.step_index, split.sources, temperature)
     if trainer.is_world_process_zero():
         export(trainer.model, tokenizer, settings, results, folder)
-        write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
+        write_json(folder / "results.json", results)
     return results
 
 
