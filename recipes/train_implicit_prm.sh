@@ -52,7 +52,7 @@ if dry_run; then
         ${RESPONSES:+--responses "$RESPONSES"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
 fi
 if shrink; then
-    prepare_shrunk prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
+    prepare_shrunk offline_prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
     ARGUMENTS+=("${SHRUNK[@]}")
     N_PROC=1
 fi

@@ -48,7 +48,7 @@ if ((EFFECTIVE_BATCH % (BATCH * N_GPUS))); then
     exit 2
 fi
 if shrink; then
-    prepare_shrunk supervised step_rm "$OUTPUT_DIR/inputs"
+    prepare_shrunk step_rm "$OUTPUT_DIR/inputs"
     STEPS=$OUTPUT_DIR/inputs/chains.jsonl FORMAT=chains
 fi
 if [[ "$STEPS" != *.parquet ]]; then
