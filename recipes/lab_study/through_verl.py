@@ -12,8 +12,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.tasks.rl_rows import rl_row
@@ -23,7 +22,7 @@ from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, wrong
 from recipes.lab.tasks import TASKS, CompactChain
 from recipes.quickstart.data import write_parquet
-from recipes.quickstart.tokenizer import BOS, CHAT_TEMPLATE, EOS, PAD
+from recipes.quickstart.tokenizer import BOS, EOS, PAD, build_tokenizer
 
 SOURCE = "prime_ext/compact_chain"
 TASK = TASKS["compact"]
@@ -46,15 +45,6 @@ def vocabulary(task: CompactChain) -> list[str]:
     return [PAD, BOS, EOS, "?", *values, *map(str, range(task.n_operations))]
 
 
-def build_tokenizer(task: CompactChain) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary(task))}))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
-    options = {"padding_side": "left", "clean_up_tokenization_spaces": False, "chat_template": CHAT_TEMPLATE}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
-
-
 def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
     """Problems in verl's schema."""
     problems, characters = task.draw(count, torch.Generator().manual_seed(seed)), vocabulary(task)
@@ -72,7 +62,7 @@ def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
 def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 500) -> None:
     """Write the model that the laboratory starts from with a tokenizer, and the data."""
     AutoModelForCausalLM.from_pretrained(lab / "start").save_pretrained(output / "model")
-    build_tokenizer(TASK).save_pretrained(output / "model")
+    build_tokenizer(vocabulary(TASK)).save_pretrained(output / "model")
     write_parquet(output / "train.parquet", rows(TASK, train, 1))
     write_parquet(output / "val.parquet", rows(TASK, held_out, 987))
 

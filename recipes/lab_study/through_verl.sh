@@ -10,13 +10,9 @@
 # Knobs (environment): STEPS LR PRM_LR TEST_FREQ PYTHON
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 3 ]]; then
-    usage "${BASH_SOURCE[0]}" >&2
-    exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 3 "" "$@"
 METHOD=$1 SEED=$2 OUT=$3
 shift 3
 # shellcheck source=recipes/python.sh

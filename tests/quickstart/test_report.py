@@ -3,7 +3,6 @@
 
 import json
 import math
-import re
 from html.parser import HTMLParser
 
 import pytest
@@ -32,7 +31,7 @@ from recipes.quickstart.process_scores import (
 )
 from recipes.quickstart.report import kept_runs, report, text
 from recipes.quickstart.tokenizer import build_tokenizer
-from recipes.quickstart.transcripts import colour, render
+from recipes.quickstart.transcripts import render
 from recipes.run_statistics import read_seconds, run_metrics
 
 
@@ -169,23 +168,12 @@ def test_hostile_text_is_shown_and_not_interpreted():
     assert page.count("</main>") == 1
 
 
-def test_the_page_loads_nothing():
-    page = render([("a", "b", [scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [0.1, -0.5])])], {}, beta=0.2)
-    assert not re.search(r"https?://|<link|<script|@import|url\(", page)
-
-
 def test_wrong_steps_are_marked_and_explained():
     page = render([("a", "b", [scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [0.1, -0.5])])], {}, beta=0.2)
     cards = page[page.index("<section>") :]
     assert cards.count('class="step wrong"') == cards.count('class="step"') == 1
     assert "7+6 is 3, not 4" in cards
     assert "1 of 2 steps wrong" in cards
-
-
-def test_colours_tell_sign_and_size():
-    assert colour(0.0, 1.0) == "#ffffff"
-    assert colour(1.0, 1.0) == colour(5.0, 1.0) != colour(-1.0, 1.0) == colour(-5.0, 1.0)
-    assert colour(0.5, 1.0) not in (colour(0.0, 1.0), colour(1.0, 1.0))
 
 
 # ----------------------------------------------------------------------------------------------------------- report
