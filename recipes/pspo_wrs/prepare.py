@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from prime_ext.utils.files import atomic_path
 from recipes.pspo_wrs.data import LABELLERS, write_data
 from recipes.quickstart.evaluate import load_model
-from recipes.quickstart.tokenizer import BOS, VOCABULARY, build_tokenizer
+from recipes.quickstart.tokenizer import BOS, VOCABULARY, character_tokenizer
 from recipes.study_runs import ROOT
 
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
@@ -65,7 +65,7 @@ def pair_tokenizer() -> PreTrainedTokenizerFast:
     processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, VOCABULARY.index(BOS))]
     )
-    return build_tokenizer((*VOCABULARY, "\n", "a"), processor, model_max_length=MAX_LENGTH, padding_side="right")
+    return character_tokenizer((*VOCABULARY, "\n", "a"), processor, model_max_length=MAX_LENGTH)
 
 
 def write_step_rm_start(policy: Path, output_dir: Path) -> None:

@@ -23,8 +23,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(
-    vocabulary: Sequence[str] = VOCABULARY, post_processor: Any = None, **options: Any
+def character_tokenizer(
+    vocabulary: Sequence[str], post_processor: Any = None, **options: Any
 ) -> PreTrainedTokenizerFast:
     """One token per character. Decoding joins the tokens without spaces, so text round-trips exactly."""
     tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}))
@@ -32,12 +32,16 @@ def build_tokenizer(
     tokenizer.decoder = decoders.Fuse()
     if post_processor is not None:
         tokenizer.post_processor = post_processor
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        **{"padding_side": "left", "model_max_length": 128, "clean_up_tokenization_spaces": False}
-        | {"chat_template": CHAT_TEMPLATE}
-        | options,
+    special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
+
+
+def build_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenizerFast:
+    """The tokenizer of a policy, with the chat template."""
+    return character_tokenizer(
+        vocabulary,
+        padding_side="left",
+        model_max_length=128,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
     )

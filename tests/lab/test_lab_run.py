@@ -49,15 +49,6 @@ def test_a_run_with_another_budget_is_not_taken_for_this_one(tiny_task):
         run.run("tiny", ["rloo", *SMALL], [0], tiny_task, 40)
 
 
-def test_settings_may_stand_behind_the_options(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(run, "run", lambda *arguments: calls.append(arguments))
-    monkeypatch.setattr(sys, "argv", ["run", "compact", "rloo", "paper", "--seeds", "3,4", "actor.lr=4e-4"])
-    run.main()
-    (call,) = calls
-    assert call[:3] == ("compact", ["rloo", "paper", "actor.lr=4e-4"], [3, 4])
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [

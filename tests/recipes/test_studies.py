@@ -2,6 +2,7 @@
 """Studies of many runs: every variant is a configuration that works, runs are not repeated, results become tables."""
 
 import json
+import math
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -23,6 +24,9 @@ def test_statistics():
     assert mean_and_error([1.0, 2.0, 3.0]) == {"mean": 2.0, "standard_error": pytest.approx(1 / 3**0.5), "n": 3}
     assert mean_and_error([1.0])["standard_error"] is None
     assert moving_average([1.0, 2.0, 3.0, 4.0], width=2).tolist() == [1.0, 1.5, 2.5, 3.5]
+    # Over what was measured.
+    assert moving_average([math.nan, 1.0, 3.0, math.nan], width=2).tolist()[1:] == [1.0, 2.0, 3.0]
+    assert math.isnan(moving_average([math.nan, 1.0])[0])
     assert paired_standard_error("0101", "0101") == 0.0
     assert paired_standard_error("0000", "0011") == pytest.approx((1 / 3) ** 0.5 / 2)
     with pytest.raises(ValueError, match="same"):
