@@ -10,10 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
@@ -21,7 +17,7 @@ from matplotlib.patches import FancyBboxPatch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from prime_ext.config.chain_settings import ACCUMULATIONS, SHAPES
-from prime_ext.utils.files import atomic_path
+from recipes.figures import save
 
 # Title, where it is set (implicit PRM, then step reward model), and the values from top to bottom.
 COLUMNS = (
@@ -93,7 +89,7 @@ def _lines(axis: Axes) -> None:
         axis.plot([], [], color=colour, linewidth=3, label=name)
 
 
-def draw(path: str | Path) -> None:
+def draw(path: Path) -> None:
     """Write the picture, atomically."""
     figure, axis = plt.subplots(figsize=(15.5, 6.6), layout="constrained")
     _lines(axis)
@@ -102,9 +98,7 @@ def draw(path: str | Path) -> None:
     axis.set(xlim=(-1.1, (len(COLUMNS) - 1) * (_WIDTH + _GAP) + 1.1), ylim=(-most * 0.62 - 0.1, 1.3))
     axis.axis("off")
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=len(METHODS), frameon=False, fontsize=11)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=100)
-    plt.close(figure)
+    save(figure, path, dpi=100)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,27 +8,26 @@ value is a mean over seeds with its standard error; curves are means over a wind
 """
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from page_tables import replace
 
-from prime_ext.utils.files import atomic_path, read_json, write_text
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from prime_ext.utils.files import write_text
+from recipes.ablations.report import RATIO, RESULTS, final, read_results
+from recipes.ablations.suites import SUITES
+from recipes.figures import draw_mean, new_figure, save
+from recipes.run_statistics import PAIR_ACCURACY, markdown, moving_average, write_mean
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "tuning.md"
-RESULTS = DOCS.parent / "recipes" / "ablations" / "results"
 WINDOW = 5
 GAP = "reward gap"
-PAIRS, RATIO = "prm/pair_accuracy/before_update", "prime/process/return_std_over_outcome"
 BEFORE, ENTROPY = "prime/accuracy/before_filter", "actor/entropy"
 CORRECT, WRONG = "prm/reward_sum/correct", "prm/reward_sum/wrong"
 # Seeds by variant; of each seed, values by metric.
@@ -60,33 +59,14 @@ def read_runs(suite: str) -> Runs:
     return runs
 
 
-def smooth(values_S: np.ndarray) -> np.ndarray:
-    """Mean over the last steps of a window, over those that have a value."""
-    return np.array([known_mean(values_S[max(0, step - WINDOW + 1) : step + 1]) for step in range(len(values_S))])
-
-
-def known_mean(values: np.ndarray) -> float:
-    """Mean over what was measured; NaN if nothing was."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
-
-
-def mean_and_error(values_RS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Over the runs: mean, and its standard error."""
-    return values_RS.mean(0), values_RS.std(0, ddof=1) / math.sqrt(len(values_RS))
-
-
 def draw(axis: Axes, runs: Runs, variants: Mapping[str, tuple[str, str]], metric: str, title: str) -> None:
     """One curve for each variant that has the metric, with a band of one standard error over seeds."""
     for name, (label, colour) in variants.items():
         if any(metric not in run for run in runs[name]):
             continue
-        mean_S, error_S = mean_and_error(np.stack([smooth(run[metric]) for run in runs[name]]))
-        step_S = np.arange(1, len(mean_S) + 1)
-        axis.plot(step_S, mean_S, color=colour, label=label, linewidth=1.6)
-        axis.fill_between(step_S, mean_S - error_S, mean_S + error_S, color=colour, alpha=0.2, linewidth=0)
+        values_RS = np.stack([moving_average(run[metric], WINDOW) for run in runs[name]])
+        draw_mean(axis, np.arange(1, values_RS.shape[1] + 1), values_RS, colour, label, linewidth=1.6)
     axis.set_title(title, fontsize=10)
-    axis.grid(alpha=0.25)
 
 
 def level(axis: Axes, height: float, words: str, below: bool = False) -> None:
@@ -96,19 +76,12 @@ def level(axis: Axes, height: float, words: str, below: bool = False) -> None:
     axis.annotate(words, (at, height), xycoords=("axes fraction", "data"), ha=side, va=foot, fontsize=8)
 
 
-def save(figure: plt.Figure, name: str) -> None:
-    """Write a plot beside the page."""
-    with atomic_path(DOCS / name) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
-    plt.close(figure)
-
-
 def draw_noise() -> None:
     """What loud process rewards of a PRM that knows nothing yet do, and what the gate does about it."""
     runs = read_runs("long_chains")
-    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained", sharex=True)
+    figure, axes = new_figure(2, 3, (11, 6), sharex=True)
     draw(axes[0, 0], runs, NOISE, BEFORE, "accuracy before the filter")
-    draw(axes[0, 1], runs, NOISE, PAIRS, "pair accuracy of the PRM, before update")
+    draw(axes[0, 1], runs, NOISE, PAIR_ACCURACY, "pair accuracy of the PRM, before update")
     level(axes[0, 1], 0.5, "chance")
     draw(axes[0, 2], runs, NOISE, RATIO, "process over outcome (log)")
     axes[0, 2].set_yscale("log")
@@ -120,18 +93,18 @@ def draw_noise() -> None:
         axis.set_xlabel("step")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    save(figure, "tuning_noise.png")
+    save(figure, DOCS / "tuning_noise.png")
 
 
 def draw_prm() -> None:
     """A PRM that leaves its reference, and process rewards that an estimator blows up."""
     runs = read_runs("choices")
-    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained", sharex=True)
+    figure, axes = new_figure(2, 3, (11, 6), sharex=True)
     draw(axes[0, 0], runs, LOSSES, CORRECT, "mean score of correct (line) and wrong (dashed)")
     for name, (_, colour) in LOSSES.items():
-        mean_S, _ = mean_and_error(np.stack([smooth(run[WRONG]) for run in runs[name]]))
+        mean_S = np.mean([moving_average(run[WRONG], WINDOW) for run in runs[name]], axis=0)
         axes[0, 0].plot(np.arange(1, len(mean_S) + 1), mean_S, color=colour, linestyle="--", linewidth=1.4)
-    draw(axes[0, 1], runs, LOSSES, PAIRS, "pair accuracy of the PRM, before update")
+    draw(axes[0, 1], runs, LOSSES, PAIR_ACCURACY, "pair accuracy of the PRM, before update")
     level(axes[0, 1], 0.5, "chance")
     draw(axes[0, 2], runs, LOSSES, "prm/grad_norm", "gradient norm of the PRM")
     level(axes[0, 2], 10.0, "clip")
@@ -144,36 +117,23 @@ def draw_prm() -> None:
         axis.set_xlabel("step")
     axes[0, 0].legend(title="prm.loss", fontsize=9, frameon=False)
     axes[1, 2].legend(fontsize=9, frameon=False)
-    save(figure, "tuning_prm.png")
+    save(figure, DOCS / "tuning_prm.png")
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------
 
 
-def accuracy(suite: str, variant: str) -> dict[int, float]:
-    """Accuracy on the held-out problems after the last step, temperature 1, by seed; percent."""
-    found = {}
-    for path in sorted((RESULTS / suite).glob(f"{variant}_seed*.json")):
-        result = read_json(path)
-        last = result["curve"][max(result["curve"], key=int)]
-        found[result["seed"]] = 100 * last["temperature_1"]["accuracy"]
-    return found
-
-
-def written(values: Sequence[float], digits: int) -> str:
-    """Mean and standard error."""
-    mean, error = mean_and_error(np.array(values))
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
-
-
 def _part(runs: Sequence[Mapping[str, np.ndarray]], metric: str, steps: slice, digits: int) -> str:
-    values = [known_mean(run[metric][steps]) if metric in run else math.nan for run in runs]
-    return "-" if any(map(math.isnan, values)) else written(values, digits)
+    """Mean over some of the steps, with its error over the runs; a dash if a run has not measured it there."""
+    if any(metric not in run or np.isnan(run[metric][steps]).all() for run in runs):
+        return "-"
+    return write_mean([np.nanmean(run[metric][steps]) for run in runs], digits=digits)
 
 
 def table(suite: str, variants: Mapping[str, str], baseline: str) -> str:
     """Markdown: a row for each variant, with its accuracy and its metrics in the first and last 10 steps."""
-    runs, of_baseline = read_runs(suite), accuracy(suite, baseline)
+    runs, results = read_runs(suite), read_results(RESULTS / suite, SUITES[suite])
+    accuracy = {name: {seed: final(result) for seed, result in of.items()} for name, of in results.items()}
     head = (
         "run",
         "accuracy at the end, %",
@@ -183,16 +143,16 @@ def table(suite: str, variants: Mapping[str, str], baseline: str) -> str:
         "reward gap",
         "entropy",
     )
-    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    rows = []
     for name, words in variants.items():
-        final = accuracy(suite, name)
-        difference = [final[seed] - of_baseline[seed] for seed in final]
-        cells = [words, written(list(final.values()), 1), "" if name == baseline else written(difference, 1)]
-        for metric, digits in ((PAIRS, 2), (RATIO, 2), (GAP, 2), (ENTROPY, 3)):
+        difference = [value - accuracy[baseline][seed] for seed, value in accuracy[name].items()]
+        cells = [words, write_mean(list(accuracy[name].values()), 100, 1)]
+        cells.append("" if name == baseline else write_mean(difference, 100, 1))
+        for metric, digits in ((PAIR_ACCURACY, 2), (RATIO, 2), (GAP, 2), (ENTROPY, 3)):
             first, last = (_part(runs[name], metric, part, digits) for part in (slice(10), slice(-10, None)))
             cells.append("-" if last == "-" else f"{first} / {last}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return markdown(head, rows)
 
 
 def tables() -> dict[str, str]:

@@ -9,19 +9,9 @@
 # Knobs (environment): SEEDS (default "0 1 2"), OUT (working folder), PYTHON
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-case "${1:-}" in
-    -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
-esac
-cd "$PROJECT_ROOT"
+# shellcheck source=recipes/cpu.sh
+source "$(dirname "${BASH_SOURCE[0]}")/cpu.sh"
 [[ $# -gt 0 ]] || set -- choices long_chains
-[[ -n "${PYTHON:-}" ]] || bash recipes/make_environment.sh
-PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
-# shellcheck source=recipes/python.sh
-source "$PROJECT_ROOT/recipes/python.sh"
-export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 status=0
 for suite in "$@"; do
     # shellcheck disable=SC2086

@@ -11,13 +11,8 @@
 # Knobs (environment): OUT METHODS SEEDS STEPS EVERY TEST_SIZE PROMPTS ROLLOUTS
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-case "${1:-}" in
-    -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
-esac
-cd "$PROJECT_ROOT"
+# shellcheck source=recipes/cpu.sh
+source "$(dirname "${BASH_SOURCE[0]}")/cpu.sh"
 OUT=${OUT:-$PROJECT_ROOT/outputs/compare_variants}
 METHODS=${METHODS:-"rloo paper distilled"}
 SEEDS=${SEEDS:-"0 1 2"}
@@ -26,12 +21,6 @@ EVERY=${EVERY:-20}
 TEST_SIZE=${TEST_SIZE:-2000}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
-
-[[ -n "${PYTHON:-}" ]] || bash recipes/make_environment.sh
-PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
-# shellcheck source=recipes/python.sh
-source "$PROJECT_ROOT/recipes/python.sh"
-export PYTHON OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 # The learning rates that the laboratory found on this task; the PRM's of the paper's form are those of earlier versions.
 declare -A KNOBS=(

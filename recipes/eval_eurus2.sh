@@ -17,9 +17,8 @@
 # NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it out.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=recipes/eval_suite.sh
-source "$PROJECT_ROOT/recipes/eval_suite.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/eval_suite.sh"
 answer_suite_help "${BASH_SOURCE[0]}" "$@"
 MODEL=$1
 shift

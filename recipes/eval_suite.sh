@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the evaluation recipes share. Sourced with PROJECT_ROOT set.
+# What the evaluation recipes share. Sourced.
 
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
 
 # answer_suite_help SCRIPT ARGUMENTS...: without arguments or if the first asks for help, print what SCRIPT says, and exit.
 answer_suite_help() {

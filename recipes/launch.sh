@@ -31,7 +31,7 @@ launch() {
             --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
     fi
     if shrink; then
-        prepare_shrunk prepare "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
+        prepare_shrunk "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
             ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"}
         [[ "$config" == *_cpu || "$SHRINK" == gpu ]] || config=${config}_cpu
     fi
@@ -44,11 +44,11 @@ launch() {
 # Overrides of a shrunk run, which come after those of the recipe.
 SHRUNK=()
 
-# prepare_shrunk MODULE ARGUMENTS...: let the module of recipes/shrink write the inputs of a shrunk run and name its
-# overrides, and set the environment of a run on the CPU.
+# prepare_shrunk ARGUMENTS...: let recipes/smoke write the inputs of a shrunk run and name its overrides, and set the
+# environment of a run on the CPU.
 prepare_shrunk() {
     local words
-    words=$("$PYTHON" -m "recipes.shrink.$1" "${@:2}")
+    words=$("$PYTHON" -m recipes.smoke.prepare "$@")
     mapfile -t SHRUNK <<< "$words"
     [[ "$SHRINK" == gpu ]] || export VERL_PLATFORM=cpu
     export TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false

@@ -10,21 +10,12 @@
 # Knobs (environment): OUT MODEL STEPS PROMPTS ROLLOUTS LR PRM_LR PRM_MINI_BATCH MAX_RESPONSE VALIDATION TEST_FREQ PYTHON
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-case "${1:-}" in
-    -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
-esac
-cd "$PROJECT_ROOT"
+# shellcheck source=recipes/cpu.sh
+source "$(dirname "${BASH_SOURCE[0]}")/cpu.sh"
 OUT=${OUT:-outputs/pretrained}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 STEPS=${STEPS:-3}
-[[ -n "${PYTHON:-}" ]] || bash recipes/make_environment.sh
-PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
-# shellcheck source=recipes/python.sh
-source "$PROJECT_ROOT/recipes/python.sh"
 if [[ -z "${MODEL:-}" ]]; then
     MODEL=$OUT/model
     [[ -e "$MODEL/config.json" ]] || "$PYTHON" -m pip install -q "gguf>=0.19"

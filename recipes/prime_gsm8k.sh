@@ -10,16 +10,11 @@
 # recipes/prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh is this with the sizes of verl's published example, for a single GPU.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE"
-    echo "                     POLICY_LR PRM_LR BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ"
-    echo "                     TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) CHECKS DRY_RUN SHRINK PYTHON"
-    [[ $# -ge 1 ]] && exit 0 || exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
+begin 1 "DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE POLICY_LR PRM_LR
+    BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) CHECKS DRY_RUN SHRINK
+    PYTHON" "$@"
 MODEL_PATH=$1
 shift
 

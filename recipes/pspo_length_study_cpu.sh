@@ -11,19 +11,9 @@
 #   OUT (working folder), PYTHON
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-case "${1:-}" in
-    -h | --help) usage "${BASH_SOURCE[0]}"; exit 0 ;;
-    ?*) echo "pspo_length_study_cpu.sh takes no arguments, got: $1 (see --help)" >&2; exit 2 ;;
-esac
-cd "$PROJECT_ROOT"
-[[ -n "${PYTHON:-}" ]] || bash recipes/make_environment.sh
-PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
-# shellcheck source=recipes/python.sh
-source "$PROJECT_ROOT/recipes/python.sh"
-export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+# shellcheck source=recipes/cpu.sh
+source "$(dirname "${BASH_SOURCE[0]}")/cpu.sh"
+(($# == 0)) || { echo "pspo_length_study_cpu.sh takes no arguments, got: $1 (see --help)" >&2; exit 2; }
 status=0
 # Lists of words.
 # shellcheck disable=SC2086

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of finished runs that the recipes share."""
+"""What the recipes' reports share: statistics over seeds, metrics of a run, tables, and files about a run."""
 
 import math
-from collections.abc import Mapping, Sequence
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 
+from prime_ext.run.metrics_file import read_metrics
+
 # Timings of a step that are measurement, not training.
 NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
+PAIR_ACCURACY = "prm/pair_accuracy/before_update"
+PACKAGES = ("prime-ext", "verl", "torch", "transformers", "ray", "tensordict", "TransferQueue", "numpy")
 
 
 def standard_errors(values_RS: np.ndarray) -> np.ndarray:
@@ -30,6 +38,59 @@ def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) ->
     return f"{factor * found['mean']:.{digits}f}{error}"
 
 
+def paired_standard_error(before: str, after: str) -> float:
+    """Standard error of the difference of two accuracies on the same problems, given as strings of 0 and 1.
+
+    Raises:
+        ValueError: the two are not about the same number of problems.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"the evaluations have {len(before)} and {len(after)} problems; they must be the same")
+    return float(standard_errors(np.array([int(a) - int(b) for a, b in zip(after, before, strict=True)])))
+
+
+def crossing(places: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
+    """Where the linearly interpolated curve first reaches the threshold; None if it never does."""
+    if values[0] >= threshold:
+        return float(places[0])
+    for left in range(len(places) - 1):
+        low, high = values[left], values[left + 1]
+        if low < threshold <= high:
+            return places[left] + (threshold - low) / (high - low) * (places[left + 1] - places[left])
+    return None
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table."""
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def run_metrics(run: Path) -> dict[int, dict[str, float]]:
+    """Metrics by step of a run and its resumptions.
+
+    Raises:
+        ValueError: there is not a single step.
+    """
+    metrics = read_metrics(run / "metrics.jsonl")
+    if not metrics:
+        raise ValueError(f"no metrics in {run / 'metrics.jsonl'}; was verl's 'file' logger on?")
+    return metrics
+
+
+def series(metrics: Mapping[int, Mapping[str, float]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and values of one metric, at the steps at which it was logged."""
+    points = {step: row[key] for step, row in metrics.items() if key in row}
+    return np.array(list(points)), np.array(list(points.values()), dtype=float)
+
+
+def moving_average(values: np.ndarray, width: int = 10) -> np.ndarray:
+    """Mean of the last ``width`` values, of those that are not NaN; of fewer at the beginning."""
+    parts = (values[max(0, last - width) : last] for last in range(1, len(values) + 1))
+    return np.array([math.nan if np.isnan(part).all() else np.nanmean(part) for part in parts])
+
+
 def training_seconds(metrics: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
     """Seconds of every training step, without saving and testing, from the rows of ``metrics.jsonl`` by step."""
     return {
@@ -37,3 +98,23 @@ def training_seconds(metrics: Mapping[int, Mapping[str, float]]) -> dict[int, fl
         for step, row in metrics.items()
         if "timing_s/step" in row
     }
+
+
+def read_seconds(path: Path) -> dict[str, float]:
+    """Seconds per phase from lines ``phase<TAB>seconds``, and their ``total``; a phase that is repeated adds up."""
+    seconds: dict[str, float] = defaultdict(float)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        phase, value = line.split("\t")
+        seconds[phase] += float(value)
+    return {**seconds, "total": sum(seconds.values())}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found

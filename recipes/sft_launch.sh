@@ -39,7 +39,7 @@ launch_sft() {
     shift 2
     dry_run || mkdir -p "$OUTPUT_DIR"
     export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl"
-    ! shrink || prepare_shrunk supervised sft_trainer_engine "$OUTPUT_DIR/inputs"
+    ! shrink || prepare_shrunk sft_trainer_engine "$OUTPUT_DIR/inputs"
     launch_supervised sft_trainer_engine prime_ext.sft \
         data.train_files="$train" \
         data.val_files="${VAL_FILES:-null}" \

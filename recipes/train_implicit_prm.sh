@@ -17,20 +17,11 @@
 # has), MEAN_TOKENS (prompt and response, for the hours). SHRINK=1 makes two steps on the CPU with a tiny untrained model.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON,"
-    echo "                     CHECKS (conditions on the metrics at the end, recipes/launch.sh),"
-    echo "                     TORCHRUN (options of torchrun; default --standalone, for several nodes its rendezvous options)"
-    [[ $# -ge 1 ]] && exit 0 || exit 2
-fi
-if [[ $# -lt 2 ]]; then
-    echo "train_implicit_prm.sh: give MODEL and DATA; -h explains" >&2
-    exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
+begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, CHECKS (conditions on
+    the metrics at the end, recipes/launch.sh), TORCHRUN (options of torchrun; default --standalone, for several nodes
+    its rendezvous options)" "$@"
 MODEL=$1
 DATA=$2
 shift 2
@@ -52,7 +43,7 @@ if dry_run; then
         ${RESPONSES:+--responses "$RESPONSES"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
 fi
 if shrink; then
-    prepare_shrunk prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
+    prepare_shrunk offline_prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
     ARGUMENTS+=("${SHRUNK[@]}")
     N_PROC=1
 fi

@@ -9,28 +9,24 @@ versions. An interrupted run is resumed from its last checkpoint; its checkpoint
 
 import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
-from prime_ext.utils.files import read_json, write_json
-from recipes.ablations.offline_prm import train_offline_prm
-from recipes.ablations.suites import PAPER_KNOBS, SUITES, Suite, Variant
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import read_json, write_json, write_json_lines
+from recipes.ablations.suites import PAPER_KNOBS, SUITES, Suite
 from recipes.quickstart.data import write_data
-from recipes.quickstart.evaluate import evaluate
-from recipes.run_statistics import training_seconds
+from recipes.quickstart.evaluate import evaluate, load_model, load_problems, respond
+from recipes.run_statistics import training_seconds, versions
+from recipes.study_runs import ROOT, run_logged, run_missing
 
 RESULTS = Path(__file__).parent / "results"
-ROOT = Path(__file__).resolve().parents[2]
 # Metrics of a training step that are kept, as means over its first and last steps.
 KEPT = (
     "prm/pair_accuracy/before_update",
@@ -40,29 +36,74 @@ KEPT = (
     "prime/accuracy/before_filter",
     "prime/filter/examined",
 )
+# Of the PRM that is trained beforehand: as many labelled responses as 24 steps of 16 prompts with 4 rollouts see.
+OFFLINE_PROMPTS, OFFLINE_ROLLOUTS = 384, 4
+OFFLINE_OVERRIDES = (
+    "prm.beta=0.2",
+    "optim.lr=1e-3",
+    "optim.betas=[0.9,0.99]",
+    "optim.clip_grad=10.0",
+    "data.prompts_per_step=4",
+    "data.max_length=128",
+    "trainer.epochs=1",
+)
 
 
-def prepare(name: str, suite: Suite, folder: Path) -> Path:
-    """Data and warm start of a suite; returns the folder of the warm-started policy."""
-    data, start = folder / "data", folder / "sft"
-    if not (data / "data.json").exists():
-        write_data(data, mean_error=suite.mean_error, chain_lengths=suite.chain_lengths)
-    if not (start / "sft.json").exists():
-        command = [sys.executable, "-m", "recipes.quickstart.sft"]
-        subprocess.run([*command, f"--data={data / 'sft.parquet'}", f"--output-dir={start}"], cwd=ROOT, check=True)
-    return start
+def prepare(suite: Suite, folder: Path) -> None:
+    """Data and warm start of a suite, and the accuracy of the start."""
+    if not (folder / "data" / "data.json").exists():
+        write_data(folder / "data", mean_error=suite.mean_error, chain_lengths=suite.chain_lengths)
+    if not (folder / "sft" / "sft.json").exists():
+        command = [sys.executable, "-m", "recipes.quickstart.sft", f"--data={folder / 'data' / 'sft.parquet'}"]
+        subprocess.run([*command, f"--output-dir={folder / 'sft'}"], cwd=ROOT, check=True)
+    if not (folder / "start.json").exists():
+        write_json(folder / "start.json", measure(suite, folder / "sft", folder))
 
 
-def run_variant(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path, offline_prm: Path | None) -> None:
-    """One training run, resumed if it was interrupted.
+def train_offline_prm(suite: Suite, folder: Path) -> Path:
+    """A PRM from labelled responses of the warm-started policy to training prompts; returns its folder."""
+    target, data = folder / "offline_prm", folder / "offline_rollouts.jsonl"
+    if (target / "hf" / "config.json").exists():
+        return target / "hf"
+    if not data.exists():
+        model, tokenizer = load_model(folder / "sft")
+        problems = load_problems(folder / "data" / "train.parquet", OFFLINE_PROMPTS)
+        rollouts = [
+            respond(
+                model, tokenizer, problems, temperature=1.0, seed=1000 + seed, description=f"offline rollouts {seed}",
+                max_response_length=suite.max_response_length,
+            )
+            for seed in range(OFFLINE_ROLLOUTS)
+        ]  # fmt: skip
+        rows = [
+            {
+                "dataset": task.DATA_SOURCE,
+                "prompt": [{"role": "user", "content": problem.prompt}],
+                "completions": [response.text for response in responses],
+                "correctness": [task.outcome_reward(response.text, problem.ground_truth) for response in responses],
+            }
+            for problem, *responses in zip(problems, *rollouts, strict=True)
+        ]
+        write_json_lines(data, rows)
+    script = str(ROOT / "recipes" / "train_implicit_prm.sh")
+    environment = {**os.environ, "OUTPUT_DIR": str(target), "DEVICE": "cpu", "PYTHON": sys.executable}
+    command = ["bash", script, str(folder / "sft"), str(data), *OFFLINE_OVERRIDES]
+    subprocess.run(command, env=environment, cwd=ROOT, check=True)
+    return target / "hf"
+
+
+def train(suite: Suite, variant: str, seed: int, folder: Path) -> Path:
+    """One training run, resumed if it was interrupted; returns its folder.
 
     Raises:
         RuntimeError: the training failed; the end of its log is in the message.
     """
-    overrides = [
-        override.replace("{offline_prm}", str(offline_prm)).replace("{start}", str(folder / "sft"))
-        for override in (*suite.overrides, *variant.overrides)
-    ]
+    run = folder / "runs" / f"{variant}_seed{seed}"
+    overrides = [*suite.overrides, *suite.variants[variant].overrides]
+    if suite.variants[variant].needs_offline_prm:
+        places = {"{offline_prm}": str(train_offline_prm(suite, folder)), "{start}": str(folder / "sft")}
+        for name, place in places.items():
+            overrides = [override.replace(name, place) for override in overrides]
     environment = {
         **os.environ,
         **PAPER_KNOBS,
@@ -75,25 +116,9 @@ def run_variant(suite: Suite, variant: Variant, seed: int, folder: Path, run: Pa
         "MAX_PROMPT_LENGTH": str(suite.max_prompt_length),
         "MAX_RESPONSE_LENGTH": str(suite.max_response_length),
     }
-    script = ROOT / "recipes" / "quickstart" / "train.sh"
-    arguments = [str(run), str(folder / "data"), str(folder / "sft"), *overrides]
-    run_logged(["bash", str(script), *arguments], environment, run)
-
-
-def run_logged(command: list[str], environment: Mapping[str, str], run: Path) -> None:
-    """Run a command whose output goes to ``log.txt`` in the folder of the run.
-
-    Raises:
-        RuntimeError: it failed; the end of its log is in the message.
-    """
-    run.mkdir(parents=True, exist_ok=True)
-    with (run / "log.txt").open("a") as log:
-        done = subprocess.run(
-            command, env=dict(environment), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False
-        )
-    if done.returncode:
-        tail = (run / "log.txt").read_text(errors="replace").splitlines()[-30:]
-        raise RuntimeError("\n".join([f"{run} failed; the end of its log.txt:", *tail]))
+    places = [run, folder / "data", folder / "sft"]
+    run_logged(["bash", str(ROOT / "recipes/quickstart/train.sh"), *map(str, places), *overrides], environment, run)
+    return run
 
 
 def measure(suite: Suite, policy: Path, folder: Path) -> dict:
@@ -103,67 +128,48 @@ def measure(suite: Suite, policy: Path, folder: Path) -> dict:
     return {**kept, "n_problems": result["n_problems"]}
 
 
-def result_of(suite: Suite, variant: Variant, seed: int, folder: Path, run: Path) -> dict:
+def result_of(suite: Suite, variant: str, seed: int, folder: Path, run: Path) -> dict:
     """What is kept of a finished run."""
     curve = {0: read_json(folder / "start.json")}
     for step in complete_steps(run / "checkpoints"):
         curve[step] = measure(suite, run / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface", folder)
     metrics = read_metrics(run / "metrics.jsonl")
     rows = [row for row in metrics.values() if "timing_s/step" in row]
-    kept = {}
-    for name in KEPT:
-        values = [row[name] for row in rows if name in row]
-        if values:
-            kept[name] = {"first_5": float(np.mean(values[:5])), "last_10": float(np.mean(values[-10:]))}
+    values = {name: [row[name] for row in rows if name in row] for name in KEPT}
     return {
-        "label": variant.label,
-        "overrides": [*suite.overrides, *variant.overrides],
+        "label": suite.variants[variant].label,
+        "overrides": [*suite.overrides, *suite.variants[variant].overrides],
         "seed": seed,
         "steps": suite.steps,
         "knobs": suite.knobs,
         "curve": curve,
-        "metrics": kept,
+        "metrics": {
+            name: {"first_5": float(np.mean(of_name[:5])), "last_10": float(np.mean(of_name[-10:]))}
+            for name, of_name in values.items()
+            if of_name
+        },
         "rollouts_examined": int(sum(row.get("prime/filter/examined", 0) for row in rows)),
         # Of no use where other work ran at the same time; tests/benchmarks/prm_phase.py compares costs.
         "seconds_per_step_median": float(np.median(list(training_seconds(metrics).values()))),
-        "versions": {name: version(name) for name in ("torch", "transformers", "verl", "ray")}
-        | {"python": platform.python_version()},
+        "versions": versions(),
     }
 
 
-def run_suite(name: str, seeds: Sequence[int], only: Sequence[str], work_dir: Path, results: Path) -> list[str]:
+def run_suite(name: str, seeds: list[int], only: list[str], work_dir: Path, results: Path) -> None:
     """Everything of a suite that has no result yet, seed after seed, so that few seeds are complete early.
 
-    Returns:
-        What failed; the other runs go on.
+    Raises:
+        SystemExit: some runs failed.
     """
-    suite = SUITES[name]
-    folder = work_dir / name
-    wanted = [
-        (seed, key)
-        for seed in seeds
-        for key in (only or suite.variants)
-        if not (results / name / f"{key}_seed{seed}.json").exists()
-    ]
-    if not wanted:
-        print(f"{name}: nothing left to run")
-        return []
-    prepare(name, suite, folder)
-    if not (folder / "start.json").exists():
-        write_json(folder / "start.json", measure(suite, folder / "sft", folder))
-    failed = []
-    for seed, key in tqdm(wanted, desc=name, unit="run"):
-        variant = suite.variants[key]
-        offline = train_offline_prm(suite, folder) if variant.needs_offline_prm else None
-        run = folder / "runs" / f"{key}_seed{seed}"
-        try:
-            run_variant(suite, variant, seed, folder, run, offline)
-        except RuntimeError as error:
-            failed.append(f"{key}_seed{seed}: {error}")
-            continue
-        write_json(results / name / f"{key}_seed{seed}.json", result_of(suite, variant, seed, folder, run))
+    suite, folder = SUITES[name], work_dir / name
+    wanted = {f"{variant}_seed{seed}": (variant, seed) for seed in seeds for variant in only or suite.variants}
+
+    def train_and_measure(run_name: str) -> None:
+        run = train(suite, *wanted[run_name], folder)
+        write_json(results / name / f"{run_name}.json", result_of(suite, *wanted[run_name], folder, run))
         shutil.rmtree(run / "checkpoints")
-    return failed
+
+    run_missing(list(wanted), results / name, lambda: prepare(suite, folder), train_and_measure)
 
 
 def main() -> None:
@@ -174,14 +180,11 @@ def main() -> None:
     parser.add_argument("--work-dir", type=Path, default=Path("outputs/ablations"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.only) - set(SUITES[arguments.suite].variants))
-    if unknown:
-        sys.exit(f"--only {unknown[0]} is not a variant of {arguments.suite}; it has "
-                 f"{', '.join(SUITES[arguments.suite].variants)}")  # fmt: skip
-    work_dir = arguments.work_dir.resolve()
-    failed = run_suite(arguments.suite, arguments.seeds, arguments.only, work_dir, arguments.results.resolve())
-    if failed:
-        sys.exit("\n\n".join([f"{len(failed)} runs failed; started again, they are tried again.", *failed]))
+    known = SUITES[arguments.suite].variants
+    if unknown := sorted(set(arguments.only) - set(known)):
+        parser.error(f"--only {unknown[0]} is not a variant of {arguments.suite}; it has {', '.join(known)}")
+    work_dir, results = arguments.work_dir.resolve(), arguments.results.resolve()
+    run_suite(arguments.suite, arguments.seeds, arguments.only, work_dir, results)
 
 
 if __name__ == "__main__":

@@ -10,36 +10,27 @@ over seeds: the warm-started policy and the held-out problems are the same in al
 """
 
 import argparse
-import json
-import platform
 import re
-from importlib.metadata import version
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
-from prime_ext.utils.files import atomic_path, write_json
+from prime_ext.utils.files import read_json, write_json, write_text
+from recipes.figures import BLUE, GREEN, ORANGE, draw_mean, new_figure, save
 from recipes.quickstart.evaluate import evaluate
 from recipes.quickstart.learning_curve import BASELINE, METHODS
-from recipes.run_statistics import mean_and_error, standard_errors, training_seconds
+from recipes.run_statistics import PAIR_ACCURACY, crossing, markdown, mean_and_error, training_seconds, versions
 
-COLOURS = {"rloo": "#d66014", "paper": "#1b7837", "distilled": "#2166ac"}
-PAIR_ACCURACY = "prm/pair_accuracy/before_update"
+COLOURS = {"rloo": ORANGE, "paper": GREEN, "distilled": BLUE}
 THRESHOLDS = (0.5, 0.6, 0.65)
 AXES = {"steps": "steps", "prompts": "prompts tried", "seconds": "training seconds"}
 
 
 def evaluate_run(run: Path, data: Path, start: Path, seed: int) -> None:
     """Accuracy of the start and of every checkpoint; writes ``curve.json``. Finished evaluations are kept."""
-    target = run / "curve.json"
-    curve = {int(step): value for step, value in json.loads(target.read_text()).items()} if target.exists() else {}
+    curve = read_curve(run) if (run / "curve.json").exists() else {}
     policies = {0: start}
     for step in complete_steps(run / "checkpoints"):
         policies[step] = run / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
@@ -48,31 +39,19 @@ def evaluate_run(run: Path, data: Path, start: Path, seed: int) -> None:
             result = evaluate(policy, data, seed=seed)
             curve[step] = {name: result[name]["accuracy"] for name in ("temperature_1", "greedy")}
             curve[step]["n_problems"] = result["n_problems"]
-            write_json(target, curve)
-    print(f"{target}: {len(curve)} policies")
+            write_json(run / "curve.json", curve)
+    print(f"{run / 'curve.json'}: {len(curve)} policies")
 
 
-def crossing(steps: list[int], values: list[float], threshold: float) -> float | None:
-    """Step at which the linearly interpolated curve first reaches the threshold; None if it never does."""
-    if values and values[0] >= threshold:
-        return float(steps[0])
-    for left in range(len(steps) - 1):
-        low, high = values[left], values[left + 1]
-        if low < threshold <= high:
-            return steps[left] + (threshold - low) / (high - low) * (steps[left + 1] - steps[left])
-    return None
-
-
-def read_curve(folder: Path) -> dict[int, dict]:
+def read_curve(run: Path) -> dict[int, dict]:
     """What ``evaluate`` measured, by step."""
-    return {int(step): value for step, value in json.loads((folder / "curve.json").read_text()).items()}
+    return {int(step): value for step, value in read_json(run / "curve.json").items()}
 
 
-def read_run(folder: Path, steps: list[int]) -> dict:
+def read_run(run: Path, steps: list[int]) -> dict:
     """Curve at the given steps, training seconds and PRM accuracy of one run up to the last of them."""
-    curve = read_curve(folder)
+    curve, metrics = read_curve(run), read_metrics(run / "metrics.jsonl")
     accuracy = [curve[step]["temperature_1"] for step in steps]
-    metrics = read_metrics(folder / "metrics.jsonl")
     training = {step: row for step, row in metrics.items() if "timing_s/step" in row and step <= steps[-1]}
     seconds = training_seconds(training)
     tried = {step: row["prime/filter/examined"] for step, row in training.items()}
@@ -122,11 +101,12 @@ def summarize(runs: Path) -> dict:
     for (method, seed), folder in folders.items():
         found[method][seed] = read_run(folder, steps)
     paired = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())), key=int)
-    aggregate = {}
+    aggregate, final = {}, {}
     for method, by_seed in found.items():
         chosen = [by_seed[seed] for seed in paired]
+        final[method] = np.array([run["accuracy_temperature_1"][-1] for run in chosen])
         aggregate[method] = {
-            "final_accuracy_temperature_1": mean_and_error([run["accuracy_temperature_1"][-1] for run in chosen]),
+            "final_accuracy_temperature_1": mean_and_error(final[method]),
             "final_accuracy_greedy": mean_and_error([run["accuracy_greedy"][-1] for run in chosen]),
             "seconds_per_step": mean_and_error([run["seconds_per_step_median"] for run in chosen]),
         }
@@ -135,55 +115,35 @@ def summarize(runs: Path) -> dict:
                 values = [run[what][threshold] for run in chosen if run[what][threshold] is not None]
                 name = f"{what}_{threshold}"
                 aggregate[method][name] = {**mean_and_error(values), "runs": len(chosen)} if values else None
-    final = {
-        m: np.array([by_seed[seed]["accuracy_temperature_1"][-1] for seed in paired]) for m, by_seed in found.items()
-    }
+    settings = runs / "settings.txt"
     return {
         "seeds": [int(seed) for seed in paired],
         "final_difference_to_rloo_temperature_1": {
-            method: mean_and_error((final[method] - final[BASELINE]).tolist())
-            for method in methods
-            if method != BASELINE
+            method: mean_and_error(final[method] - final[BASELINE]) for method in methods if method != BASELINE
         },
         "aggregate": aggregate,
         "runs": found,
         "steps": steps,
-        "settings": settings(runs),
-        "versions": {name: version(name) for name in ("torch", "transformers", "verl", "ray")}
-        | {"python": platform.python_version()},
+        "settings": settings.read_text().splitlines() if settings.exists() else [],
+        "versions": versions(),
         "standard_errors": "over seeds; same warm-started policy and same held-out problems in all runs",
     }
 
 
-def settings(runs: Path) -> list[str]:
-    """The knobs of the runs, as the recipe wrote them."""
-    path = runs / "settings.txt"
-    return path.read_text().splitlines() if path.exists() else []
-
-
 def plot(summary: dict, path: Path) -> None:
     """Mean curves with their standard error, and every single run, thin."""
-    plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
-    figure, axis = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
-    for method in summary["runs"]:
-        label = METHODS[method]
-        runs = [summary["runs"][method][str(seed)] for seed in summary["seeds"]]
+    figure, ((axis,),) = new_figure(1, 1, (7.5, 4.6))
+    for method, by_seed in summary["runs"].items():
+        runs = [by_seed[str(seed)] for seed in summary["seeds"]]
         values_RS = np.array([run["accuracy_temperature_1"] for run in runs])
-        steps = runs[0]["steps"]
-        for values in values_RS:
-            axis.plot(steps, values, color=COLOURS[method], alpha=0.25, linewidth=1)
-        mean = values_RS.mean(0)
-        error = standard_errors(values_RS)
-        axis.plot(steps, mean, color=COLOURS[method], linewidth=2.4, marker="o", markersize=4, label=label)
-        axis.fill_between(steps, mean - error, mean + error, color=COLOURS[method], alpha=0.2, linewidth=0)
+        axis.plot(summary["steps"], values_RS.T, color=COLOURS[method], alpha=0.25, linewidth=1)
+        style = {"linewidth": 2.4, "marker": "o", "markersize": 4}
+        draw_mean(axis, summary["steps"], values_RS, COLOURS[method], METHODS[method], **style)
     count = runs[0]["n_problems"]
     axis.set(xlabel="policy updates", ylabel=f"accuracy on {count} held-out problems, temperature 1", ylim=(0, 1))
     axis.set_title(f"Variants of PRIME, and RLOO, from the same start, {len(summary['seeds'])} seeds", fontsize=11)
-    axis.grid(alpha=0.25)
     axis.legend(frameon=False, loc="lower right")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
-    plt.close(figure)
+    save(figure, path, dpi=150)
 
 
 def _cell(value: dict | None, factor: float = 1.0, digits: int = 1) -> str:
@@ -204,21 +164,18 @@ def table(summary: dict) -> str:
     for threshold in THRESHOLDS:
         for axis, name in AXES.items():
             rows[f"{name} to {threshold:.0%}"] = (f"{axis}_to_{threshold}", 1.0, 0)
-    methods = list(summary["runs"])
-    lines = ["| | " + " | ".join(METHODS[method] for method in methods) + " |", "| --- |" + " --- |" * len(methods)]
-    for label, (key, factor, digits) in rows.items():
-        cells = [_cell(summary["aggregate"][method][key], factor, digits) for method in methods]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    lines = [
+        [label, *(_cell(of_method[key], factor, digits) for of_method in summary["aggregate"].values())]
+        for label, (key, factor, digits) in rows.items()
+    ]
     differences = ", ".join(
         f"{METHODS[method]} {_cell(value, 100.0, 1)}"
         for method, value in summary["final_difference_to_rloo_temperature_1"].items()
     )
-    lines += [
-        "",
-        f"Minus RLOO at the end, temperature 1, paired by seed, in points: {differences}. "
-        f"± is the standard error over {len(summary['seeds'])} seeds.",
-    ]
-    return "\n".join(lines) + "\n"
+    return markdown(["", *(METHODS[method] for method in summary["runs"])], lines) + (
+        f"\nMinus RLOO at the end, temperature 1, paired by seed, in points: {differences}. "
+        f"± is the standard error over {len(summary['seeds'])} seeds.\n"
+    )
 
 
 def main() -> None:
@@ -236,14 +193,11 @@ def main() -> None:
     if arguments.command == "evaluate":
         evaluate_run(arguments.run, arguments.data, arguments.start, arguments.seed)
         return
-    summary = summarize(arguments.runs)
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
-    write_json(arguments.output_dir / "comparison.json", summary)
-    plot(summary, arguments.output_dir / "comparison.png")
-    with atomic_path(arguments.output_dir / "comparison.md") as temporary:
-        temporary.write_text(table(summary))
-    print(table(summary))
-    print(f"{arguments.output_dir}: comparison.json, comparison.png, comparison.md")
+    summary, folder = summarize(arguments.runs), arguments.output_dir
+    write_json(folder / "comparison.json", summary)
+    plot(summary, folder / "comparison.png")
+    write_text(folder / "comparison.md", table(summary))
+    print(f"{table(summary)}\n{folder}: comparison.json, comparison.png, comparison.md")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 Axes as in ``prime_ext.algorithms``, and ``P`` tokens of a prompt, left-padded; responses are right-padded.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +18,18 @@ class Rollouts(NamedTuple):
     prompt_mask_BP: torch.Tensor
     response_BT: torch.Tensor
     mask_BT: torch.Tensor
+    outcome_B: torch.Tensor | None = None  # from here on: once they are judged
+    group_B: torch.Tensor | None = None
+    step_label_BT: torch.Tensor | None = None  # of its steps, for diagnosis and the oracle
+    is_result_BT: torch.Tensor | None = None
+    reference_BT: torch.Tensor | None = None  # log-probabilities under the PRM's reference
 
     def rows(self, index_B: torch.Tensor) -> "Rollouts":
-        return Rollouts(*(part[index_B] for part in self))
+        return Rollouts(*(None if part is None else part[index_B] for part in self))
+
+    @classmethod
+    def joined(cls, several: Sequence["Rollouts"]) -> "Rollouts":
+        return cls(*(None if parts[0] is None else torch.cat(parts) for parts in zip(*several, strict=True)))
 
     def model_inputs(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
         """Token ids of the positions ``[start, stop)``, and what a model must know about left padding."""
@@ -28,28 +38,17 @@ class Rollouts(NamedTuple):
             return {"input_ids": ids_BL}
         # Right padding needs no mask: no valid token comes after it.
         seen_BL = torch.cat([self.prompt_mask_BP, torch.ones_like(self.mask_BT)], 1)[:, :stop].long()
-        return {
-            "input_ids": ids_BL,
-            "attention_mask": seen_BL,
-            "position_ids": (seen_BL.cumsum(1) - 1).clamp_min(0)[:, start:],
-        }
+        position_BL = (seen_BL.cumsum(1) - 1).clamp_min(0)[:, start:]
+        return {"input_ids": ids_BL, "attention_mask": seen_BL, "position_ids": position_BL}
 
 
 @torch.no_grad()
 def sample(
     model: torch.nn.Module, prompt_BP: torch.Tensor, pad: int, eos: int, limit: int, generator: torch.Generator
 ) -> Rollouts:
-    """One response to each prompt at temperature 1, at most ``limit`` tokens.
-
-    Args:
-        model: a causal language model of transformers.
-        prompt_BP: left-padded with ``pad``.
-        pad, eos: ids of the two special tokens.
-        limit: T, the width of the response tensors, whatever the longest response is.
-        generator: source of randomness, on the device of the model.
-    """
-    n_rows, width = prompt_BP.shape
-    response_BT = prompt_BP.new_full((n_rows, limit), pad)
+    """One response to each left-padded prompt at temperature 1; ``limit`` is T, whatever the longest response is."""
+    width = prompt_BP.shape[1]
+    response_BT = prompt_BP.new_full((len(prompt_BP), limit), pad)
     rollouts = Rollouts(prompt_BP, prompt_BP != pad, response_BT, torch.zeros_like(response_BT, dtype=torch.bool))
     cache, running_B = DynamicCache(config=model.config), torch.ones_like(prompt_BP[:, 0], dtype=torch.bool)
     for t in range(limit):

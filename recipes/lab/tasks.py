@@ -4,18 +4,15 @@
 A *compact chain* is the prompt ``v op1 .. opk ?`` and the response ``v op1 r1 .. opk rk <eos>`` with
 ``r_i = f[op_i, r_{i-1}]``. Each operation is a random permutation of the values, so that no later step hides an error.
 The demonstrators get each fact wrong with a probability of its own and always with the same wrong result; the warm
-start imitates them. ``quickstart`` and ``long_chains`` are the tasks of those recipes, as they are.
-
-A problem is whatever the task makes it; the training loop only hands lists of problems back.
+start imitates them. ``methods.yaml`` names the tasks; those of the quickstart are in recipes/quickstart/lab_task.py.
 """
 
 import random
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -23,37 +20,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from prime_ext.tasks import last_digit_chain as last_digit
 from prime_ext.utils.files import atomic_path
 from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits
-from recipes.quickstart.tokenizer import BOS, EOS, PAD, VOCABULARY
-
-
-class Task(Protocol):
-    """What the training loop asks of a task."""
-
-    pad: int
-    eos: int
-    limit: int  # tokens of a response at most
-    flipped: float  # share of the outcomes that training, but not evaluation, sees inverted
-    evaluate_every: int  # rollouts between two points of a curve
-    settings: Mapping[str, Any]  # by key, where the task wants others than the defaults
-
-    def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[Any]: ...
-
-    def prompts(self, problems: Sequence[Any]) -> torch.Tensor:
-        """Token ids ``(B, P)``, left-padded to the same width every time."""
-
-    def verify(self, problems: Sequence[Any], response_BT: torch.Tensor) -> torch.Tensor:
-        """1 for a right final answer, else 0, ``(B,)``."""
-
-    def step_labels(self, problems: Sequence[Any], response_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """1 where a step's result is right given the value before it, and the mask of results; ``(B, T)`` both."""
-
-    def warm_start(self, folder: Path) -> None:
-        """Train the model that all methods start from, and write it for ``from_pretrained``."""
+from recipes.lab.settings import FILE
+from recipes.lab.train import Learner, warm_up
+from recipes.quickstart.lab_task import LastDigitChain
 
 
 @dataclass(frozen=True)
 class CompactChain:
-    """Chains over a small alphabet, all in tensors. There are so many that hardly any is drawn twice."""
+    """Chains over a small alphabet, all in tensors. There are so many that hardly any is drawn twice.
+
+    The training loop asks of any task: ``pad``, ``eos``, ``limit`` and the fields from ``flipped`` on; ``draw`` for
+    problems, which are whatever the task makes them; ``prompts``, ``verify``, ``step_labels`` and ``warm_start``.
+    """
 
     longest: int = 8
     shortest: int = 8
@@ -62,13 +40,14 @@ class CompactChain:
     mean_error: float = 0.2
     seed: int = 7
     layers: int = 2
-    flipped: float = 0.0
-    evaluate_every: int = 160
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    flipped: float = 0.0  # share of the outcomes that training, but not evaluation, sees inverted
+    evaluate_every: int = 160  # rollouts between two points of a curve
+    settings: Mapping[str, Any] = field(default_factory=dict)  # where the task wants others than the defaults
     pad, bos, eos, question, first_value = 0, 1, 2, 3, 4
 
     @property
     def limit(self) -> int:
+        """Tokens of a response at most."""
         return 2 * self.longest + 2
 
     @property
@@ -96,6 +75,7 @@ class CompactChain:
         return list(torch.cat([start_B1, operation_BK], 1))
 
     def prompts(self, problems: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Token ids ``(B, P)``, left-padded to the same width every time."""
         problem_BK = torch.stack(list(problems))
         shown_BK = torch.where(problem_BK >= 0, problem_BK + self.first_operation, self.pad)
         shown_BK[:, 0] = problem_BK[:, 0] + self.first_value
@@ -119,6 +99,7 @@ class CompactChain:
         return response_BT.scatter(1, end_B1, self.eos)
 
     def verify(self, problems: Sequence[torch.Tensor], response_BT: torch.Tensor) -> torch.Tensor:
+        """1 for a right final answer, else 0, ``(B,)``."""
         end_B1 = self._end(torch.stack(list(problems)))
         # The last result and <eos> at their places; the values between are the response's own business.
         last_B2 = torch.cat([end_B1 - 1, end_B1], 1)
@@ -128,6 +109,7 @@ class CompactChain:
     def step_labels(
         self, problems: Sequence[torch.Tensor], response_BT: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """1 where a step's result is right given the value before it, and the mask of results; ``(B, T)`` both."""
         operation_BK, response_BT = torch.stack(list(problems))[:, 1:], response_BT.cpu()
         before_BK, shown_BK, after_BK = response_BT[:, 0:-3:2], response_BT[:, 1:-2:2], response_BT[:, 2:-1:2]
         value_BK = (before_BK - self.first_value).clamp(0, self.n_values - 1)
@@ -139,37 +121,20 @@ class CompactChain:
         return label_BT * where_BT, where_BT
 
     def warm_start(self, folder: Path, steps: int = 1500, batch_size: int = 64, lr: float = 3e-3) -> None:
+        """Train the model that all methods start from, and write it for ``from_pretrained``."""
         torch.manual_seed(self.seed)
         generator = torch.Generator().manual_seed(self.seed)
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=self.first_operation + self.n_operations,
-                hidden_size=64,
-                intermediate_size=172,
-                num_hidden_layers=self.layers,
-                num_attention_heads=4,
-                max_position_embeddings=3 * self.longest + 5,
-                initializer_range=0.08,
-                tie_word_embeddings=True,
-                pad_token_id=self.pad,
-                bos_token_id=self.bos,
-                eos_token_id=self.eos,
-            )
-        )
-        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: min(1.0, (step + 1) / 50) * max(0.03, 1 - step / steps)
-        )
+        size = {"hidden_size": 64, "intermediate_size": 172, "num_attention_heads": 4, "tie_word_embeddings": True}
+        special = {"pad_token_id": self.pad, "bos_token_id": self.bos, "eos_token_id": self.eos}
+        vocabulary, longest = self.first_operation + self.n_operations, 3 * self.longest + 5
+        size |= {"num_hidden_layers": self.layers, "max_position_embeddings": longest, "initializer_range": 0.08}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **size, **special))
+        learner = Learner(model, lr, lambda step: warm_up(50)(step) * max(0.03, 1 - step / steps), betas=(0.9, 0.98))
         for _ in range(steps):
             problems = self.draw(batch_size, generator)
             prompt_BP, response_BT = self.prompts(problems), self.demonstrate(problems, 1.0, generator)
             rollouts = Rollouts(prompt_BP, prompt_BP != self.pad, response_BT, response_BT != self.pad)
-            loss = -chosen_log_probs(response_logits(model, rollouts), rollouts)[rollouts.mask_BT].mean()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+            learner.minimize(-chosen_log_probs(response_logits(model, rollouts), rollouts)[rollouts.mask_BT].mean())
         with atomic_path(folder) as temporary:
             model.save_pretrained(temporary)
 
@@ -178,83 +143,6 @@ class CompactChain:
         return 2 * (problem_BK[:, 1:] >= 0).sum(1, keepdim=True) + 1
 
 
-@dataclass(frozen=True)
-class LastDigitChain:
-    """The quickstart's task with its tokenizer, model and warm start: see ``prime_ext.tasks.last_digit_chain``."""
-
-    chain_lengths: tuple[int, ...] = last_digit.CHAIN_LENGTHS
-    mean_error: float = 0.25
-    limit: int = 48
-    flipped: float = 0.0
-    evaluate_every: int = 640
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    pad, eos = VOCABULARY.index(PAD), VOCABULARY.index(EOS)
-
-    @cached_property
-    def pools(self) -> dict[bool, list[last_digit.Problem]]:
-        """Problems for training, and held-out ones."""
-        draw = last_digit.generate_problems
-        return {False: draw("train", 8192, 0, self.chain_lengths), True: draw("test", 2000, 0, self.chain_lengths)}
-
-    def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[last_digit.Problem]:
-        pool = self.pools[held_out]
-        return [pool[index] for index in torch.randperm(len(pool), generator=generator)[:count].tolist()]
-
-    def prompts(self, problems: Sequence[last_digit.Problem]) -> torch.Tensor:
-        width = 2 * max(self.chain_lengths) + 3
-        ids = [[VOCABULARY.index(token) for token in (BOS, *problem.prompt)] for problem in problems]
-        return torch.tensor([[self.pad] * (width - len(row)) + row for row in ids])
-
-    def verify(self, problems: Sequence[last_digit.Problem], response_BT: torch.Tensor) -> torch.Tensor:
-        texts = ("".join(tokens) for tokens in self._tokens(response_BT))
-        return torch.tensor([last_digit.outcome_reward(t, str(p.answer)) for p, t in zip(problems, texts, strict=True)])
-
-    def step_labels(
-        self, problems: Sequence[last_digit.Problem], response_BT: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        label_BT, where_BT = torch.zeros(response_BT.shape), torch.zeros(response_BT.shape, dtype=torch.bool)
-        for row, (problem, tokens) in enumerate(zip(problems, self._tokens(response_BT), strict=True)):
-            position = [t for t, token in enumerate(tokens) for _ in token]
-            for check in last_digit.check_steps(problem.prompt, "".join(tokens)):
-                if check.result is not None:
-                    label_BT[row, position[check.result]] = float(check.locally_right)
-                    where_BT[row, position[check.result]] = True
-        return label_BT, where_BT
-
-    def warm_start(self, folder: Path) -> None:
-        # Here, not above: the trainer of transformers takes seconds to import.
-        from recipes.quickstart.data import write_data
-        from recipes.quickstart.sft import train
-
-        with tempfile.TemporaryDirectory() as data:
-            write_data(Path(data), mean_error=self.mean_error, chain_lengths=self.chain_lengths)
-            train(Path(data) / "sft.parquet", folder)
-
-    def _tokens(self, response_BT: torch.Tensor) -> list[list[str]]:
-        """The text of each token up to ``<eos>``, nothing for special ones."""
-        texts = ["" if token in (PAD, BOS, EOS) else token for token in VOCABULARY]
-        rows = (row[: row.index(self.eos)] if self.eos in row else row for row in response_BT.tolist())
-        return [[texts[token] for token in row] for row in rows]
-
-
-# As recipes/quickstart/train.sh has it.
-QUICKSTART = {
-    "rollout.prompts": 16,
-    "actor.lr": 2e-4,
-    "actor.mini_batches": 1,
-    "prime.filter.enable": True,
-}
-
-TASKS: dict[str, Task] = {
-    "compact": CompactChain(seed=5),
-    "compact2": CompactChain(seed=12),
-    "variable": CompactChain(shortest=5, longest=10, seed=5),
-    "compact16": CompactChain(shortest=16, longest=16, seed=11, mean_error=0.15, settings={"actor.lr": 3e-4}),
-    "flipped": CompactChain(seed=5, flipped=0.1, settings={"actor.lr": 4.5e-4}),
-    "compact_small": CompactChain(seed=5, layers=1),
-    "deep": CompactChain(seed=5, layers=6),
-    "quickstart": LastDigitChain(settings=QUICKSTART),
-    "long_chains": LastDigitChain(
-        (8, 9, 10, 11, 12), 0.15, 90, settings=QUICKSTART | {"prm.lr": 3e-4, "prime.filter.max_examined": 8}
-    ),
+TASKS = {name: CompactChain(**values) for name, values in FILE["compact_tasks"].items()} | {
+    name: LastDigitChain(**values) for name, values in FILE["last_digit_tasks"].items()
 }

@@ -19,14 +19,9 @@
 # NEVER RUN ON SEVERAL MACHINES; docs/multi_node.md says what has been tried.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): NNODES NODE_IP PORT NUM_GPUS NUM_CPUS RAY_TEMP_DIR STATE_DIR WAIT RAY PYTHON DRY_RUN"
-    [[ $# -ge 1 ]] && exit 0 || exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 1 "NNODES NODE_IP PORT NUM_GPUS NUM_CPUS RAY_TEMP_DIR STATE_DIR WAIT RAY PYTHON DRY_RUN" "$@"
 # shellcheck source=recipes/python.sh
 source "$PROJECT_ROOT/recipes/python.sh"
 RAY=${RAY:-$(dirname "$PYTHON")/ray}

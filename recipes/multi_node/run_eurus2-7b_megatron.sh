@@ -12,11 +12,9 @@
 # NEVER RUN: neither on a GPU nor anywhere else; only composed and checked.
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
-# shellcheck source=recipes/usage.sh
-source "$RECIPES/usage.sh"
-OWN_KNOBS="TP PP" answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+OWN_KNOBS="TP PP" begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 [[ "${SHRINK:-0}" == 0 ]] || { echo "run_eurus2-7b_megatron.sh: SHRINK=1 runs on the CPU, and Megatron does not" >&2; exit 2; }
 export ENGINE=megatron OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_megatron_${VARIANT:-prime}}
 exec bash "$RUN" \

@@ -10,11 +10,9 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
-# shellcheck source=recipes/usage.sh
-source "$RECIPES/usage.sh"
-answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 
 export MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 export MAX_RESPONSE=${MAX_RESPONSE:-8192} STEPS=${STEPS:-330}

@@ -15,11 +15,9 @@
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU; the sandbox is tested on CPUs (docs/verifiers.md).
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
-# shellcheck source=recipes/usage.sh
-source "$RECIPES/usage.sh"
-answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 
 export TRAIN_FILES=${TRAIN_FILES:-data/eurus2_code/train.parquet} VAL_FILES=${VAL_FILES:-data/eurus2_code/validation.parquet}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_code_${VARIANT:-prime}}

@@ -19,16 +19,11 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): VARIANT MODEL_PATH PRM_PATH PRM_REFERENCE TRAIN_FILES VAL_FILES OUTPUT_DIR N_GPUS NNODES"
-    echo "                     ROLLOUT_TP MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU INFER_TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ"
-    echo "                     LOGGER CHECKS DRY_RUN SHRINK SHRINK_STEPS PYTHON"
-    exit 0
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 0 "VARIANT MODEL_PATH PRM_PATH PRM_REFERENCE TRAIN_FILES VAL_FILES OUTPUT_DIR N_GPUS NNODES ROLLOUT_TP
+    MAX_PROMPT MAX_RESPONSE TOKENS_PER_GPU INFER_TOKENS_PER_GPU STEPS SAVE_FREQ TEST_FREQ LOGGER CHECKS DRY_RUN SHRINK
+    SHRINK_STEPS PYTHON" "$@"
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 

@@ -12,11 +12,9 @@
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU.
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
-# shellcheck source=recipes/usage.sh
-source "$RECIPES/usage.sh"
-answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 
 RANK=${LORA_RANK:-32}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_lora_prm_${VARIANT:-prime}}

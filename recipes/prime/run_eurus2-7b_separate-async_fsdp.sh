@@ -14,11 +14,9 @@
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU, where SHRINK=1 runs it.
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
-# shellcheck source=recipes/usage.sh
-source "$RECIPES/usage.sh"
-OWN_KNOBS="ROLLOUT_GPUS ROLLOUT_NODES WARMUP_BATCHES" answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+OWN_KNOBS="ROLLOUT_GPUS ROLLOUT_NODES WARMUP_BATCHES" begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 export N_GPUS=${N_GPUS:-4}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_separate_async_${VARIANT:-prime}}
 if [[ "${SHRINK:-0}" != 0 ]]; then

@@ -17,15 +17,10 @@
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): MODEL OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU"
-    echo "ULYSSES SAVE_FREQ SEED CHECKS DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
-    [[ $# -ge 1 ]] && exit 0 || exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 1 "MODEL OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ SEED
+    CHECKS DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN" "$@"
 TRAIN=$1
 shift
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}

@@ -15,15 +15,10 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the published settings by a test on the CPU.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER PROMPTS RESPONSES"
-    echo "                     MEAN_TOKENS DEVICE_MEMORY DRY_RUN SHRINK PYTHON TORCHRUN"
-    exit 0
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 0 "MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER PROMPTS RESPONSES
+    MEAN_TOKENS DEVICE_MEMORY DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 # shellcheck source=recipes/eurusprm.sh
 source "$PROJECT_ROOT/recipes/eurusprm.sh"
 

@@ -14,11 +14,9 @@
 # NEVER RUN ON A GPU: composed, checked and planned by a test on the CPU.
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=$RECIPES/prime_gsm8k.sh
-# shellcheck source=recipes/usage.sh
-source "$RECIPES/usage.sh"
-answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin_variation prime_gsm8k.sh "$@"
 
 GPU=${GPU:-24}
 case "$GPU" in

@@ -10,11 +10,9 @@
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=$RECIPES/prime/run_eurus2-7b_fsdp.sh
-# shellcheck source=recipes/usage.sh
-source "$RECIPES/usage.sh"
-answer_help "${BASH_SOURCE[0]}" "$RUN" "$@"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 
 PRM_SIZE=${PRM_SIZE:-7B}
 export MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-7B} PRM_PATH=${PRM_PATH:-Qwen/Qwen2.5-$PRM_SIZE}

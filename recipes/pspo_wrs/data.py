@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the data of the CPU recipes of PSPO-WRS.
 
-    python -m recipes.pspo_wrs.data --output-dir outputs/pspo_quickstart/data
+    python -m recipes.pspo_wrs.prepare data --dir outputs/pspo_quickstart
 
 ``train``, ``val``, ``test`` (verl's RL schema) and ``sft`` (its SFT schema) are disjoint in their prompts, as in
 ``recipes.quickstart.data``. ``steps_honest.jsonl`` and ``steps_lenient.jsonl`` are chains with a label for every step,
 for ``python -m prime_ext.step_rm.convert --chains``; the two differ in what a superfluous step is worth.
 """
 
-import argparse
 import random
 from pathlib import Path
 
@@ -103,21 +102,3 @@ def write_data(
     for name, count in counts.items():
         print(f"{output_dir / name}: {count} rows")
     return counts
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--train-size", type=int, default=8192, help="problems for RL")
-    parser.add_argument("--val-size", type=int, default=64, help="problems for verl's validation during training")
-    parser.add_argument("--test-size", type=int, default=500, help="held-out problems")
-    parser.add_argument("--sft-size", type=int, default=48000, help="demonstrations for the warm start")
-    parser.add_argument("--labelled-size", type=int, default=20000, help="chains with labelled steps")
-    parser.add_argument("--mean-error", type=float, default=0.25, help="mean error probability of a demonstrated fact")
-    parser.add_argument("--misconception-seed", type=int, default=123, help="which facts are mistaken, and how")
-    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
-    write_data(**vars(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,19 +11,15 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
-from prime_ext.utils.files import atomic_path, read_json, write_text
+from prime_ext.utils.files import read_json, write_text
+from recipes.figures import GREY, draw_mean, new_figure, save
 from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.length_study import RESULTS, SHAPES
 from recipes.pspo_wrs.measure import LONG, SUPERFLUOUS
 from recipes.pspo_wrs.plot_shapes import COLOURS
-from recipes.run_statistics import standard_errors, write_mean
+from recipes.run_statistics import markdown, write_mean
 
 # Names of the shapes in the picture of the shapes, for the same colours.
 LABELS = {
@@ -64,37 +60,31 @@ def verdict(results: dict[int, dict]) -> str:
     return "neither" if min(means) > NEAR[0] else "shorter"
 
 
-COLUMNS: dict[str, Callable[[dict], float]] = {
-    "steps": lambda end: end["steps"]["mean"],
-    "superfluous": lambda end: end["steps"]["kinds"][SUPERFLUOUS],
-}
-SHARES: dict[str, Callable[[dict], float]] = {
-    f"over {LONG} steps (%)": lambda end: end["steps"]["long"],
-    "at the length limit (%)": lambda end: end["cut_off"],
-    "accuracy (%)": lambda end: end["accuracy"],
+# What the table has of the measurement at the end: how it is read, factor, digits.
+COLUMNS: dict[str, tuple[Callable[[dict], float], float, int]] = {
+    "steps": (lambda end: end["steps"]["mean"], 1, 2),
+    "superfluous": (lambda end: end["steps"]["kinds"][SUPERFLUOUS], 1, 2),
+    f"over {LONG} steps (%)": (lambda end: end["steps"]["long"], 100, 1),
+    "at the length limit (%)": (lambda end: end["cut_off"], 100, 1),
+    "accuracy (%)": (lambda end: end["accuracy"], 100, 1),
 }
 
 
 def table(found: Results) -> str:
-    """Markdown table, one row per reward model and shape."""
-    names = ["reward model", "shape", "seeds", *COLUMNS, *SHARES, "score, geometric mean", "length"]
-    lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
-    starts: dict[str, dict] = {}
+    """Markdown table, one row per reward model and shape, below the policy before the training."""
+    rows, labellers = [], set()
+
+    def add(labeller: str, shape: str, seeds: str, ends: list[dict], outcome: str) -> None:
+        cells = [write_mean([read(end) for end in ends], *form) for read, *form in COLUMNS.values()]
+        score = write_mean([end["scores"][labeller]["geometric"] for end in ends], digits=3)
+        rows.append([labeller, shape, seeds, *cells, score, outcome])
+
     for (labeller, shape), results in found.items():
-        first = next(iter(results.values()))
-        if starts.setdefault(labeller, first["start"]) is first["start"]:
-            lines.append(_row(labeller, "(before)", "", [first["start"]], labeller, ""))
-        ends = [result["end"] for result in results.values()]
-        lines.append(_row(labeller, LABELS[shape], str(len(results)), ends, labeller, verdict(results)))
-    return "\n".join(lines) + "\n"
-
-
-def _row(labeller: str, shape: str, seeds: str, ends: list[dict], scorer: str, outcome: str) -> str:
-    cells = [labeller, shape, seeds]
-    cells += [write_mean([column(end) for end in ends]) for column in COLUMNS.values()]
-    cells += [write_mean([column(end) for end in ends], 100, 1) for column in SHARES.values()]
-    cells += [write_mean([end["scores"][scorer]["geometric"] for end in ends], digits=3), outcome]
-    return f"| {' | '.join(cells)} |"
+        if labeller not in labellers:
+            labellers.add(labeller)
+            add(labeller, "(before)", "", [next(iter(results.values()))["start"]], "")
+        add(labeller, LABELS[shape], str(len(results)), [r["end"] for r in results.values()], verdict(results))
+    return markdown(["reward model", "shape", "seeds", *COLUMNS, "score, geometric mean", "length"], rows)
 
 
 def prediction(found: Results) -> str:
@@ -111,19 +101,10 @@ def prediction(found: Results) -> str:
     )
 
 
-def curve(results: dict[int, dict], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps at which every seed has a value, the mean over seeds and its standard error (0 for one seed)."""
-    curves = [result["curves"][name] for result in results.values()]
-    steps = sorted({int(step) for step in curves[0]}.intersection(*({int(s) for s in one} for one in curves)))
-    values = np.array([[one[str(step)] for step in steps] for one in curves])
-    return np.array(steps), values.mean(axis=0), standard_errors(values)
-
-
 def plot(found: Results, path: Path) -> None:
     """Steps, share of long chains and accuracy over the training, a row per reward model."""
-    plt.rcParams.update({"font.size": 10.5, "axes.spines.top": False, "axes.spines.right": False})
     present = [labeller for labeller in LABELLERS if any(key[0] == labeller for key in found)]
-    figure, axes = plt.subplots(len(present), 3, figsize=(14, 3.9 * len(present)), squeeze=False, layout="constrained")
+    figure, axes = new_figure(len(present), 3, (14, 3.9 * len(present)))
     panels = {
         "steps": "steps of a response",
         "long": f"share with more than {LONG} steps",
@@ -132,21 +113,18 @@ def plot(found: Results, path: Path) -> None:
     for row, labeller in zip(axes, present, strict=True):
         for axis, (name, label) in zip(row, panels.items(), strict=True):
             for shape in SHAPES:
-                if (labeller, shape) not in found:
-                    continue
-                steps, mean, error = curve(found[labeller, shape], name)
-                colour = COLOURS[LABELS[shape]]
-                axis.plot(steps, mean, color=colour, linewidth=2, label=LABELS[shape])
-                axis.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+                if (labeller, shape) in found:
+                    curves = [result["curves"][name] for result in found[labeller, shape].values()]
+                    # The steps at which every seed has a value.
+                    steps = sorted(set.intersection(*(set(map(int, curve)) for curve in curves)))
+                    values_RS = np.array([[curve[str(step)] for step in steps] for curve in curves])
+                    draw_mean(axis, steps, values_RS, COLOURS[LABELS[shape]], LABELS[shape], linewidth=2)
             axis.set(xlabel="training step", ylabel=label)
             axis.set_ylim(0, None if name == "steps" else 1)
-            axis.grid(alpha=0.25)
-        row[0].axhspan(*NEAR, color="#5b6572", alpha=0.1, linewidth=0)
+        row[0].axhspan(*NEAR, color=GREY, alpha=0.1, linewidth=0)
         row[1].set_title(TITLES[labeller], fontsize=12)
-    axes[0][0].legend(frameon=False, fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
-    plt.close(figure)
+    axes[0, 0].legend(frameon=False, fontsize=9)
+    save(figure, path, dpi=120)
 
 
 def main() -> None:

@@ -15,20 +15,18 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from tqdm import tqdm
 
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import read_json, write_json
-from recipes.ablations.run import run_logged
 from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.measure import measure
-from recipes.pspo_wrs.prepare import ROOT, prepare_data, train_step_rm, warm_start
-from recipes.quickstart.report import versions
+from recipes.pspo_wrs.prepare import prepare_data, train_step_rm, warm_start
+from recipes.run_statistics import versions
+from recipes.study_runs import ROOT, run_logged, run_missing
 
 RESULTS = Path(__file__).parent / "results" / "length_study"
 # Published as they are; none is the geometric mean alone.
@@ -63,11 +61,6 @@ class Run:
     @property
     def name(self) -> str:
         return f"{self.labeller}_{self.shape}_seed{self.seed}"
-
-
-def runs(seeds: Sequence[int], labellers: Sequence[str], shapes: Sequence[str]) -> Iterator[Run]:
-    """All runs, seed after seed, so that whole comparisons are complete early."""
-    return (Run(labeller, shape, seed) for seed in seeds for labeller in labellers for shape in shapes)
 
 
 def arguments(run: Run, folder: Path) -> list[str]:
@@ -117,7 +110,7 @@ def result_of(run: Run, folder: Path) -> dict:
     }
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, results: Path) -> None:
     """Everything that the runs share."""
     prepare_data(folder)
     warm_start(folder)
@@ -127,31 +120,23 @@ def prepare(folder: Path) -> None:
         write_json(folder / "start.json", measured(folder / "sft", folder))
     step_rms = {name: read_json(folder / f"step_rm_{name}" / "results.json") for name in LABELLERS}
     kept = {name: {key: value[key] for key in ("temperature", "data", "test")} for name, value in step_rms.items()}
-    write_json(folder / "step_rms.json", kept)
+    write_json(results / "step_rms.json", kept)
 
 
-def run_study(wanted: Sequence[Run], folder: Path, results: Path) -> list[str]:
+def run_study(wanted: Sequence[Run], folder: Path, results: Path) -> None:
     """Everything that has no result yet.
 
-    Returns:
-        What failed; the other runs go on.
+    Raises:
+        SystemExit: some runs failed.
     """
-    wanted = [run for run in wanted if not (results / f"{run.name}.json").exists()]
-    if not wanted:
-        print("nothing left to run")
-        return []
-    prepare(folder)
-    write_json(results / "step_rms.json", read_json(folder / "step_rms.json"))
-    failed = []
-    for run in tqdm(wanted, desc="length study", unit="run"):
-        try:
-            train(run, folder)
-        except RuntimeError as error:
-            failed.append(f"{run.name}: {error}")
-            continue
-        write_json(results / f"{run.name}.json", result_of(run, folder))
-        shutil.rmtree(folder / "runs" / run.name / "checkpoints")
-    return failed
+    runs = {run.name: run for run in wanted}
+
+    def train_and_measure(name: str) -> None:
+        train(runs[name], folder)
+        write_json(results / f"{name}.json", result_of(runs[name], folder))
+        shutil.rmtree(folder / "runs" / name / "checkpoints")
+
+    run_missing(list(runs), results, lambda: prepare(folder, results), train_and_measure)
 
 
 def main() -> None:
@@ -162,10 +147,14 @@ def main() -> None:
     parser.add_argument("--work-dir", type=Path, default=Path("outputs/pspo_length_study"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    wanted = list(runs(options.seeds, options.labellers, options.shapes))
-    failed = run_study(wanted, options.work_dir.resolve(), options.results.resolve())
-    if failed:
-        sys.exit("\n\n".join([f"{len(failed)} runs failed; started again, they are tried again.", *failed]))
+    # Seed after seed, so that whole comparisons are complete early.
+    wanted = [
+        Run(labeller, shape, seed)
+        for seed in options.seeds
+        for labeller in options.labellers
+        for shape in options.shapes
+    ]
+    run_study(wanted, options.work_dir.resolve(), options.results.resolve())
 
 
 if __name__ == "__main__":

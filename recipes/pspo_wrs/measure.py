@@ -8,7 +8,7 @@ One response per held-out problem, at temperature 1 (seeded): the distribution t
 """
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from prime_ext.step_rm.scorers.protocol import Chain, StepScores
 from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.utils.files import write_json
 from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
-from recipes.quickstart.evaluate import proportion
-from recipes.quickstart.respond import HeldOutProblem, load_model, load_problems, respond
+from recipes.quickstart.evaluate import load_model, load_problems, proportion, respond
+from recipes.run_statistics import standard_errors
 
 # A chain of more steps is long. The longest problem needs five, and less than 5 % of the human-labelled chains of PSPO
 # have more than eight.
@@ -42,7 +42,7 @@ def describe_steps(steps: Sequence[Sequence[Step]]) -> dict:
     kinds = Counter(step.kind for of_response in steps for step in of_response)
     return {
         "mean": float(counts.mean()),
-        "standard_error": float(counts.std(ddof=1) / np.sqrt(len(counts))),
+        "standard_error": float(standard_errors(counts)),
         "histogram": {str(n): int(c) for n, c in sorted(Counter(counts.tolist()).items())},
         "long": float((counts > LONG).mean()),
         "kinds": {kind: kinds[kind] / len(counts) for kind in KINDS},
@@ -52,42 +52,21 @@ def describe_steps(steps: Sequence[Sequence[Step]]) -> dict:
 def describe_scores(steps: Sequence[Sequence[Step]], scores: Sequence[StepScores]) -> dict:
     """What a step reward model says: ``geometric``, the mean over responses of the geometric mean of their step scores;
     the mean score of each kind of step; and that of each place in the response with at least 20 steps."""
-    by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    by_place: dict[int, list[float]] = {}
-    accumulated = []
+    by_kind, by_place, accumulated = defaultdict(list), defaultdict(list), []
     for of_response, outcome in zip(steps, scores, strict=True):
-        for place, (step, score) in enumerate(zip(of_response, outcome.scores, strict=True)):
+        for place, (step, score) in enumerate(zip(of_response, outcome.scores, strict=True), start=1):
             by_kind[step.kind].append(score)
-            by_place.setdefault(place, []).append(score)
+            by_place[place].append(score)
         score_BS = torch.tensor([list(outcome.scores)], dtype=torch.float64)
         accumulated.append(float(accumulate(score_BS, torch.ones_like(score_BS))))
     return {
         "geometric": float(np.mean(accumulated)),
-        "by_kind": {kind: float(np.mean(values)) for kind, values in by_kind.items() if values},
-        "by_place": {str(k + 1): float(np.mean(v)) for k, v in sorted(by_place.items()) if len(v) >= 20},
+        "by_kind": {kind: float(np.mean(by_kind[kind])) for kind in KINDS if kind in by_kind},
+        "by_place": {str(k): float(np.mean(v)) for k, v in sorted(by_place.items()) if len(v) >= 20},
     }
 
 
-def score_responses(
-    step_rm: Path, problems: Sequence[HeldOutProblem], steps: Sequence[Sequence[Step]]
-) -> list[StepScores]:
-    """Scores of all steps."""
-    chains = [
-        Chain(tuple(step.text for step in of_response), question=problem.prompt)
-        for problem, of_response in zip(problems, steps, strict=True)
-    ]
-    return LocalScorer(step_rm, device="cpu").score_now(chains)
-
-
-def measure(
-    policy: Path,
-    data: Path,
-    step_rms: dict[str, Path],
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-    max_response_length: int = MAX_RESPONSE_LENGTH,
-) -> dict:
+def measure(policy: Path, data: Path, step_rms: dict[str, Path], *, limit: int | None = None, seed: int = 0) -> dict:
     """Measure a policy.
 
     Args:
@@ -96,28 +75,31 @@ def measure(
         step_rms: folders of step reward models, by name.
         limit: use only the first problems.
         seed: of the sampling.
-        max_response_length: in tokens; what is longer is cut off there.
 
     Returns:
         ``accuracy`` and its ``standard_error``, ``outcomes`` (1 or 0 per problem), ``cut_off`` (the share of responses
         that reached the length limit), ``steps`` and ``scores``, see above.
     """
-    model, tokenizer = load_model(policy)
     problems = load_problems(data, limit)
-    responses = respond(
-        model, tokenizer, problems, temperature=1.0, seed=seed, max_response_length=max_response_length
-    )  # fmt: skip
-    right = [outcome_reward(r.text, p.ground_truth) for p, r in zip(problems, responses, strict=True)]
-    steps = [check_steps(p.prompt, r.text) for p, r in zip(problems, responses, strict=True)]
+    options = {"temperature": 1.0, "seed": seed, "max_response_length": MAX_RESPONSE_LENGTH}
+    responses = respond(*load_model(policy), problems, **options)
+    both = list(zip(problems, responses, strict=True))
+    right = [outcome_reward(response.text, problem.ground_truth) for problem, response in both]
+    steps = [check_steps(problem.prompt, response.text) for problem, response in both]
+    chains = [
+        Chain(tuple(step.text for step in of_response), question=problem.prompt)
+        for problem, of_response in zip(problems, steps, strict=True)
+    ]
     return {
         **proportion(sum(right), len(right)),
         "outcomes": "".join("1" if value == 1.0 else "0" for value in right),
         "cut_off": sum(not response.finished for response in responses) / len(responses),
         "steps": describe_steps(steps),
         "scores": {
-            name: describe_scores(steps, score_responses(folder, problems, steps)) for name, folder in step_rms.items()
+            name: describe_scores(steps, LocalScorer(folder, device="cpu").score_now(chains))
+            for name, folder in step_rms.items()
         },
-        "examples": [f"{p.prompt} {r.text}" for p, r in list(zip(problems, responses, strict=True))[:8]],
+        "examples": [f"{problem.prompt} {response.text}" for problem, response in both[:8]],
     }
 
 
@@ -130,9 +112,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
     parser.add_argument("--seed", type=int, default=0, help="of the sampling")
     options = parser.parse_args()
-    result = measure(
-        options.policy, options.data, {"step_rm": options.step_rm}, limit=options.limit, seed=options.seed
-    )  # fmt: skip
+    step_rms = {"step_rm": options.step_rm}
+    result = measure(options.policy, options.data, step_rms, limit=options.limit, seed=options.seed)
     write_json(options.output, result)
     steps = result["steps"]
     print(

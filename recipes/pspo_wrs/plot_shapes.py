@@ -10,15 +10,11 @@ import argparse
 import math
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.ticker import MultipleLocator
 
 from prime_ext.algorithms.chain_reward import ChainReward, break_even_filler
-from prime_ext.utils.files import atomic_path
+from recipes.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save
 
 REWARDS = {
     "none": ChainReward(),
@@ -26,12 +22,7 @@ REWARDS = {
     "Gaussian (CN-PPO)": ChainReward(shape="gaussian"),
     "released code": ChainReward(power=2.0, shape="released"),
 }
-COLOURS = {
-    "none": "#5b6572",
-    "Weibull (paper)": "#2166ac",
-    "Gaussian (CN-PPO)": "#1b7837",
-    "released code": "#d66014",
-}
+COLOURS = dict(zip(REWARDS, (GREY, BLUE, GREEN, ORANGE), strict=True))
 SCORES = (0.6, 0.9)
 MOST_STEPS = 20
 
@@ -48,10 +39,9 @@ def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[f
     return break_even_filler(reward.value, torch.tensor(score), torch.arange(2, most + 1)).tolist()
 
 
-def plot_shapes(path: str | Path) -> None:
-    """Write the picture, atomically."""
-    plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (shapes, *breaks) = plt.subplots(1, 3, figsize=(14, 4.6), layout="constrained")
+def plot_shapes(path: Path) -> None:
+    """Write the picture."""
+    figure, ((shapes, *breaks),) = new_figure(1, 3, (14, 4.6))
     for name, reward in REWARDS.items():
         for score, style in zip(SCORES, ("--", "-"), strict=True):
             # Only the released code reads the score.
@@ -77,11 +67,8 @@ def plot_shapes(path: str | Path) -> None:
             f"One more step pays above the line\n(chain of score {score}; x: from here on never)", fontsize=11
         )
     for axis in (shapes, *breaks):
-        axis.grid(alpha=0.25)
-        axis.xaxis.set_major_locator(matplotlib.ticker.MultipleLocator(4))
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-    plt.close(figure)
+        axis.xaxis.set_major_locator(MultipleLocator(4))
+    save(figure, path, dpi=110)
 
 
 def main(arguments: list[str] | None = None) -> None:

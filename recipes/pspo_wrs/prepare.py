@@ -13,10 +13,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recipes.pspo_wrs.data import LABELLERS, write_data
-from recipes.pspo_wrs.step_rm_start import MAX_LENGTH, write_start
+from tokenizers import processors
+from transformers import PreTrainedTokenizerFast
 
-ROOT = Path(__file__).resolve().parents[2]
+from prime_ext.utils.files import atomic_path
+from recipes.pspo_wrs.data import LABELLERS, write_data
+from recipes.quickstart.evaluate import load_model
+from recipes.quickstart.tokenizer import BOS, VOCABULARY, character_tokenizer
+from recipes.study_runs import ROOT
+
+# The question, fifteen steps before and the step itself, each with its separator; in tokens.
+MAX_LENGTH = 128
 # The model is shown the question and the previous step. PSPO shows it the previous step only, by which it cannot tell
 # whether a step does what is asked.
 STEP_RM_SETTINGS = (
@@ -40,30 +47,49 @@ def _run(*words: str) -> None:
     subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=True)
 
 
-def prepare_data(folder: Path, seed: int = 0) -> Path:
-    """The data; returns their folder."""
+def prepare_data(folder: Path, seed: int = 0) -> None:
+    """The data, in ``data``."""
     if not (folder / "data" / "data.json").exists():
         write_data(folder / "data", seed=seed)
-    return folder / "data"
 
 
-def warm_start(folder: Path, steps: int = 1200, seed: int = 0) -> Path:
-    """A policy that imitates the demonstrations; returns its folder."""
-    target = folder / "sft"
+def warm_start(folder: Path, steps: int = 1200, seed: int = 0) -> None:
+    """A policy that imitates the demonstrations, in ``sft``."""
+    data, target = folder / "data" / "sft.parquet", folder / "sft"
     if not (target / "sft.json").exists():
-        data = folder / "data" / "sft.parquet"
         _run("recipes.quickstart.sft", f"--data={data}", f"--output-dir={target}", f"--steps={steps}", f"--seed={seed}")
-    return target
 
 
-def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> Path:
-    """A step reward model from the labels of one labeller; returns the folder of the model."""
-    target = folder / f"step_rm_{labeller}"
+def pair_tokenizer() -> PreTrainedTokenizerFast:
+    """The policy's tokens with their numbers, a line break and the letter by which the pair encoder finds the frame."""
+    processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, VOCABULARY.index(BOS))]
+    )
+    return character_tokenizer((*VOCABULARY, "\n", "a"), processor, model_max_length=MAX_LENGTH)
+
+
+def write_step_rm_start(policy: Path, output_dir: Path) -> None:
+    """What a step reward model starts from: the body of the warm-started policy, for ``model.path``.
+
+    From random weights a classifier of this size does not learn the 210 facts of the task in a minute, with one label
+    per input; a language model gets a lesson from every token. PSPO starts from a pretrained BERT.
+    """
+    tokenizer = pair_tokenizer()
+    model, _ = load_model(policy)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with atomic_path(output_dir) as temporary:
+        model.base_model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+    print(f"{output_dir}: the body of {policy}, {model.base_model.num_parameters():,} parameters")
+
+
+def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> None:
+    """A step reward model from the labels of one labeller, in ``step_rm_<labeller>/model``."""
+    target, start = folder / f"step_rm_{labeller}", folder / "step_rm_start"
     if (target / "results.json").exists():
-        return target / "model"
-    start = folder / "step_rm_start"
+        return
     if not (start / "config.json").exists():
-        write_start(folder / "sft", start)
+        write_step_rm_start(folder / "sft", start)
     steps = target / "steps.parquet"
     if not steps.exists():
         chains = folder / "data" / f"steps_{labeller}.jsonl"
@@ -71,7 +97,6 @@ def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> Path:
         _run("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
     places = (f"model.path={start}", f"data.files={steps}", f"trainer.output_dir={target}")
     _run("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
-    return target / "model"
 
 
 def main() -> None:

@@ -10,44 +10,13 @@ Reads from the run folder: ``before.json`` and ``after.json`` (``measure.py``), 
 import argparse
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
-
 from prime_ext.algorithms.shaping import weibull_mode
-from prime_ext.utils.files import atomic_path, read_json, write_json
+from prime_ext.utils.files import read_json, write_json
+from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.pspo_wrs.measure import KINDS, LONG
-from recipes.quickstart.learning_curve import BLUE, GREY, ORANGE, moving_average, series
-from recipes.quickstart.report import paired_standard_error, read_rows, read_seconds, versions
+from recipes.run_statistics import paired_standard_error, read_seconds, run_metrics, series, versions
 
 MOST_BARS = 16
-
-
-def summarize(before: dict, after: dict, step_rm: dict, metrics: list[dict], seconds: dict[str, float]) -> dict:
-    """The content of ``summary.json``, without settings."""
-    test = step_rm["test"]
-    return {
-        "accuracy": {
-            "before": before["accuracy"],
-            "after": after["accuracy"],
-            "gain": after["accuracy"] - before["accuracy"],
-            "standard_error": {
-                "before": before["standard_error"],
-                "after": after["standard_error"],
-                "difference": paired_standard_error(before["outcomes"], after["outcomes"]),
-            },
-        },
-        "steps": {"before": before["steps"], "after": after["steps"]},
-        "cut_off": {"before": before["cut_off"], "after": after["cut_off"]},
-        "scores": {"before": before["scores"], "after": after["scores"]},
-        "step_rm": {key: test[key] for key in ("steps", "accuracy", "majority", "macro_f1", "ece")},
-        "n_problems": after["n"],
-        "training_steps": metrics[-1]["step"],
-        "seconds": {**seconds, "total": sum(seconds.values())},
-        "versions": versions(),
-    }
 
 
 def share(steps: dict, low: int, high: int | None = None) -> float:
@@ -109,47 +78,48 @@ def text(run_dir: Path, summary: dict) -> str:
     return "\n".join(lines)
 
 
-def plot(path: Path, metrics: list[dict], summary: dict) -> None:
+def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict) -> None:
     """Histogram of the number of steps before and after; mean number of steps and accuracy over the training."""
-    plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (bars, curve, right) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    figure, ((bars, curve, right),) = new_figure(1, 3, (15, 4.4))
     places = range(MOST_BARS + 1)
     for shift, (when, colour, label) in enumerate((("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))):
         steps = summary["steps"][when]
         heights = [share(steps, n, None if n == MOST_BARS else n) for n in places]
         bars.bar([n + 0.42 * (shift - 0.5) for n in places], heights, width=0.42, color=colour, label=label)
     bars.axvline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--", label="peak of the Weibull")
-    bars.set(xlabel=f"steps of a response ({MOST_BARS}: or more)", ylabel="share of responses")
-    bars.set_title("Number of steps")
+    bars.set(xlabel=f"steps of a response ({MOST_BARS}: or more)", ylabel="share of responses", title="Number of steps")
     bars.set_xticks(range(0, MOST_BARS + 1, 2))
     bars.legend(frameon=False, fontsize=9.5)
-    for axis, key, colour, name in (
-        (curve, "pspo/n_steps/mean", BLUE, "steps of a response"),
-        (right, "pspo/acc", ORANGE, "accuracy"),
+    for axis, key, colour, name, title in (
+        (curve, "pspo/n_steps/mean", BLUE, "steps of a response", "Steps over the training"),
+        (right, "pspo/acc", ORANGE, "accuracy", "Accuracy over the training (not rewarded)"),
     ):
-        steps, values = series(metrics, key)
-        axis.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
-        axis.plot(steps, moving_average(values, 5), color=colour, linewidth=2.2)
-        axis.set(xlabel="training step", ylabel=f"{name}, mean of the rollouts", xlim=(0, metrics[-1]["step"]))
+        draw_smoothed(axis, *series(metrics, key), colour, width=5)
+        axis.set(xlabel="training step", ylabel=f"{name}, mean of the rollouts", title=title, xlim=(0, max(metrics)))
     curve.axhline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--")
-    curve.set_title("Steps over the training")
     curve.set_ylim(bottom=0)
-    right.set_title("Accuracy over the training (not rewarded)")
     right.set_ylim(0, 1)
-    for axis in (bars, curve, right):
-        axis.grid(alpha=0.25)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120)
-    plt.close(figure)
+    save(figure, path, dpi=120)
 
 
 def report(run_dir: Path, settings: dict[str, str]) -> dict:
     """Write picture and summary; returns the summary."""
-    metrics = read_rows(run_dir / "metrics.jsonl")
+    metrics = run_metrics(run_dir)
     before, after = read_json(run_dir / "before.json"), read_json(run_dir / "after.json")
-    step_rm = read_json(run_dir / "step_rm_honest" / "results.json")
-    summary = summarize(before, after, step_rm, metrics, read_seconds(run_dir / "seconds.tsv"))
-    summary["settings"] = settings
+    test = read_json(run_dir / "step_rm_honest" / "results.json")["test"]
+    error = {"before": before["standard_error"], "after": after["standard_error"]}
+    error["difference"] = paired_standard_error(before["outcomes"], after["outcomes"])
+    gain = after["accuracy"] - before["accuracy"]
+    summary = {
+        "accuracy": {"before": before["accuracy"], "after": after["accuracy"], "gain": gain, "standard_error": error},
+        **{name: {"before": before[name], "after": after[name]} for name in ("steps", "cut_off", "scores")},
+        "step_rm": {key: test[key] for key in ("steps", "accuracy", "majority", "macro_f1", "ece")},
+        "n_problems": after["n"],
+        "training_steps": max(metrics),
+        "seconds": read_seconds(run_dir / "seconds.tsv"),
+        "versions": versions(),
+        "settings": settings,
+    }
     plot(run_dir / "steps.png", metrics, summary)
     # Written last: whoever finds it finds the rest.
     write_json(run_dir / "summary.json", summary)

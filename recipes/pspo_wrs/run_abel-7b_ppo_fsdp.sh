@@ -26,20 +26,10 @@
 # recipes/pspo_quickstart_cpu.sh.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): VARIANT OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT"
-    echo "                     MAX_RESPONSE EPOCHS STEPS SAVE_FREQ TEST_FREQ VAL_FIRST SCORER SCORER_GPUS SCORER_THREADS"
-    echo "                     CHECKS DRY_RUN SHRINK PYTHON"
-    [[ $# -ge 1 ]] && exit 0 || exit 2
-fi
-if [[ $# -lt 4 ]]; then
-    echo "run_abel-7b_ppo_fsdp.sh: give POLICY, STEP_RM, TRAIN_PARQUET and VAL_PARQUET; -h explains" >&2
-    exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 4 "VARIANT OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT MAX_RESPONSE
+    EPOCHS STEPS SAVE_FREQ TEST_FREQ VAL_FIRST SCORER SCORER_GPUS SCORER_THREADS CHECKS DRY_RUN SHRINK PYTHON" "$@"
 POLICY=$1 STEP_RM=$2 TRAIN=$3 VAL=$4
 shift 4
 # shellcheck source=recipes/launch.sh

@@ -17,20 +17,10 @@
 # recipes/pspo_quickstart_cpu.sh with a small encoder.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    usage "${BASH_SOURCE[0]}"
-    echo "Knobs (environment): OUTPUT_DIR FORMAT (pspo prm800k math_shepherd processbench chains) N_GPUS BATCH"
-    echo "                     EFFECTIVE_BATCH LR EPOCHS MAX_LENGTH DEVICE DTYPE CHECKS DRY_RUN ROWS MEAN_TOKENS"
-    echo "                     DEVICE_MEMORY SHRINK PYTHON TORCHRUN"
-    [[ $# -ge 1 ]] && exit 0 || exit 2
-fi
-if [[ $# -lt 2 ]]; then
-    echo "run_bert-large_step-rm_ddp.sh: give MODEL and STEPS; -h explains" >&2
-    exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 2 "OUTPUT_DIR FORMAT (pspo prm800k math_shepherd processbench chains) N_GPUS BATCH EFFECTIVE_BATCH LR EPOCHS
+    MAX_LENGTH DEVICE DTYPE CHECKS DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN" "$@"
 MODEL=$1
 STEPS=$2
 shift 2
@@ -48,7 +38,7 @@ if ((EFFECTIVE_BATCH % (BATCH * N_GPUS))); then
     exit 2
 fi
 if shrink; then
-    prepare_shrunk supervised step_rm "$OUTPUT_DIR/inputs"
+    prepare_shrunk step_rm "$OUTPUT_DIR/inputs"
     STEPS=$OUTPUT_DIR/inputs/chains.jsonl FORMAT=chains
 fi
 if [[ "$STEPS" != *.parquet ]]; then

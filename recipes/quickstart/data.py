@@ -91,16 +91,9 @@ def write_data(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--train-size", type=int, default=8192, help="problems for RL")
-    parser.add_argument("--val-size", type=int, default=256, help="problems for verl's validation during training")
     parser.add_argument("--test-size", type=int, default=2000, help="held-out problems for evaluate.py only")
-    parser.add_argument("--sft-size", type=int, default=64000, help="noisy demonstrations for the warm start")
     parser.add_argument("--mean-error", type=float, default=0.25, help="mean error probability of a demonstrated fact")
-    parser.add_argument("--misconception-seed", type=int, default=123, help="which facts are mistaken, and how")
     parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
-    parser.add_argument(
-        "--chain-lengths", type=int, nargs="+", default=task.CHAIN_LENGTHS, help="numbers of operations in a problem"
-    )
     write_data(**vars(parser.parse_args()))
 
 

@@ -9,11 +9,99 @@ import argparse
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
+import torch
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_json
-from recipes.quickstart.respond import MAX_RESPONSE_LENGTH, HeldOutProblem, load_model, load_problems, respond
+
+MAX_RESPONSE_LENGTH = 48
+BATCH_SIZE = 500
+
+
+@dataclass(frozen=True)
+class HeldOutProblem:
+    """One row of a parquet file in verl's RL schema."""
+
+    prompt: str
+    ground_truth: str
+
+
+@dataclass(frozen=True)
+class Response:
+    """A sampled response: its tokens (``<eos>`` included, if it got that far) and its text without special tokens."""
+
+    token_ids: list[int]
+    text: str
+    finished: bool
+
+
+def load_model(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a Hugging Face folder in float32, in evaluation mode.
+
+    Raises:
+        FileNotFoundError: the folder has no ``config.json``.
+    """
+    if not (Path(path) / "config.json").is_file():
+        raise FileNotFoundError(f"{path} is not a Hugging Face model folder: it has no config.json")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(path)
+
+
+def load_problems(path: str | Path, limit: int | None = None) -> list[HeldOutProblem]:
+    """Read the problems of a parquet file written by ``data.py``, the first ``limit`` of them if given."""
+    rows = pq.read_table(path, columns=["prompt", "reward_model"]).slice(0, limit).to_pylist()
+    if not rows:
+        raise ValueError(f"{path} has no rows")
+    return [HeldOutProblem(row["prompt"][0]["content"], row["reward_model"]["ground_truth"]) for row in rows]
+
+
+def prompt_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """Token ids of a question as the rollout sees them."""
+    messages = [{"role": "user", "content": prompt}]
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+
+
+def respond(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[HeldOutProblem],
+    *,
+    temperature: float,
+    seed: int,
+    description: str = "responses",
+    max_response_length: int = MAX_RESPONSE_LENGTH,
+) -> list[Response]:
+    """One response per problem; temperature 0 is greedy. Problem i always gets the same random numbers for a seed."""
+    generator = BatchedGenerator(
+        model,
+        eos_token_ids=[tokenizer.eos_token_id],
+        pad_token_id=tokenizer.pad_token_id,
+        n_tokens=len(tokenizer),
+        max_batch_size=BATCH_SIZE,
+    )
+    responses: list[Response] = []
+    for first in tqdm(range(0, len(problems), BATCH_SIZE), desc=description):
+        requests = [
+            GenerationRequest(
+                prompt_ids=prompt_token_ids(tokenizer, problem.prompt),
+                max_new_tokens=max_response_length,
+                temperature=temperature,
+                seed=seed * 1_000_003 + index,
+            )
+            for index, problem in enumerate(problems[first : first + BATCH_SIZE], start=first)
+        ]
+        for output in generator.generate(requests):
+            text = tokenizer.decode(output.token_ids, skip_special_tokens=True)
+            responses.append(Response(output.token_ids, text, output.stop_reason == "stop"))
+    return responses
 
 
 def proportion(right: float, count: int) -> dict[str, float | int]:
@@ -22,13 +110,8 @@ def proportion(right: float, count: int) -> dict[str, float | int]:
     return {"accuracy": accuracy, "standard_error": math.sqrt(accuracy * (1 - accuracy) / count), "n": count}
 
 
-def grade(problems: list[HeldOutProblem], texts: list[str], finished: list[bool]) -> dict:
-    """Grade one response per problem.
-
-    Args:
-        problems: the questions and their right answers.
-        texts: the responses, without special tokens.
-        finished: whether the response ended by itself (an unfinished one that shows its answer still counts).
+def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict:
+    """Grade one response per problem; an unfinished one that shows its answer counts too.
 
     Returns:
         Accuracy and standard error, in all and by chain length; the fraction of locally right steps (see
@@ -36,21 +119,18 @@ def grade(problems: list[HeldOutProblem], texts: list[str], finished: list[bool]
         (right) or ``0`` per problem, for paired comparisons.
     """
     by_length: dict[int, list[float]] = defaultdict(list)
-    outcomes: list[str] = []
-    steps_right = steps_shown = 0
-    for problem, text in zip(problems, texts, strict=True):
-        length = len(task.parse_prompt(problem.prompt).operations)
-        by_length[length].append(task.outcome_reward(text, problem.ground_truth))
-        checks = task.check_steps(problem.prompt, text)
-        steps_right += sum(check.locally_right for check in checks)
-        steps_shown += len(checks)
-        outcomes.append("1" if by_length[length][-1] == 1.0 else "0")
+    outcomes, checks = "", []
+    for problem, response in zip(problems, responses, strict=True):
+        right = task.outcome_reward(response.text, problem.ground_truth)
+        by_length[len(task.parse_prompt(problem.prompt).operations)].append(right)
+        checks += [check.locally_right for check in task.check_steps(problem.prompt, response.text)]
+        outcomes += "1" if right == 1.0 else "0"
     return {
         **proportion(outcomes.count("1"), len(outcomes)),
-        "steps_right": steps_right / steps_shown if steps_shown else 0.0,
-        "steps_shown": steps_shown,
-        "finished": sum(finished) / len(finished),
-        "outcomes": "".join(outcomes),
+        "steps_right": sum(checks) / len(checks) if checks else 0.0,
+        "steps_shown": len(checks),
+        "finished": sum(response.finished for response in responses) / len(responses),
+        "outcomes": outcomes,
         "by_chain_length": {str(n): proportion(sum(by_length[n]), len(by_length[n])) for n in sorted(by_length)},
     }
 
@@ -67,26 +147,13 @@ def evaluate(
     started = time.time()
     model, tokenizer = load_model(model_path)
     problems = load_problems(data, limit)
-    graded = {}
-    for name, temperature in (("temperature_1", 1.0), ("greedy", 0.0)):
-        responses = respond(
-            model,
-            tokenizer,
-            problems,
-            temperature=temperature,
-            seed=seed,
-            description=name,
-            max_response_length=max_response_length,
-        )
-        graded[name] = grade(problems, [r.text for r in responses], [r.finished for r in responses])
-    return {
-        "model": str(model_path),
-        "data": str(data),
-        "n_problems": len(problems),
-        "seed": seed,
-        **graded,
-        "seconds": round(time.time() - started, 1),
+    options = {"seed": seed, "max_response_length": max_response_length}
+    graded = {
+        name: grade(problems, respond(model, tokenizer, problems, temperature=temperature, description=name, **options))
+        for name, temperature in (("temperature_1", 1.0), ("greedy", 0.0))
     }
+    source = {"model": str(model_path), "data": str(data), "n_problems": len(problems), "seed": seed}
+    return {**source, **graded, "seconds": round(time.time() - started, 1)}
 
 
 def table(result: dict) -> str:
@@ -109,7 +176,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="test.parquet written by data.py")
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling at temperature 1")
+    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
     arguments = parser.parse_args()
     result = evaluate(arguments.model, arguments.data, limit=arguments.limit, seed=arguments.seed)
     write_json(arguments.output, result)

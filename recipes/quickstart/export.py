@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.utils.files import atomic_path
-from recipes.quickstart.respond import load_model
+from recipes.quickstart.evaluate import load_model
 
 # Folder of the export, folder of the checkpoint.
 ROLES = {"policy": "actor", "prm": "prm"}

@@ -8,24 +8,19 @@ Reads from the run folder: ``metrics.jsonl`` (verl's file logger), the two evalu
 """
 
 import argparse
-import platform
-from collections import defaultdict
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 from omegaconf import OmegaConf
 
 from prime_ext.config.variant import variant_line
-from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
+from recipes.quickstart.evaluate import load_model, load_problems, respond
 from recipes.quickstart.learning_curve import BASELINE, METHODS, plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_responses, step_statistics
-from recipes.quickstart.respond import load_model, load_problems, respond
 from recipes.quickstart.transcripts import render
+from recipes.run_statistics import paired_standard_error, read_seconds, run_metrics, versions
 
-PACKAGES = ("prime-ext", "verl", "torch", "transformers", "ray", "tensordict", "TransferQueue", "numpy")
 STATISTICS_PROBLEMS = 500
 # Runs of this and other methods that are kept, and the settings of the task that they share.
 COMPARISON = Path(__file__).parents[1] / "compare_variants" / "comparison.json"
@@ -33,86 +28,20 @@ OF_THE_TASK = {"MEAN_ERROR": "0.25", "SFT_STEPS": "1000", "PROMPTS": "16", "ROLL
 SHOWN_TRAINED, SHOWN_WARM_START = 40, 12
 
 
-def read_rows(path: Path) -> list[dict]:
-    """Metrics of a run and its resumptions, one row ``{"step": ..., "data": {...}}`` per step.
-
-    Raises:
-        ValueError: there is not a single step.
-    """
-    rows = [{"step": step, "data": data} for step, data in read_metrics(path).items()]
-    if not rows:
-        raise ValueError(f"no metrics in {path}; was verl's 'file' logger on?")
-    return rows
-
-
-def read_seconds(path: Path) -> dict[str, float]:
-    """Seconds per phase from lines ``phase<TAB>seconds``; a phase that was started again adds up."""
-    seconds: dict[str, float] = defaultdict(float)
-    for line in path.read_text(encoding="utf-8").splitlines():
-        phase, value = line.split("\t")
-        seconds[phase] += float(value)
-    return dict(seconds)
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that the result depends on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
-def paired_standard_error(before: str, after: str) -> float:
-    """Standard error of the difference of two accuracies on the same problems, given as strings of 0 and 1.
-
-    Raises:
-        ValueError: the two are not about the same number of problems.
-    """
-    if len(before) != len(after):
-        raise ValueError(f"the evaluations have {len(before)} and {len(after)} problems; they must be the same")
-    difference = np.array([int(a) - int(b) for a, b in zip(after, before, strict=True)])
-    return float(difference.std(ddof=1) / np.sqrt(len(difference)))
-
-
-def _comparison(name: str, before: dict, after: dict) -> dict:
+def gain(name: str, before: dict, after: dict) -> dict:
+    """Accuracy and right steps before and after, with standard errors, of one way of decoding."""
+    first, second = before[name], after[name]
     return {
-        "accuracy_before": before[name]["accuracy"],
-        "accuracy_after": after[name]["accuracy"],
-        "gain": after[name]["accuracy"] - before[name]["accuracy"],
+        "accuracy_before": first["accuracy"],
+        "accuracy_after": second["accuracy"],
+        "gain": second["accuracy"] - first["accuracy"],
         "standard_error": {
-            "before": before[name]["standard_error"],
-            "after": after[name]["standard_error"],
-            "difference": paired_standard_error(before[name]["outcomes"], after[name]["outcomes"]),
+            "before": first["standard_error"],
+            "after": second["standard_error"],
+            "difference": paired_standard_error(first["outcomes"], second["outcomes"]),
         },
-        "steps_right_before": before[name]["steps_right"],
-        "steps_right_after": after[name]["steps_right"],
-    }
-
-
-def summarize(
-    before: dict,
-    after: dict,
-    metrics: list[dict],
-    seconds: dict[str, float],
-    *,
-    variant: str,
-    seed: int,
-    settings: dict,
-) -> dict:
-    """The content of ``summary.json``. The accuracies at its top are at temperature 1."""
-    return {
-        **_comparison("temperature_1", before, after),
-        "greedy": _comparison("greedy", before, after),
-        "variant": variant,
-        "n_problems": after["n_problems"],
-        "steps": metrics[-1]["step"],
-        "seconds": {**seconds, "total": sum(seconds.values())},
-        "seed": seed,
-        "settings": settings,
-        "versions": versions(),
+        "steps_right_before": first["steps_right"],
+        "steps_right_after": second["steps_right"],
     }
 
 
@@ -136,10 +65,13 @@ def kept_runs(settings: Mapping[str, str]) -> dict | None:
 
 
 def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
-    """Write the three files of the run, and the merged ``metrics.jsonl``; returns the summary."""
-    metrics = read_rows(run_dir / "metrics.jsonl")
+    """Write the three files of the run, and the merged ``metrics.jsonl``; returns the summary.
+
+    The accuracies at the top of the summary are at temperature 1.
+    """
+    metrics = run_metrics(run_dir)
     # One file without the repetitions of a resumed run; the parts of earlier starts stay where they are.
-    write_json_lines(run_dir / "metrics.jsonl", metrics)
+    write_json_lines(run_dir / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
     before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
     comparison = kept_runs(settings)
     plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after, comparison)
@@ -160,11 +92,19 @@ def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
     ]
     write_text(run_dir / "transcripts.html", render(sections, statistics, beta=beta))
 
-    seconds = read_seconds(run_dir / "seconds.tsv")
-    variant = variant_line(OmegaConf.load(run_dir / "hydra" / ".hydra" / "config.yaml"))
-    summary = summarize(before, after, metrics, seconds, variant=variant, seed=seed, settings=settings)
-    summary["process_rewards"] = statistics
-    summary["kept_runs"] = comparison["aggregate"] if comparison else None
+    summary = {
+        **gain("temperature_1", before, after),
+        "greedy": gain("greedy", before, after),
+        "variant": variant_line(OmegaConf.load(run_dir / "hydra" / ".hydra" / "config.yaml")),
+        "n_problems": after["n_problems"],
+        "steps": max(metrics),
+        "seconds": read_seconds(run_dir / "seconds.tsv"),
+        "seed": seed,
+        "settings": settings,
+        "versions": versions(),
+        "process_rewards": statistics,
+        "kept_runs": comparison["aggregate"] if comparison else None,
+    }
     # Written last: whoever finds it finds the rest.
     write_json(run_dir / "summary.json", summary)
     return summary
@@ -185,13 +125,6 @@ def comparison_lines(aggregate: Mapping[str, Mapping]) -> list[str]:
 
 def text(run_dir: Path, summary: dict) -> str:
     """What a reader should know about the run, in a few lines."""
-    error, greedy = summary["standard_error"], summary["greedy"]
-    trained = summary["process_rewards"]["trained policy"]
-    warm = summary["process_rewards"]["warm-started policy"]
-
-    def percent(value: float | None) -> str:
-        return "no such step" if value is None else f"{value:.2f}"
-
     files = {
         "summary.json": "these numbers, with settings and versions",
         "learning_curve.png": "accuracy and PRM over the steps",
@@ -202,21 +135,30 @@ def text(run_dir: Path, summary: dict) -> str:
         "checkpoints/": "verl checkpoints, to go on from",
         "tensorboard/": "logs for tensorboard --logdir",
     }
+
+    def gained(name: str, of: dict) -> str:
+        error = of["standard_error"]
+        return (
+            f"  {name:<14}  {100 * of['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
+            f"{100 * of['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
+            f"gain {100 * of['gain']:+.1f} ± {100 * error['difference']:.1f} points"
+        )
+
+    def auc(policy: str) -> str:
+        value = summary["process_rewards"][policy]["auc"]
+        return "no such step" if value is None else f"{value:.2f}"
+
     lines = [
         "",
         f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']} steps",
         f"of PRIME, variant {summary['variant']}:",
-        f"  temperature 1   {100 * summary['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
-        f"{100 * summary['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
-        f"gain {100 * summary['gain']:+.1f} ± {100 * error['difference']:.1f} points",
-        f"  greedy          {100 * greedy['accuracy_before']:5.1f} ± {100 * greedy['standard_error']['before']:.1f} %"
-        f"  ->  {100 * greedy['accuracy_after']:5.1f} ± {100 * greedy['standard_error']['after']:.1f} %   "
-        f"gain {100 * greedy['gain']:+.1f} ± {100 * greedy['standard_error']['difference']:.1f} points",
+        gained("temperature 1", summary),
+        gained("greedy", summary["greedy"]),
         "The model starts low by design: it imitated demonstrators with systematic misconceptions, and PRIME unlearns",
         "them from the final answers alone. So the gain shows that the loop learns, not what PRIME does on real tasks.",
         "The process reward of a step's result ranks right above wrong steps with probability (0.5 is chance):",
-        f"  {percent(trained['auc'])} on the trained policy's responses, {percent(warm['auc'])} on the warm start's. "
-        "No step label was ever shown to the PRM.",
+        f"  {auc('trained policy')} on the trained policy's responses, {auc('warm-started policy')} on the warm "
+        "start's. No step label was ever shown to the PRM.",
         *(comparison_lines(summary["kept_runs"]) if summary["kept_runs"] else ()),
         "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()),
         f"Everything is in {run_dir}:",

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The 21-token tokenizer of the quickstart: one token per character, and one for ``\boxed{``.
+r"""Tokenizers of the small tasks; the quickstart's has 21 tokens: one per character, and one for ``\boxed{``.
 
 There is no unknown token: a character outside the alphabet is an error, not a silent replacement. The chat template
 adds only what the model was trained on: ``<bos>`` before a question and ``<eos>`` after an answer. ``<bos>`` belongs to
 the user turn (not to the start of the conversation), because verl's SFT data set renders every turn on its own.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -20,16 +23,23 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the tokenizer. Decoding joins the tokens without spaces, so text round-trips exactly."""
-    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(VOCABULARY)}))
+def character_tokenizer(
+    vocabulary: Sequence[str], post_processor: Any = None, **options: Any
+) -> PreTrainedTokenizerFast:
+    """One token per character. Decoding joins the tokens without spaces, so text round-trips exactly."""
+    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
+    if post_processor is not None:
+        tokenizer.post_processor = post_processor
+    special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
+
+
+def build_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenizerFast:
+    """The tokenizer of a policy, with the chat template."""
+    return character_tokenizer(
+        vocabulary,
         padding_side="left",
         model_max_length=128,
         clean_up_tokenization_spaces=False,

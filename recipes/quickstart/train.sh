@@ -9,13 +9,9 @@
 # Started again, it resumes from the last complete checkpoint of RUN_DIR.
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 3 ]]; then
-    usage "${BASH_SOURCE[0]}" >&2
-    exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 3 "" "$@"
 RUN_DIR=$1 DATA_DIR=$2 MODEL=$3
 shift 3
 # shellcheck source=recipes/python.sh

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A self-contained HTML page of responses whose tokens are coloured by their process reward.
 
-All text that comes from a model or from data is escaped; the page has no script and loads nothing.
+All text that comes from a model or from data is escaped; the page (``transcripts.html`` beside this file) has no script
+and loads nothing.
 """
 
 from html import escape
+from pathlib import Path
+from string import Template
 
 import numpy as np
 
@@ -14,40 +17,7 @@ from recipes.quickstart.process_scores import ScoredResponse, ScoredStep, Scored
 # Two hues that colour-blind readers can tell apart; white is zero.
 REWARDED, PUNISHED = (33, 102, 172), (214, 96, 20)
 
-STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1c2530; background: #f4f5f7;
-  margin: 0; }
-main { max-width: 1080px; margin: 0 auto; padding: 28px 20px 160px; }
-h1 { font-size: 25px; margin: 0 0 6px; } h2 { font-size: 19px; margin: 34px 0 4px; }
-p { margin: 6px 0; max-width: 84ch; } .quiet { color: #5b6572; }
-.box { background: #fff; border: 1px solid #dfe3e8; border-radius: 8px; padding: 14px 18px; margin: 14px 0; }
-.legend { display: flex; flex-wrap: wrap; gap: 8px 26px; align-items: center; }
-.scale { display: inline-flex; align-items: center; gap: 8px; font-variant-numeric: tabular-nums; }
-.ramp { width: 190px; height: 15px; border-radius: 3px; border: 1px solid #cfd5dc; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 4px 0 4px 26px; border-bottom: 1px solid #e8ebef; font-weight: normal; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-thead th { color: #5b6572; vertical-align: bottom; }
-.card { background: #fff; border: 1px solid #dfe3e8; border-radius: 8px; padding: 9px 16px 12px; margin: 9px 0; }
-.head { display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: baseline; font-size: 13.5px; color: #5b6572; }
-.prompt { font: 600 15px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; color: #1c2530; }
-.outcome { border-radius: 10px; padding: 0 9px; font-weight: 600; }
-.outcome.right { background: #e1f2e6; color: #1b6b36; } .outcome.wrong { background: #fbe3e4; color: #a01c26; }
-.tokens { font: 16px/1.9 ui-monospace, "DejaVu Sans Mono", monospace; margin-top: 4px; overflow-wrap: anywhere; }
-.step { display: inline-block; line-height: 1.6; margin-right: 7px; padding-bottom: 1px;
-  border-bottom: 3px solid transparent; }
-.step.wrong { border-bottom-color: #c4161c; }
-.step.wrong .result { outline: 2px solid #c4161c; outline-offset: -1px; }
-.token { position: relative; display: inline-block; padding: 0 2.5px; border-radius: 3px; line-height: 1.55; }
-.token.special { font-size: 12px; }
-.token .tip { display: none; position: absolute; z-index: 2; left: 0; top: calc(100% + 7px); width: max-content;
-  background: #1c2530; color: #fff; font: 12.5px/1.5 system-ui, "DejaVu Sans", sans-serif; padding: 7px 11px;
-  border-radius: 6px; white-space: pre; pointer-events: none; text-align: left; }
-.token:hover .tip, .token:focus .tip { display: block; }
-.token:hover, .token:focus { box-shadow: 0 0 0 2px #1c2530; outline: none; z-index: 1; }
-#only-wrong:checked ~ section .card:not(.has-wrong-step) { display: none; }
-"""
+PAGE = Template((Path(__file__).parent / "transcripts.html").read_text(encoding="utf-8"))
 
 
 def reward_scale(responses: list[ScoredResponse]) -> float:
@@ -157,29 +127,11 @@ def render(sections: list[tuple[str, str, list[ScoredResponse]]], statistics: di
         + "</section>"
         for title, sentence, responses in sections
     )
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Process rewards, token by token</title><style>{STYLE}</style></head><body><main>
-<h1>Process rewards, token by token</h1>
-<p>Each problem is a start digit and 4 to 7 operations, applied from left to right, keeping only the last digit. The
-response shows every step and boxes the result. The policy was rewarded for the final answer only, plus what the
-process reward model (PRM) makes of it. <b>The PRM never saw which step is right:</b> it was trained, during the run, to
-tell right answers from wrong ones, and the reward of a token is r<sub>t</sub> = β (log π<sub>prm</sub> − log
-π<sub>ref</sub>) with β = {beta:g}, where the reference is the warm-started model. If it works, a wrong step shows up
-as an orange result digit inside a red frame.</p>
-<div class="box"><div class="legend">
-<span class="scale">punished {-scale:.2f}<span class="ramp" style="background:linear-gradient(90deg,{ramp})"></span>
-{scale:+.2f} rewarded</span>
-<span><span class="step wrong" style="margin:0"><span class="token">4*3=<span class="token result">1</span></span>
-</span> a step that the rule finds wrong</span>
-<span class="quiet">Point at a token, or tab to it, for its numbers.</span></div></div>
-<div class="box">{_statistics_table(statistics)}
-<p class="quiet">AUC: how often a right step's result digit has a higher r than a wrong step's (0.5 is chance, 1 is
-perfect). A step is right if it applies the next operation to the value stated before it, be that right or wrong, and
-the arithmetic is true; so a step after a mistake can be right. Σr is the PRM's logit for "the answer is right".
-Numbers are over all responses of the row, not only those printed below. Rewards here are as the PRM gives them: in
-training they are also scaled, summed to returns and compared with the other samples of the same problem.</p></div>
-<input type="checkbox" id="only-wrong"> <label for="only-wrong">show only responses with a wrong step</label>
-{body}
-</main></body></html>
-"""
+    return PAGE.substitute(
+        beta=f"{beta:g}",
+        lowest=f"{-scale:.2f}",
+        highest=f"{scale:+.2f}",
+        ramp=ramp,
+        statistics=_statistics_table(statistics),
+        body=body,
+    )

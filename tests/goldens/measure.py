@@ -67,7 +67,7 @@ def plans() -> dict[str, list[str]]:
 
 def learning(folder: Path) -> dict[str, Any]:
     """The curves of short runs in the laboratory."""
-    python("recipes.lab.run", "compact", *METHODS, "--seeds", 0, "--rollouts", 320, "--output", folder / "lab")
+    python("recipes.lab_study.run", "compact", *METHODS, "--seeds", 0, "--rollouts", 320, "--output", folder / "lab")
     found = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "lab").rglob("*_seed0.json"))}
     kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
     return {name: [{key: point[key] for key in kept} for point in run["curve"]] for name, run in found.items()}

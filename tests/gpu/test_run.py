@@ -10,7 +10,7 @@ import pytest
 
 from prime_ext.config.compose import compose_config
 from prime_ext.preflight.check import check_config
-from recipes.shrink.prepare import overrides, prepare
+from recipes.smoke.prepare import overrides, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 

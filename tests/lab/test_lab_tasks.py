@@ -81,11 +81,6 @@ def test_prompts_are_padded_on_the_left_to_one_width():
     assert (prompt_BP[:, -1] == task.question).all()
 
 
-def test_the_second_compact_task_has_other_facts():
-    assert not torch.equal(TASKS["compact"].facts[0], TASKS["compact2"].facts[0])
-    assert torch.equal(TASKS["compact"].facts[0], TASKS["flipped"].facts[0])
-
-
 def encoded(texts: list[str], limit: int) -> torch.Tensor:
     """Token ids of responses with ``<eos>`` behind them."""
     rows = []

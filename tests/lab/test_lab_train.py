@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from prime_ext.algorithms.estimators import ESTIMATORS
+from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.config.checks import SettingsError
 from recipes.lab.sample import response_logits
-from recipes.lab.settings import METHODS, settings_of
+from recipes.lab.settings import CHOICES, DEFAULTS, LEAST, METHODS, SHARES, settings_of
 from recipes.lab.train import Lab, log_probs_and_kl, standardized
 
 SMALL = {"rollout.prompts": 6, "actor.mini_batches": 2, "prm.mini_batch_size": 8, "actor.lr": 1e-3}
@@ -26,7 +28,7 @@ def trained(task, start, method, steps=2, seed=0, **changes):
 
 def learn_and_score(lab, batch):
     with torch.no_grad():
-        old_logits_BTV = response_logits(lab.policy.model, batch.rollouts)
+        old_logits_BTV = response_logits(lab.policy.model, batch)
     return lab.learn_and_score(batch, old_logits_BTV)
 
 
@@ -46,12 +48,12 @@ def test_two_steps_of_every_method(task, start, start_weights, method):
     moved = not torch.equal(weights(lab.policy.model), start_weights)
     assert moved and bool(weights(lab.policy.model).isfinite().all())
     assert lab.examined == 2 * 6 * 4
-    assert hasattr(lab, "prm") == lab.settings.uses_prm
-    assert hasattr(lab, "average") == (lab.settings.prime_anchor_coefficient > 0)
-    if lab.settings.uses_prm:
+    assert hasattr(lab, "prm") == lab.uses_prm
+    assert hasattr(lab, "average") == (lab.settings["prime.anchor.coefficient"] > 0)
+    if lab.uses_prm:
         assert lab.reference is None or torch.equal(weights(lab.reference), start_weights)
-        assert torch.equal(weights(lab.prm.model), start_weights) == (lab.settings.prm_update_mode == "none")
-        assert (lab.prm.bias != 0) == (lab.settings.prm_bias and lab.settings.prm_update_mode != "none")
+        assert torch.equal(weights(lab.prm.model), start_weights) == (method == "frozen_prm")
+        assert (lab.prm.bias != 0) == (lab.settings["prm.bias"] and method != "frozen_prm")
 
 
 @pytest.mark.parametrize("method", ["rloo", "distilled_e4", "guarded"])
@@ -67,7 +69,7 @@ def test_with_a_shut_gate_distilled_is_rloo_with_an_anchor(task, start, method):
     shut = trained(task, start, method, steps=3, prime__process__gate_decay=1)
     alone = trained(task, start, "rloo_ema", steps=3)
     assert torch.equal(weights(shut.policy.model), weights(alone.policy.model))
-    assert shut.diagnosis["gate"] == [0.0] * 3
+    assert [gate for _, _, gate, _ in shut.diagnosis] == [0.0] * 3
 
 
 def test_with_a_shut_gate_the_papers_form_is_rloo(task, start):
@@ -102,7 +104,7 @@ def test_the_gate_sees_unlearned_rollouts_and_the_scores_come_when_they_should(t
     lab = Lab(task, settings_of(METHODS["paper"], SMALL, {"prm.update_mode": mode}), 0, start)
     _, scores = learn_and_score(lab, lab.sample_and_judge(6))
     assert bool((scores.log_ratio_BT != 0).any()) == seen_before
-    right, total = lab.diagnosis["right"][0], lab.diagnosis["pairs"][0]
+    right, total, *_ = lab.diagnosis[0]
     # A PRM that equals its reference ties all pairs.
     assert total > 0 and right == total / 2
 
@@ -173,7 +175,7 @@ def test_the_oracle_rewards_right_results_and_punishes_wrong_ones(task, start):
     lab = Lab(task, settings_of(METHODS["oracle"], SMALL), 0, start)
     batch = lab.sample_and_judge(6)
     with torch.no_grad():
-        logits_BTV = response_logits(lab.policy.model, batch.rollouts)
+        logits_BTV = response_logits(lab.policy.model, batch)
     by_labels_BT = lab.advantages(batch, 0.0, None, logits_BTV)
     plain_BT = Lab(task, settings_of(SMALL), 0, start).advantages(batch, 0.0, None, logits_BTV)
     added_BT = (by_labels_BT - plain_BT) * batch.is_result_BT
@@ -206,9 +208,8 @@ def test_standardized_rewards():
         ({"prm.epoch": 2}, "unknown key prm.epoch; known keys: rollout.prompts"),
         ({"prm.epochs": "two"}, "prm.epochs=two must be a whole number"),
         ({"prm.epochs": 0}, "prm.epochs=0 must be a whole number >= 1"),
-        ({"actor.lr": 0}, "actor.lr=0.0 must be a number > 0"),
-        ({"actor.lr": "nan"}, "actor.lr=nan must be a number > 0"),
-        ({"prm.start": "nowhere"}, "prm.start=nowhere must be the folder of a model, with a config.json"),
+        ({"actor.lr": "nan"}, "actor.lr=nan must be a number >= 0"),
+        ({"prime.filter.max_examined": 0}, "prime.filter.max_examined=0.0 must be a number >= 1"),
         ({"prime.anchor.decay": 2}, "prime.anchor.decay=2.0 must be a number >= 0 and <= 1"),
         ({"prime.process.target": "critic"}, "prime.process.target='critic' is not one of reference, policy, labels"),
         ({"prm.bias": "maybe"}, "prm.bias='maybe' is not one of true, false"),
@@ -224,10 +225,19 @@ def test_bad_settings_are_one_line(values, message):
 
 def test_later_layers_win_and_text_is_read():
     settings = settings_of({"prm.epochs": 3}, {"prm.epochs": "4", "actor.lr": "6e-4", "prm.bias": "False"})
-    assert (settings.prm_epochs, settings.actor_lr, settings.prm_bias) == (4, 6e-4, False)
-    assert settings.by_key()["prm.epochs"] == 4
+    assert (settings["prm.epochs"], settings["actor.lr"], settings["prm.bias"]) == (4, 6e-4, False)
+
+
+def test_the_words_that_may_be_chosen_exist():
+    assert set(CHOICES["prime.process.normalization"]) == set(NORMALIZATIONS)
+    allowed = {name for name, estimator in ESTIMATORS.items() if not estimator.needs}
+    assert set(CHOICES["prime.outcome.estimator"]) == allowed
+    words = {key for key, value in DEFAULTS.items() if isinstance(value, str)}
+    assert words - {"prm.start"} == set(CHOICES) and {*LEAST, *SHARES} <= set(DEFAULTS)
 
 
 def test_neither_verl_nor_ray_is_imported():
-    code = "import sys, recipes.lab.run, recipes.lab.report; print(sorted({'verl', 'ray'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    code = (
+        "import sys, recipes.lab_study.run, recipes.lab_study.report; print(sorted({'verl', 'ray'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

@@ -53,9 +53,8 @@ from prime_ext.config.settings import (
 )
 from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.preflight.check import check_config, check_files
-from prime_ext.step_rm.description import FILE, Description
+from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
-from prime_ext.step_rm.pairs import PairFormat
 from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import preflight
 from prime_ext.verifiers.sandbox import find_protection

@@ -21,7 +21,7 @@ from prime_ext.prm.engines import register_engine
 from prime_ext.trainer.prime_step import PrimeStep
 from recipes.lab.sample import Rollouts, response_logits
 from recipes.lab.settings import METHODS, settings_of
-from recipes.lab.train import Batch, Lab
+from recipes.lab.train import Lab
 
 PAD, LR, PRM_LR, BETA = 0, 1e-2, 2e-2, 0.5
 # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
@@ -77,24 +77,24 @@ def as_batch(found):
         mask_BT[row, : len(r["response"])] = True
     label_B = torch.tensor([r["label"] for r in found])
     known = (label_B, torch.arange(len(found)) // 2, torch.zeros(mask_BT.shape), torch.zeros_like(mask_BT))
-    return Batch(Rollouts(prompt_BP, prompt_BP != PAD, response_BT, mask_BT), *known, torch.zeros(mask_BT.shape))
+    return Rollouts(prompt_BP, prompt_BP != PAD, response_BT, mask_BT, *known)
 
 
 def in_the_laboratory(method, overrides, model_path, batch):
     more = {"actor.lr": LR, "actor.lr_warmup_steps": 0, "actor.mini_batches": 1, "prm.lr": PRM_LR, "prm.beta": BETA}
     more |= {"prm.lr_warmup_steps": 0, "prm.mini_batch_size": len(batch.outcome_B), "prime.process.gate_start": GATE}
-    task = SimpleNamespace(pad=PAD, eos=1, limit=batch.rollouts.mask_BT.shape[1], flipped=0.0)
+    task = SimpleNamespace(pad=PAD, eos=1, limit=batch.mask_BT.shape[1], flipped=0.0)
     lab = Lab(task, settings_of(METHODS[method], more, overrides), 0, model_path)
     for learner in filter(None, (lab.policy, getattr(lab, "prm", None))):
         for group in learner.optimizer.param_groups[:1]:
             group["eps"] = EPS
     with torch.no_grad():
-        old_BTV = response_logits(lab.policy.model, batch.rollouts)
-    gate, scores = lab.learn_and_score(batch, old_BTV) if lab.settings.uses_prm else (0.0, None)
+        old_BTV = response_logits(lab.policy.model, batch)
+    gate, scores = lab.learn_and_score(batch, old_BTV) if lab.uses_prm else (0.0, None)
     advantage_BT = lab.advantages(batch, gate, scores, old_BTV)
     lab.update_policy(batch, advantage_BT, lab.kl_targets(batch, gate, scores), old_BTV)
     found = {"gate": gate, "advantages": advantage_BT, "policy": dict(lab.policy.model.named_parameters())}
-    if lab.settings.uses_prm:
+    if lab.uses_prm:
         found |= {"prm": dict(lab.prm.model.named_parameters()), "bias": float(lab.prm.bias)}
     return found
 
@@ -102,7 +102,7 @@ def in_the_laboratory(method, overrides, model_path, batch):
 def on_verl(method, keys, model_path, found, batch):
     """As ``PRMPhase`` and the trainer do it: reference, PRM, gate, advantages, update of the policy."""
     settings = prime_settings(**keys)
-    n_prompts, mask_BT = len(found) // 2, batch.rollouts.mask_BT.float()
+    n_prompts, mask_BT = len(found) // 2, batch.mask_BT.float()
     padded = lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # noqa: E731
     reward_BT = torch.zeros_like(mask_BT)
     reward_BT[torch.arange(len(found)), mask_BT.sum(-1).long() - 1] = batch.outcome_B

@@ -67,7 +67,3 @@ def test_the_data_are_repeatable_and_the_marker_comes_with_them(folder, tmp_path
     write_data(tmp_path, **{f"{split}_size": size for split, size in SIZES.items()})
     assert all(rows(tmp_path, split) == rows(folder, split) for split in SIZES)
     assert read_json(tmp_path / "data.json")["rows"] == SIZES
-
-
-def test_nothing_temporary_is_left(folder):
-    assert {path.name for path in folder.iterdir()} == {*(f"{split}.parquet" for split in SIZES), "data.json"}

@@ -3,7 +3,6 @@
 
 import json
 import math
-import re
 from html.parser import HTMLParser
 
 import pytest
@@ -17,24 +16,23 @@ from prime_ext.run.metrics_file import put_aside
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json
 from recipes.quickstart.data import write_data
-from recipes.quickstart.evaluate import evaluate, grade, table
+from recipes.quickstart.evaluate import HeldOutProblem, Response, evaluate, grade, load_problems, respond, table
 from recipes.quickstart.export import export
-from recipes.quickstart.learning_curve import METHODS, moving_average
+from recipes.quickstart.learning_curve import METHODS
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import (
     ScoredResponse,
     ScoredStep,
     ScoredToken,
-    area_under_curve,
     locate_steps,
     response_log_probs,
     score_responses,
     step_statistics,
 )
-from recipes.quickstart.report import kept_runs, paired_standard_error, read_rows, read_seconds, report, text
-from recipes.quickstart.respond import HeldOutProblem, Response, load_problems, respond
+from recipes.quickstart.report import kept_runs, report, text
 from recipes.quickstart.tokenizer import build_tokenizer
-from recipes.quickstart.transcripts import colour, render
+from recipes.quickstart.transcripts import render
+from recipes.run_statistics import read_seconds, run_metrics
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +59,7 @@ def tokenised(tokenizer, text):
 # ------------------------------------------------------------------------------------------------------- evaluation
 def test_right_responses_are_graded_100_percent():
     problems = held_out(50)
-    graded = grade(problems, [task.solve(task.parse_prompt(p.prompt)) for p in problems], [True] * 50)
+    graded = grade(problems, [Response([], task.solve(task.parse_prompt(p.prompt)), True) for p in problems])
     assert graded["accuracy"] == graded["steps_right"] == graded["finished"] == 1.0
     assert graded["standard_error"] == 0.0
     assert graded["outcomes"] == "1" * 50
@@ -70,7 +68,8 @@ def test_right_responses_are_graded_100_percent():
 
 def test_grades_count_answers_and_steps_apart():
     problems = [HeldOutProblem("3*9+6?", "3"), HeldOutProblem("3*9+6-1?", "2")]
-    graded = grade(problems, [r"3*9=8;8+6=4;\boxed{4}", r"3*9=7;7+6=3;3-1=2;\boxed{2}"], [True, False])
+    texts = {r"3*9=8;8+6=4;\boxed{4}": True, r"3*9=7;7+6=3;3-1=2;\boxed{2}": False}
+    graded = grade(problems, [Response([], text, finished) for text, finished in texts.items()])
     assert (graded["accuracy"], graded["outcomes"], graded["finished"]) == (0.5, "01", 0.5)
     assert graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2))
     assert (graded["steps_right"], graded["steps_shown"]) == (4 / 5, 5)
@@ -124,13 +123,6 @@ def test_steps_are_found_among_the_tokens(tokenizer):
     assert [step.check.locally_right for step in steps] == [True, False]
 
 
-def test_area_under_the_curve():
-    assert area_under_curve([2.0, 3.0], [0.0, 1.0]) == 1.0
-    assert area_under_curve([0.0, 1.0], [0.0, 1.0]) == 0.5
-    assert area_under_curve([0.0], [1.0, 0.0]) == 0.25
-    assert area_under_curve([], [1.0]) is None
-
-
 def scored_response(prompt, text, rewards_of_results):
     """A response of single-character tokens with the given rewards on its result digits."""
     checks = task.check_steps(prompt, text)
@@ -176,11 +168,6 @@ def test_hostile_text_is_shown_and_not_interpreted():
     assert page.count("</main>") == 1
 
 
-def test_the_page_loads_nothing():
-    page = render([("a", "b", [scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [0.1, -0.5])])], {}, beta=0.2)
-    assert not re.search(r"https?://|<link|<script|@import|url\(", page)
-
-
 def test_wrong_steps_are_marked_and_explained():
     page = render([("a", "b", [scored_response("3*9+6?", r"3*9=7;7+6=4;\boxed{4}", [0.1, -0.5])])], {}, beta=0.2)
     cards = page[page.index("<section>") :]
@@ -189,40 +176,23 @@ def test_wrong_steps_are_marked_and_explained():
     assert "1 of 2 steps wrong" in cards
 
 
-def test_colours_tell_sign_and_size():
-    assert colour(0.0, 1.0) == "#ffffff"
-    assert colour(1.0, 1.0) == colour(5.0, 1.0) != colour(-1.0, 1.0) == colour(-5.0, 1.0)
-    assert colour(0.5, 1.0) not in (colour(0.0, 1.0), colour(1.0, 1.0))
-
-
 # ----------------------------------------------------------------------------------------------------------- report
 def test_a_resumed_run_overrides_the_steps_it_repeats(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":2}}\n{"step":3,"da')
     put_aside(path)
     path.write_text('{"step":2,"data":{"a":20}}\n{"step":3,"data":{"a":30}}\n')
-    assert [(row["step"], row["data"]["a"]) for row in read_rows(path)] == [(1, 1), (2, 20), (3, 30)]
+    assert run_metrics(tmp_path) == {1: {"a": 1}, 2: {"a": 20}, 3: {"a": 30}}
 
 
 def test_a_run_without_metrics_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="file"):
-        read_rows(tmp_path / "metrics.jsonl")
+        run_metrics(tmp_path)
 
 
 def test_seconds_of_interrupted_phases_add_up(tmp_path):
     (tmp_path / "seconds.tsv").write_text("data\t5\nprime\t60\nprime\t40\n")
-    assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0}
-
-
-def test_the_error_of_a_gain_is_paired():
-    assert paired_standard_error("0101", "0101") == 0.0
-    assert paired_standard_error("0000", "0011") == pytest.approx(math.sqrt(1 / 3) / 2)
-    with pytest.raises(ValueError, match="same"):
-        paired_standard_error("01", "011")
-
-
-def test_moving_average_uses_what_there_is():
-    assert moving_average([1.0, 2.0, 3.0, 4.0], width=2).tolist() == [1.0, 1.5, 2.5, 3.5]
+    assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
 
 
 def test_export_takes_the_latest_complete_checkpoint_in_float32(tmp_path, tokenizer):

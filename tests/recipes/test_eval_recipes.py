@@ -79,31 +79,6 @@ def test_every_task_of_a_recipe_has_both_decodings_and_numbers_for_its_table(scr
         assert any(own.metric == metric for own in task.references)
 
 
-def test_knobs_and_further_options_reach_the_command(run):
-    knobs = {
-        "DATA": "my data",
-        "DECODING": "recommended",
-        "BACKEND": "server",
-        "TENSOR_PARALLEL": "4",
-        "SYSTEM_PROMPT": "none",
-        "TASKS": "amc",
-    }
-    _, (evaluation, _) = run("eval_eurus2.sh", "m", "--limit", "3", "--decoding", "greedy", OUTPUT_DIR="out", **knobs)
-    given = options(evaluation)
-    assert given["--data"] == "my data" and given["--backend"] == "server" and "--tensor-parallel" not in given
-    assert given["--system-prompt"] == "none" and given["--tasks"] == "amc" and given["--output"] == "out"
-    assert evaluation[-4:] == ["--limit", "3", "--decoding", "greedy"]
-
-
-def test_the_models_of_each_paper_get_their_own_prompt_and_backend(run):
-    _, (eurus, _) = run("eval_eurus2.sh", "m", TENSOR_PARALLEL="4")
-    assert options(eurus)["--tensor-parallel"] == "4"
-    _, (pspo, _) = run("eval_pspo.sh", "m")
-    assert (options(eurus)["--system-prompt"], options(eurus)["--backend"]) == ("actions", "vllm")
-    # Only transformers samples beams.
-    assert (options(pspo)["--system-prompt"], options(pspo)["--backend"]) == ("default", "transformers")
-
-
 def test_a_run_that_fails_fails_the_recipe_and_one_without_results_has_no_report(run):
     done, calls = run("eval_eurus2.sh", "m", code=2, FAILS="2")
     assert len(calls) == 1 and "report:" not in done.stdout

@@ -4,7 +4,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -162,40 +161,7 @@ def test_near_the_time_limit_the_recipe_is_told_and_the_job_queued_again(machine
     assert after[3:] == (["scontrol requeue 41"] if again else [])
 
 
-def test_outside_of_a_job_it_says_so_and_prints_on_request(machine):
-    assert machine.run("slurm.sbatch.sh", "recipe.sh")[::2] == (
-        2, "slurm.sbatch.sh: this is no SLURM job; submit it with sbatch, or set DRY_RUN=1\n",
-    )  # fmt: skip
-    status, out, _ = machine.run("slurm.sbatch.sh", "recipe.sh", "a=1", DRY_RUN="1", NNODES="2")
-    lines = out.splitlines()
-    assert status == 0 and machine.calls() == [] and len(lines) == 5
-    assert "start --head" in lines[0] and "--nodelist=node1" in lines[2] and lines[4].endswith("bash recipe.sh a=1")
-
-
 # ---- without a scheduler ----
-
-
-def test_by_hand_a_head_is_started_used_and_stopped(machine):
-    status, out, errors = machine.run("ray_cluster.sh", "head", NODE_IP="10.0.0.7", NUM_GPUS="8")
-    assert (status, out) == (0, "10.0.0.7:6379\n"), errors
-    recipe = machine.write("recipe", RECIPE + "exit 5\n")
-    assert machine.run("ray_cluster.sh", "run", recipe, "a=1", NNODES="2")[0] == 5
-    assert machine.run("ray_cluster.sh", "stop")[0] == 0
-    common = "--block --disable-usage-stats --node-ip-address=10.0.0.7 --num-gpus=8"
-    assert machine.calls() == [
-        f"ray start --head --port=6379 --include-dashboard=false {common}",
-        "python -m recipes.multi_node.wait_for_nodes 10.0.0.7:6379 --seconds 600 2",
-        "recipe a=1",
-        "RAY_ADDRESS=10.0.0.7:6379 NNODES=2 N_GPUS=",
-        f"ended start --head --port=6379 --include-dashboard=false {common}",
-    ]
-
-
-def test_a_worker_joins_and_a_second_one_from_here_is_refused(machine):
-    assert machine.run("ray_cluster.sh", "worker", "10.0.0.7:6379")[0] == 0
-    assert machine.calls() == ["ray start --address=10.0.0.7:6379 --block --disable-usage-stats"]
-    status, _, errors = machine.run("ray_cluster.sh", "worker", "10.0.0.7:6379")
-    assert status == 2 and "stop it first" in errors
 
 
 def test_what_ray_says_when_it_does_not_start_is_shown(machine):
@@ -217,14 +183,6 @@ def test_what_ray_says_when_it_does_not_start_is_shown(machine):
 def test_mistakes_are_one_line(machine, words, knobs, hint):
     status, _, errors = machine.run("ray_cluster.sh", *words, **knobs)
     assert status == 2 and hint in errors and len(errors.splitlines()) == 1
-    assert machine.calls() == []
-
-
-def test_a_dry_run_by_hand_prints_the_commands(machine):
-    _, out, _ = machine.run("ray_cluster.sh", "run", "recipe.sh", "a=1", DRY_RUN="1", NNODES="2", RAY_ADDRESS="h:1")
-    assert out.splitlines()[-1] == "RAY_ADDRESS=h:1 NNODES=2 bash recipe.sh a=1"
-    _, out, _ = machine.run("ray_cluster.sh", "worker", "h:1", DRY_RUN="1")
-    assert out == f"{machine.folder}/ray start --address=h:1 --block --disable-usage-stats\n"
     assert machine.calls() == []
 
 
@@ -250,17 +208,6 @@ def started(machine, script, *words, **knobs):
     return done, machine.calls_file.read_text().split("\0")[:-1] if machine.calls_file.exists() else []
 
 
-def test_nnodes_reaches_recipes_that_do_not_know_it(machine):
-    _, words = started(
-        machine, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "policy", "step_rm", "a.parquet", "b.parquet", NNODES="3"
-    )
-    assert "trainer.nnodes=3" in words
-    _, words = started(
-        machine, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "policy", "step_rm", "a.parquet", "b.parquet", "trainer.nnodes=4"
-    )
-    assert "trainer.nnodes=4" in words and "trainer.nnodes=3" not in words[words.index("trainer.nnodes=4") :]
-
-
 def test_the_policy_can_be_on_megatron_and_the_prm_is_not(machine):
     done, words = started(machine, "multi_node/run_eurus2-7b_megatron.sh", TP="2", PP="2")
     assert done.returncode == 0, done.stderr
@@ -282,10 +229,3 @@ def test_the_policy_can_be_on_megatron_and_the_prm_is_not(machine):
 def test_megatron_has_no_shrunk_run(machine):
     done, _ = started(machine, "multi_node/run_eurus2-7b_megatron.sh", SHRINK="1")
     assert done.returncode == 2 and "SHRINK=1 runs on the CPU, and Megatron does not" in done.stderr
-
-
-@pytest.mark.parametrize("script", sorted(path.name for path in LAUNCHERS.glob("*.sh")))
-def test_help_says_how_to_use_it(script):
-    done = subprocess.run(["bash", str(LAUNCHERS / script), "-h"], capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0 and script in done.stdout and "Knobs" in done.stdout
-    assert sys.executable not in done.stdout

@@ -14,10 +14,10 @@ from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.protocol import StepScores
 from prime_ext.tasks.last_digit_chain import parse_prompt
-from recipes.pspo_wrs import length_report, length_study, measure, report
+from recipes.pspo_wrs import length_report, measure, report
 from recipes.pspo_wrs.data import write_data
 from recipes.pspo_wrs.length_study import Run
-from recipes.pspo_wrs.step_rm_start import build_tokenizer, write_start
+from recipes.pspo_wrs.prepare import pair_tokenizer, write_step_rm_start
 from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH, OPERATIONS, SUPERFLUOUS, USEFUL, check_steps, token_count
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import VOCABULARY
@@ -91,9 +91,9 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
     policy = build_model(build_policy_tokenizer(), seed=0)
     policy.save_pretrained(tmp_path / "sft")
     build_policy_tokenizer().save_pretrained(tmp_path / "sft")
-    write_start(tmp_path / "sft", tmp_path / "start")
+    write_step_rm_start(tmp_path / "sft", tmp_path / "start")
     assert (tmp_path / "start" / "model.safetensors").is_file()
-    tokenizer = build_tokenizer()
+    tokenizer = pair_tokenizer()
     assert tokenizer.convert_tokens_to_ids(list(VOCABULARY)) == list(range(len(VOCABULARY)))
     encoder = PairEncoder(tokenizer, PairFormat(separator=";", previous=1, question=True, max_length=64))
     first, second = encoder.encode_steps("3*9+6?", ["3*9=7;", r"7+6=3;\boxed{3}"])
@@ -238,38 +238,6 @@ def test_the_report_of_the_study_has_a_row_per_shape_beside_the_start(tmp_path, 
     assert "| 4.50 ± 0.50 |" in lines[3] and lines[3].endswith("| near 4 |")
     assert (tmp_path / "length_study.png").stat().st_size > 5000
     assert "near 4" in capsys.readouterr().out
-
-
-def test_the_study_crosses_reward_models_shapes_and_seeds_seed_by_seed():
-    every = list(length_study.runs([0, 1, 2], ["honest", "lenient"], list(length_study.SHAPES)))
-    assert len(set(every)) == 24
-    assert {run.seed for run in every[:8]} == {0}
-
-
-def test_finished_runs_are_not_run_again_and_a_failed_one_does_not_stop_the_others(tmp_path, monkeypatch):
-    results, folder = tmp_path / "results", tmp_path / "work"
-    wanted = [Run("honest", shape, 0) for shape in ("none", "weibull", "released")]
-    write(results, wanted[0], {})
-    trained = []
-
-    def train(run, folder):
-        trained.append(run.shape)
-        (folder / "runs" / run.name / "checkpoints").mkdir(parents=True)
-        if run.shape == "weibull":
-            raise RuntimeError("the end of its log")
-
-    def prepare(folder):
-        folder.mkdir()
-        (folder / "step_rms.json").write_text("{}")
-
-    monkeypatch.setattr(length_study, "prepare", prepare)
-    monkeypatch.setattr(length_study, "train", train)
-    monkeypatch.setattr(length_study, "result_of", lambda run, folder: {"shape": run.shape})
-    assert length_study.run_study(wanted, folder, results) == ["honest_weibull_seed0: the end of its log"]
-    assert trained == ["weibull", "released"]
-    assert (results / "honest_released_seed0.json").exists()
-    assert not (folder / "runs" / "honest_released_seed0" / "checkpoints").exists()
-    assert (folder / "runs" / "honest_weibull_seed0" / "checkpoints").exists()
 
 
 # ---- phases of the quickstarts ----

@@ -81,11 +81,6 @@ def test_every_variant_and_every_script_is_in_the_table():
     assert set(SCRIPTS) == {recipe["script"] for recipe in PAPER["recipes"]}
 
 
-def test_the_help_names_every_variant():
-    done = subprocess.run(["bash", str(FOLDER / PPO), "--help"], capture_output=True, text=True, check=True)
-    assert all(variant in done.stdout for variant in variants_of(f"pspo_wrs/{PPO}"))
-
-
 def test_a_dry_run_plans_without_data_or_models(started, capsys):
     (call,) = started(PPO, "GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet", DRY_RUN="1", STEPS="170")
     assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
@@ -101,18 +96,6 @@ def test_an_unknown_variant_is_one_line(tmp_path):
     assert done.returncode == 2 and "VARIANT=weibul is unknown" in done.stderr and not (tmp_path / "out").exists()
 
 
-# ---- policy ----
-
-
-def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
-    words = ("policy", step_rm, "train.parquet", "val.parquet")
-    for rank, knobs in ((0, {}), (16, {"LORA": "16"})):
-        config = checked(started(PPO, *words, **knobs)[0])
-        policy, critic = config.actor_rollout_ref.model, config.critic.model
-        assert policy.lora_rank == rank and critic.lora_rank == 0
-        assert not rank or policy.lora_alpha == 32
-
-
 @pytest.mark.parametrize(
     ("overrides", "knobs"),
     [
@@ -120,10 +103,11 @@ def test_the_ppo_recipe_trains_lora_weights_or_all(started, step_rm):
         (["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=4"], {}),
         (["chain@pspo=cn_ppo"], {}),
         ([], {"SCORER": "http://host:8000"}),
+        ([], {"LORA": "16"}),
         ([], {"SCORER_GPUS": "0"}),
         ([], {"SCORER_GPUS": "0.2", "N_GPUS": "8", "TRAIN_BATCH": "128", "MINI_BATCH": "32"}),
     ],
-    ids=["grpo", "rloo", "chain", "server", "scorer_on_cpu", "scorer_on_gpu"],
+    ids=["grpo", "rloo", "chain", "server", "lora", "scorer_on_cpu", "scorer_on_gpu"],
 )
 def test_variants_of_the_ppo_recipe_are_configurations_that_work(started, step_rm, overrides, knobs):
     checked(started(PPO, "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0])
@@ -138,46 +122,6 @@ def test_the_step_reward_model_has_a_gpu_or_many_threads(started, step_rm, knobs
     config = checked(started(PPO, "policy", step_rm, "train.parquet", "val.parquet", **knobs)[0])
     assert (config.pspo.actor.num_gpus, config.pspo.actor.cpu_threads) == (gpus, threads)
     assert config.trainer.val_before_train is False
-
-
-# ---- step reward model ----
-
-
-def test_the_step_rm_recipe_converts_the_labels_first(started, tmp_path):
-    convert, train = started(STEP_RM, "bert", "labels.jsonl")
-    steps = str(tmp_path / "out" / "steps.parquet")
-    assert convert == ["-m", "prime_ext.step_rm.convert", "--pspo", "labels.jsonl", "--output", steps]
-    settings = compose_step_rm(overrides_of(train, "prime_ext.step_rm.train")[0])
-    assert settings.data.paths == [steps]
-    # On two devices.
-    assert train[train.index("--nproc-per-node") + 1] == "2"
-    assert settings.optim.batch_size * settings.optim.accumulation * 2 == 2048
-
-
-def test_the_step_rm_recipe_takes_converted_steps_and_other_formats(started):
-    (train,) = started(STEP_RM, "bert", "steps.parquet", N_GPUS="8", EFFECTIVE_BATCH="512")
-    settings = compose_step_rm(overrides_of(train, "prime_ext.step_rm.train")[0])
-    assert settings.data.paths == ["steps.parquet"] and settings.optim.accumulation == 2
-    convert, _ = started(STEP_RM, "bert", "shepherd.jsonl", FORMAT="math_shepherd")
-    assert convert[2] == "--math-shepherd"
-
-
-# ---- help ----
-
-
-CPU_RECIPES = sorted(path.name for path in RECIPES.glob("pspo_*.sh"))
-
-
-@pytest.mark.parametrize("script", [*CPU_RECIPES, *(f"pspo_wrs/{name}" for name in SCRIPTS)])
-def test_every_recipe_explains_itself(script):
-    done = subprocess.run(["bash", str(RECIPES / script), "--help"], capture_output=True, text=True, check=True)
-    assert f"recipes/{script}" in done.stdout
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_gpu_recipe_without_arguments_is_refused_and_says_that_it_was_never_run(script):
-    done = subprocess.run(["bash", str(FOLDER / script)], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "NEVER RUN ON A GPU" in done.stdout
 
 
 # ---- CPU ----

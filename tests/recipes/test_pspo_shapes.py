@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from recipes.pspo_wrs.plot_shapes import REWARDS, SCORES, factors, fillers, main
+from recipes.pspo_wrs.plot_shapes import REWARDS, SCORES, factors, fillers
 
 PAPER, CN_PPO, RELEASED = REWARDS["Weibull (paper)"], REWARDS["Gaussian (CN-PPO)"], REWARDS["released code"]
 
@@ -24,10 +24,3 @@ def test_behind_the_peak_a_filler_stops_to_pay_except_with_the_released_code_whe
         assert math.isnan(fillers(reward, score)[-1])
     late = fillers(RELEASED, score)[5:]
     assert late == sorted(late, reverse=True) and late[-1] < score
-
-
-def test_the_picture_is_written_where_it_is_wanted_and_the_command_says_so(tmp_path, capsys):
-    main(["--out", str(tmp_path / "shapes.png")])
-    assert (tmp_path / "shapes.png").read_bytes()[:4] == b"\x89PNG"
-    assert capsys.readouterr().out == f"wrote {tmp_path / 'shapes.png'}\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["shapes.png"]

@@ -12,7 +12,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.run import check_metrics
 from prime_ext.run.check_metrics import check, default_conditions
 from prime_ext.run.metric_conditions import ConditionError, parse
-from recipes.shrink.prepare import overrides, prepare
+from recipes.smoke.prepare import overrides, prepare
 
 METRICS = {
     1: {"prm/loss": 0.7, "critic/score/mean": 0.1, "actor/lr": 1e-6},

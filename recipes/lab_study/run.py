@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train methods on a task, each with several seeds; one JSON file per run, and finished runs are skipped.
+"""Train methods of the laboratory on a task, each with several seeds; one JSON file per run, finished runs are skipped.
 
-    python -m recipes.lab.run compact rloo distilled --seeds 0,1,2 --output outputs/lab --rollouts 2400 prm.epochs=2
+    python -m recipes.lab_study.run compact rloo distilled --seeds 0,1,2 --output outputs/lab prm.epochs=2
 
 What is ``key=value`` changes a setting of all methods named, and becomes part of the name of their runs.
 """
@@ -9,7 +9,8 @@ What is ``key=value`` changes a setting of all methods named, and becomes part o
 import argparse
 import itertools
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from tqdm import tqdm
 
 from prime_ext.config.checks import SettingsError, choice, whole_number
 from prime_ext.utils.files import read_json, write_json
-from recipes.lab.settings import METHODS, Settings, settings_of
+from recipes.lab.sample import chosen_log_probs, response_logits
+from recipes.lab.settings import METHODS, settings_of
 from recipes.lab.tasks import TASKS
-from recipes.lab.train import Lab, train
+from recipes.lab.train import Lab, Learner, warm_up
 
 
 def run(task_name: str, methods: list[str], seeds: list[int], output: Path, rollouts: int, device: str = "cpu") -> None:
@@ -39,22 +41,21 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
         SettingsError: a name, key or value is unknown or cannot work, or a run is there with other settings.
     """
     choice("task", task_name, tuple(TASKS))
-    choice("device", device, ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",))
     task, folder = TASKS[task_name], output / task_name
-    changes = dict(item.split("=", 1) for item in methods if "=" in item)
+    changes = [item for item in methods if "=" in item]
     names = [item for item in methods if "=" not in item]
     if not names:
         raise SettingsError(f"no method was named; there are: {', '.join(METHODS)}")
-    missing: list[tuple[Path, Settings, dict[str, Any]]] = []
+    missing: list[tuple[Path, dict[str, Any]]] = []
     for method, seed in itertools.product(names, seeds):
         choice("method", method, tuple(METHODS))
-        settings = settings_of(task.settings, METHODS[method], changes)
-        label = label_of(method, [item for item in methods if "=" in item])
+        settings = settings_of(task.settings, METHODS[method], dict(item.split("=", 1) for item in changes))
+        label = label_of(method, changes)
         path = folder / f"{label}_seed{seed}.json"
-        plan = {"task": task_name, "method": label, "seed": seed, "budget": rollouts, "settings": settings.by_key()}
+        plan = {"task": task_name, "method": label, "seed": seed, "budget": rollouts, "settings": settings}
         there = read_json(path) if path.exists() else None
         if there is None:
-            missing.append((path, settings, plan))
+            missing.append((path, plan))
         elif other := [key for key in plan if there.get(key) != plan[key]]:
             raise SettingsError(f"{path} is of a run with another {other[0]}; choose another --output")
     if not missing:
@@ -68,12 +69,40 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
     if not start.exists():
         print(f"{start}: training the warm start")
         task.warm_start(start)
-    for path, settings, plan in missing:
-        lab = Lab(task, settings, plan["seed"], start, device)
+    for path, plan in missing:
+        lab = Lab(task, plan["settings"], plan["seed"], start, device)
         with tqdm(total=rollouts, desc=path.stem, unit=" rollouts") as bar:
             curve = train(lab, rollouts, lambda examined, bar=bar: bar.update(examined - bar.n))
         versions = {"commit": commit(), "torch": torch.__version__, "transformers": transformers.__version__}
         write_json(path, plan | {"device": device, **versions, "curve": curve})
+
+
+def train(lab: Lab, budget: int, progress: Callable[[int], Any]) -> list[dict]:
+    """Train until so many rollouts were sampled, those that the filter dropped included; the points of the curve."""
+    curve = [lab.point()]
+    if lab.settings["rft.rollouts"]:
+        fine_tune_on_right_ones(lab)
+        curve.append(lab.point())
+    while lab.examined < budget:
+        lab.step()
+        progress(lab.examined)
+        if lab.examined >= min(budget, curve[-1]["rollouts"] + lab.task.evaluate_every):
+            curve.append(lab.point())
+    return curve
+
+
+def fine_tune_on_right_ones(lab: Lab) -> None:
+    """Rejection sampling before RL: imitate the right ones of the first rollouts."""
+    settings, started = lab.settings, time.perf_counter()
+    batch = lab.sample_and_judge(settings["rft.rollouts"] // settings["rollout.n"])
+    right_B = batch.outcome_B.nonzero()[:, 0].cpu()
+    learner = Learner(lab.policy.model, settings["rft.lr"], warm_up(20), decay=0.0)
+    for _ in range(settings["rft.epochs"]):
+        order_B = right_B[torch.randperm(len(right_B), generator=lab.prm_rng)]
+        for rows in order_B.split(settings["rft.mini_batch_size"]):
+            part = batch.rows(rows)
+            learner.minimize(-chosen_log_probs(response_logits(learner.model, part), part)[part.mask_BT].mean())
+    lab.seconds += time.perf_counter() - started
 
 
 def label_of(method: str, changes: Sequence[str]) -> str:
@@ -98,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0", help="with commas between them")
     parser.add_argument("--output", type=Path, default=Path("outputs/lab"))
     parser.add_argument("--rollouts", type=int, default=2400)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",), default="cpu")
     arguments = parser.parse_intermixed_args()
     try:
         if not all(seed.isdecimal() for seed in arguments.seeds.split(",")):

@@ -2,21 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # A method of the laboratory on its compact task, through verl on the CPU.
 #
-#   python -m recipes.lab.run compact rloo --output outputs/lab             # makes the warm start
-#   python -m recipes.lab.through_verl prepare outputs/lab/compact OUT/inputs
-#   bash recipes/lab/through_verl.sh METHOD SEED OUT [verl overrides ...]    # rloo rloo_ema distilled distilled_e4 guarded paper
-#   python -m recipes.lab.report OUT/compact --accuracies 0.5,0.7,0.8
+#   python -m recipes.lab_study.run compact rloo --output outputs/lab             # makes the warm start
+#   python -m recipes.lab_study.through_verl prepare outputs/lab/compact OUT/inputs
+#   bash recipes/lab_study/through_verl.sh METHOD SEED OUT [verl overrides ...]    # rloo rloo_ema distilled distilled_e4 guarded paper
+#   python -m recipes.lab_study.report OUT/compact --accuracies 0.5,0.7,0.8
 #
 # Knobs (environment): STEPS LR PRM_LR TEST_FREQ PYTHON
 set -euo pipefail
 
-PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=recipes/usage.sh
-source "$PROJECT_ROOT/recipes/usage.sh"
-if [[ $# -lt 3 ]]; then
-    usage "${BASH_SOURCE[0]}" >&2
-    exit 2
-fi
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 3 "" "$@"
 METHOD=$1 SEED=$2 OUT=$3
 shift 3
 # shellcheck source=recipes/python.sh
@@ -54,7 +50,7 @@ mkdir -p "$RUN"
     data.train_batch_size=20 \
     data.max_prompt_length=12 \
     data.max_response_length=18 \
-    "+reward.custom_reward_function.reward_kwargs.modules=[recipes.lab.through_verl]" \
+    "+reward.custom_reward_function.reward_kwargs.modules=[recipes.lab_study.through_verl]" \
     actor_rollout_ref.model.path="$OUT/inputs/model" \
     actor_rollout_ref.rollout.n=4 \
     actor_rollout_ref.rollout.seed="$SEED" \
@@ -78,4 +74,4 @@ mkdir -p "$RUN"
     trainer.total_epochs=1000 \
     trainer.total_training_steps="${STEPS:-36}" \
     "$@"
-"$PYTHON" -m recipes.lab.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/compact/${METHOD}_seed$SEED.json"
+"$PYTHON" -m recipes.lab_study.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/compact/${METHOD}_seed$SEED.json"

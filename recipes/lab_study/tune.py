@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods tuned with equal effort, then compared on seeds that were not looked at before.
 
-    python -m recipes.lab.study compact --output outputs/lab_study
-    python -m recipes.lab.report outputs/lab_study/confirmation/compact --baseline rloo,actor.lr=4e-4
+    python -m recipes.lab_study.tune compact --output outputs/lab_study
+    python -m recipes.lab_study.report outputs/lab_study/confirmation/compact --baseline rloo,actor.lr=4e-4
 
 ``study.yaml`` has the candidates, as many for each method, the seeds and the budget. The candidate with the highest
 mean accuracy over the curves of the tuning seeds is confirmed. Interrupted, the same command goes on.
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from prime_ext.config.checks import SettingsError, choice
+from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
-from recipes.lab.run import label_of, run
+from recipes.lab_study.run import label_of, run
 
 STUDIES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "study.yaml").read_text())
 
@@ -29,24 +29,19 @@ def mean_accuracy(curve: Sequence[Mapping[str, Any]]) -> float:
     return float(np.trapezoid(accuracy, rollouts) / (rollouts[-1] - rollouts[0]))
 
 
-def study(task: str, output: Path) -> dict[str, list[str]]:
+def tune(task: str, output: Path) -> dict[str, list[str]]:
     """Tune and confirm what ``study.yaml`` says of the task.
 
     Returns:
         The chosen overrides of each method, also in ``OUTPUT/TASK/chosen.json`` with the scores of all candidates.
     """
-    choice("task", task, tuple(STUDIES))
     plan = STUDIES[task]
-    sizes = {name: len(candidates) for name, candidates in plan["methods"].items()}
-    if len(set(sizes.values())) != 1:
-        raise SettingsError(f"study.yaml: the methods of {task} need as many candidates each, they have {sizes}")
     chosen: dict[str, list[str]] = {}
     scores: dict[str, dict[str, float]] = {}
     for method, candidates in plan["methods"].items():
-        for overrides in candidates:
-            run(task, [method, *overrides], plan["tuning_seeds"], output / "tuning", plan["rollouts"])
         scores[method] = {}
         for overrides in candidates:
+            run(task, [method, *overrides], plan["tuning_seeds"], output / "tuning", plan["rollouts"])
             label = label_of(method, overrides)
             paths = [output / "tuning" / task / f"{label}_seed{seed}.json" for seed in plan["tuning_seeds"]]
             scores[method][label] = float(np.mean([mean_accuracy(read_json(path)["curve"]) for path in paths]))
@@ -61,11 +56,11 @@ def study(task: str, output: Path) -> dict[str, list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", help=", ".join(STUDIES))
+    parser.add_argument("task", choices=STUDIES)
     parser.add_argument("--output", type=Path, default=Path("outputs/lab_study"))
     arguments = parser.parse_args()
     try:
-        chosen = study(arguments.task, arguments.output)
+        chosen = tune(arguments.task, arguments.output)
     except SettingsError as error:
         raise SystemExit(f"error: {error}") from None
     for method, overrides in chosen.items():

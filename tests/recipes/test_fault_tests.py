@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fault drills' own logic. The drills themselves are whole runs: python -m recipes.drills."""
+"""The fault tests' own logic. They themselves are whole runs: python -m recipes.fault_tests."""
 
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +12,18 @@ import psutil
 import pytest
 
 from prime_ext.utils.files import read_json
-from recipes.drills.__main__ import ALONE, CHAINED, DRILLS, add_result
-from recipes.drills.classify_server import PROBABILITIES, ClassifyServer
-from recipes.drills.outcome import Outcome
-from recipes.drills.runs import ROOT, DrillError, Run, alive, last_line, plain, resumed_from, wait_for_leftovers
-from recipes.drills.table import FAULTS, afterwards, ending, kept, table
+from recipes.fault_tests.__main__ import FAULTS, add_result, afterwards, ending, kept, table
+from recipes.fault_tests.faults import ClassifyServer
+from recipes.fault_tests.runs import NotReached, Outcome, Run, alive, last_line, plain, resumed_from, wait_for_leftovers
+from recipes.study_runs import ROOT
 
-RESULTS = ROOT / "recipes" / "drills" / "results.json"
-PAGE = ROOT / "docs" / "fault_drills.md"
+RESULTS = ROOT / "recipes" / "fault_tests" / "results.json"
 FOLDER = Path("/somewhere/run")
-
-
-def test_every_drill_is_described():
-    assert set(FAULTS) == set(DRILLS) == set(CHAINED) | set(ALONE)
+OUTCOME = Outcome(1, 12.34, 0.2, [], "why", saved=[1, 2], whole=[1, 2], resumed_from=2, went_on=True)
 
 
 def test_the_page_has_the_table_of_the_kept_results():
-    results = read_json(RESULTS)
-    assert table(results) in PAGE.read_text()
-    assert set(results["drills"]) <= set(DRILLS)
+    assert table(read_json(RESULTS)) in (ROOT / "docs" / "fault_tests.md").read_text()
     assert "/tmp/" not in RESULTS.read_text() and "/work/" not in RESULTS.read_text()
 
 
@@ -54,16 +46,13 @@ def test_where_a_start_went_on_from():
     assert resumed_from("Training from scratch") is None
 
 
-OUTCOME = Outcome(1, 12.34, 0.2, [], "why", saved=[1, 2], whole=[1, 2], resumed_from=2, went_on=True)
-
-
 def test_results_are_kept_in_one_order_and_joined(tmp_path):
-    path = tmp_path / "results.json"
-    for name in (DRILLS[3], DRILLS[0]):
+    path, names = tmp_path / "results.json", list(FAULTS)
+    for name in (names[3], names[0]):
         add_result(path, name, OUTCOME)
     results = json.loads(path.read_text())
-    assert list(results["drills"]) == [DRILLS[0], DRILLS[3]]
-    assert results["settings"]["verl"] and results["drills"][DRILLS[0]]["last_line"] == "why"
+    assert list(results["faults"]) == [names[0], names[3]]
+    assert results["settings"]["verl"] and results["faults"][names[0]]["last_line"] == "why"
     assert len(table(results).splitlines()) == 4
 
 
@@ -82,39 +71,36 @@ def test_how_a_run_ended(changes, said):
 
 
 def test_what_was_lost_and_what_went_on_is_said():
-    drill = OUTCOME.as_dict()
-    assert kept(drill) == "2, all" and afterwards(drill) == "resumes from step 2 and goes on"
+    result = OUTCOME.as_dict()
+    assert kept(result) == "2, all" and afterwards(result) == "resumes from step 2 and goes on"
     assert kept(replace(OUTCOME, whole=[1]).as_dict()) == "**lost: steps [2]**"
     assert kept(replace(OUTCOME, saved=[], whole=[]).as_dict()) == "nothing saved yet"
-    assert afterwards({**drill, "went_on": False, "note": "x"}) == "**does not go on**: x"
-    assert afterwards({**drill, "went_on": None}) == "-"
+    assert afterwards({**result, "went_on": False, "note": "x"}) == "**does not go on**: x"
+    assert afterwards({**result, "went_on": None}) == "-"
 
 
 @pytest.fixture
 def sleeper(tmp_path):
     """A run whose command sleeps, with a child of a known title."""
-    run = Run(tmp_path, "any", [], "run")
-    child = "import time; time.sleep(3600)"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, 'ray::Title'])"
+    run = Run(tmp_path, tmp_path / "inputs")
+    code = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(999)', 'ray::Title'])"
+    )
     run.process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    run.started = time.monotonic()
-    while len(run.tree()) < 2:
-        time.sleep(0.01)
+    run.wait_until(lambda: len(run.tree()) == 2 and any("ray::Title" in word for word in run.tree()[1].cmdline()))
     yield run
     run.kill()
 
 
 def test_processes_are_found_and_killed_with_the_whole_tree(sleeper):
     processes = sleeper.tree()
-    sleeper.wait_until(lambda: any("ray::Title" in part for part in processes[1].cmdline()))
     assert sleeper.find("ray::Title").pid == processes[1].pid
-    with pytest.raises(DrillError, match="no process of the run is called ray::Other"):
+    with pytest.raises(NotReached, match="no process of the run is called ray::Other"):
         sleeper.find("ray::Other")
     assert sleeper.ended(0.01) is None
     sleeper.kill()
     assert sleeper.ended(600) == -9
-    _, left = wait_for_leftovers(processes, 600)
-    assert left == [] and alive(processes) == []
+    assert wait_for_leftovers(processes, 600)[1] == [] and not any(map(alive, processes))
 
 
 def test_processes_that_stay_are_killed_and_named(sleeper):
@@ -123,26 +109,22 @@ def test_processes_that_stay_are_killed_and_named(sleeper):
 
 
 def test_waiting_for_a_run_that_ends_or_does_not_get_there(sleeper):
-    with pytest.raises(DrillError, match="not reached"):
+    with pytest.raises(NotReached, match="not reached"):
         sleeper.wait_until(lambda: False, seconds=0.1)
     psutil.Process(sleeper.process.pid).kill()
-    with pytest.raises(DrillError, match="the run ended with -9"):
+    with pytest.raises(NotReached, match="the run ended with -9"):
         sleeper.wait_until(lambda: False)
 
 
 def test_the_server_answers_goes_away_and_comes_back():
     server = ClassifyServer()
-    url = f"http://127.0.0.1:{server.port}/classify"
-
-    def ask():
-        request = urllib.request.Request(url, json.dumps({"input": ["a", [1, 2]]}).encode())
-        with urllib.request.urlopen(request, timeout=600) as response:
-            return json.load(response)["data"]
-
+    body = json.dumps({"input": ["a", [1, 2]]}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{server.port}/classify", body)
     for _ in range(2):
         server.start()
-        assert [item["probs"] for item in ask()] == [PROBABILITIES] * 2
-        assert ask()[0]["label"] == "1"
+        with urllib.request.urlopen(request, timeout=600) as response:
+            answers = json.load(response)["data"]
+        assert [(answer["probs"], answer["label"]) for answer in answers] == [([0.2, 0.3, 0.5], "1")] * 2
         server.stop()
         with pytest.raises(OSError):
-            ask()
+            urllib.request.urlopen(request, timeout=600)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compact task of the laboratory through verl: what it needs there, and its curve in the laboratory's format.
 
-    python -m recipes.lab.through_verl prepare outputs/lab/compact outputs/lab_verl/inputs
-    bash recipes/lab/through_verl.sh distilled 0 outputs/lab_verl
-    python -m recipes.lab.report outputs/lab_verl/compact --accuracies 0.5,0.7,0.8
+    python -m recipes.lab_study.through_verl prepare outputs/lab/compact outputs/lab_verl/inputs
+    bash recipes/lab_study/through_verl.sh distilled 0 outputs/lab_verl
+    python -m recipes.lab_study.report outputs/lab_verl/compact --accuracies 0.5,0.7,0.8
 
 A token is one character, so that verl's text round trip changes nothing.
 """
@@ -12,8 +12,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.tasks.rl_rows import rl_row
@@ -23,7 +22,7 @@ from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, wrong
 from recipes.lab.tasks import TASKS, CompactChain
 from recipes.quickstart.data import write_parquet
-from recipes.quickstart.tokenizer import BOS, CHAT_TEMPLATE, EOS, PAD
+from recipes.quickstart.tokenizer import BOS, EOS, PAD, build_tokenizer
 
 SOURCE = "prime_ext/compact_chain"
 TASK = TASKS["compact"]
@@ -46,15 +45,6 @@ def vocabulary(task: CompactChain) -> list[str]:
     return [PAD, BOS, EOS, "?", *values, *map(str, range(task.n_operations))]
 
 
-def build_tokenizer(task: CompactChain) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary(task))}))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
-    options = {"padding_side": "left", "clean_up_tokenization_spaces": False, "chat_template": CHAT_TEMPLATE}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
-
-
 def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
     """Problems in verl's schema."""
     problems, characters = task.draw(count, torch.Generator().manual_seed(seed)), vocabulary(task)
@@ -71,9 +61,8 @@ def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
 
 def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 500) -> None:
     """Write the model that the laboratory starts from with a tokenizer, and the data."""
-    assert isinstance(TASK, CompactChain)
     AutoModelForCausalLM.from_pretrained(lab / "start").save_pretrained(output / "model")
-    build_tokenizer(TASK).save_pretrained(output / "model")
+    build_tokenizer(vocabulary(TASK)).save_pretrained(output / "model")
     write_parquet(output / "train.parquet", rows(TASK, train, 1))
     write_parquet(output / "val.parquet", rows(TASK, held_out, 987))
 
@@ -92,21 +81,20 @@ def to_curve(run: Path, method: str, seed: int, rollouts_per_step: int, output: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    of_inputs = commands.add_parser("prepare", help="model, tokenizer and data")
-    of_inputs.add_argument("lab", type=Path)
-    of_inputs.add_argument("output", type=Path)
-    of_curve = commands.add_parser("curve", help="metrics of a run as a run of the laboratory")
-    of_curve.add_argument("run", type=Path)
-    of_curve.add_argument("method")
-    of_curve.add_argument("seed", type=int)
-    of_curve.add_argument("output", type=Path)
-    of_curve.add_argument("--rollouts-per-step", type=int, default=80)
-    arguments = parser.parse_args()
-    if arguments.command == "prepare":
-        prepare(arguments.lab, arguments.output)
-    else:
-        to_curve(arguments.run, arguments.method, arguments.seed, arguments.rollouts_per_step, arguments.output)
+    commands = parser.add_subparsers(required=True)
+    inputs = commands.add_parser("prepare", help="model, tokenizer and data")
+    inputs.add_argument("lab", type=Path)
+    inputs.add_argument("output", type=Path)
+    inputs.set_defaults(command=prepare)
+    curve = commands.add_parser("curve", help="metrics of a run as a run of the laboratory")
+    curve.add_argument("run", type=Path)
+    curve.add_argument("method")
+    curve.add_argument("seed", type=int)
+    curve.add_argument("output", type=Path)
+    curve.add_argument("--rollouts-per-step", type=int, default=80)
+    curve.set_defaults(command=to_curve)
+    arguments = vars(parser.parse_args())
+    arguments.pop("command")(**arguments)
 
 
 if __name__ == "__main__":

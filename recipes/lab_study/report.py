@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rollouts and seconds to fixed accuracies, ratios to a baseline paired by seed, and curves, from the runs of a task.
 
-    python -m recipes.lab.report outputs/lab/compact --baseline rloo --accuracies 0.5,0.7,0.8
+    python -m recipes.lab_study.report outputs/lab/compact --baseline rloo --accuracies 0.5,0.7,0.8
 
 Writes ``report.md``, ``report.json`` and ``report.png`` beside the runs.
 """
@@ -15,14 +15,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from prime_ext.config.checks import SettingsError
-from prime_ext.utils.files import atomic_path, read_json, write_json, write_text
-from recipes.run_statistics import mean_and_error
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+from prime_ext.utils.files import read_json, write_json, write_text
+from recipes.figures import new_figure, save
+from recipes.run_statistics import crossing, markdown, mean_and_error
 
 Runs = dict[str, dict[int, dict[str, Any]]]
+Arrival = tuple[float, bool]  # where a run reaches an accuracy and whether it does; else the end of its curve
 COLOURS = [*matplotlib.colormaps["tab20"].colors[::2], *matplotlib.colormaps["tab20"].colors[1::2]]
 MEASURES = {"pair_accuracy": "pair accuracy", "gate": "gate", "step_auc": "AUC of steps"}
 
@@ -36,18 +34,17 @@ def read_runs(folder: Path) -> Runs:
     return dict(runs)
 
 
-def crossing(curve: list[dict], axis: str, accuracy: float) -> tuple[float, bool]:
-    """Where the interpolated curve first reaches the accuracy, and whether it does; else the end of the curve."""
-    for low, high in zip(curve, curve[1:], strict=False):
-        if high["accuracy"] >= accuracy:
-            share = (accuracy - low["accuracy"]) / (high["accuracy"] - low["accuracy"])
-            return low[axis] + share * (high[axis] - low[axis]), True
-    return curve[-1][axis], False
+def arrivals(runs: dict[int, dict[str, Any]], axis: str, accuracy: float) -> dict[int, Arrival]:
+    """Of the runs of a method, by seed."""
+    found = {}
+    for seed, run in runs.items():
+        places, values = ([point[name] for point in run["curve"]] for name in (axis, "accuracy"))
+        place = crossing(places, values, accuracy)
+        found[seed] = (places[-1], False) if place is None else (place, True)
+    return found
 
 
-def paired_ratio(
-    baseline: dict[int, tuple[float, bool]], other: dict[int, tuple[float, bool]]
-) -> dict[str, float | int | str | None] | None:
+def paired_ratio(baseline: dict[int, Arrival], other: dict[int, Arrival]) -> dict[str, float | int | str | None] | None:
     """Baseline over method, geometric mean over the seeds of both, with the standard error of its logarithm.
 
     A run that never arrives counts with its budget, which makes the ratio a bound: ``>`` if only baselines did not
@@ -65,34 +62,21 @@ def paired_ratio(
 
 
 def summarize(runs: Runs, baseline: str, accuracies: list[float]) -> dict[str, Any]:
-    """Per method, axis and accuracy: the mean, how many runs arrived, and the ratio; and what the PRM did.
-
-    Raises:
-        SettingsError: the baseline has no runs, or a curve starts at an accuracy that is asked for.
-    """
-    if baseline not in runs:
-        raise SettingsError(f"--baseline={baseline} has no runs here; there are: {', '.join(runs) or 'none'}")
-    start = max(run["curve"][0]["accuracy"] for seeds in runs.values() for run in seeds.values())
-    if min(accuracies) <= start:
-        raise SettingsError(f"--accuracies={min(accuracies):g} is not above the start, {start:g}")
+    """Per method, axis and accuracy: the mean, how many runs arrived, and the ratio; and what the PRM did."""
     summary: dict[str, Any] = {}
     for method, seeds in sorted(runs.items(), key=lambda item: item[0] != baseline):
-        rows: dict[str, Any] = {"seeds": sorted(seeds)}
+        rows: dict[str, Any] = {"seeds": sorted(seeds), "rollouts": {}, "seconds": {}}
         for axis in ("rollouts", "seconds"):
             for accuracy in accuracies:
-                own, other = (
-                    {seed: crossing(run["curve"], axis, accuracy) for seed, run in runs[name].items()}
-                    for name in (method, baseline)
-                )
-                rows.setdefault(axis, {})[f"{accuracy:g}"] = {
+                own, other = (arrivals(runs[name], axis, accuracy) for name in (method, baseline))
+                rows[axis][f"{accuracy:g}"] = {
                     "mean": float(np.mean([value for value, _ in own.values()])),
                     "arrived": sum(arrived for _, arrived in own.values()),
                     "ratio": None if method == baseline else paired_ratio(other, own),
                 }
         points = [point for run in seeds.values() for point in run["curve"]]
         known = {name: [point[name] for point in points if point[name] is not None] for name in MEASURES}
-        rows |= {name: float(np.mean(values)) if values else None for name, values in known.items()}
-        summary[method] = rows
+        summary[method] = rows | {name: float(np.mean(values)) if values else None for name, values in known.items()}
     return summary
 
 
@@ -105,31 +89,29 @@ def cell(entry: dict[str, Any], n_seeds: int) -> str:
     return f"{text} ({ratio['bound']}{ratio['ratio']:.2f}{error}, {ratio['ahead']}/{ratio['n']})"
 
 
-def table(summary: dict[str, Any], baseline: str, accuracies: list[float]) -> str:
+def tables(summary: dict[str, Any], baseline: str, accuracies: list[float]) -> str:
     """Markdown."""
-    lines = [
+    text = (
         f"Mean over seeds; `>`: some runs did not arrive and count with their budget. In brackets {baseline} over the "
         "method, geometric mean of the ratios paired by seed ± standard error of its logarithm, and in how many pairs "
-        "the method is ahead."
-    ]
+        "the method is ahead.\n"
+    )
     for axis in ("rollouts", "seconds"):
-        names = [
-            *(f"{axis} to {accuracy:g}" for accuracy in accuracies),
-            *(MEASURES.values() if axis == "rollouts" else ()),
-        ]
-        lines += ["", f"| method | seeds | {' | '.join(names)} |", "| --- " * (len(names) + 2) + "|"]
+        measures = MEASURES if axis == "rollouts" else {}
+        head = ["method", "seeds", *(f"{axis} to {accuracy:g}" for accuracy in accuracies), *measures.values()]
+        lines = []
         for method, rows in summary.items():
             cells = [cell(entry, len(rows["seeds"])) for entry in rows[axis].values()]
-            if axis == "rollouts":
-                cells += ["-" if rows[name] is None else f"{rows[name]:.2f}" for name in MEASURES]
-            lines.append(f"| {method} | {len(rows['seeds'])} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            cells += ["-" if rows[name] is None else f"{rows[name]:.2f}" for name in measures]
+            lines.append([method, str(len(rows["seeds"])), *cells])
+        text += "\n" + markdown(head, lines)
+    return text
 
 
 def plot(runs: Runs, path: Path) -> None:
     """Accuracy over rollouts and over seconds: every run, and the mean over seeds as far as all of them go."""
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.5), sharey=True, layout="constrained")
-    for panel, axis in zip(axes, ("rollouts", "seconds"), strict=True):
+    figure, axes = new_figure(1, 2, (12, 4.5), sharey=True)
+    for panel, axis in zip(axes[0], ("rollouts", "seconds"), strict=True):
         for index, (method, seeds) in enumerate(runs.items()):
             curves = [np.array([[point[axis], point["accuracy"]] for point in run["curve"]]) for run in seeds.values()]
             for curve in curves:
@@ -138,31 +120,30 @@ def plot(runs: Runs, path: Path) -> None:
             mean = np.mean([np.interp(grid, *curve.T) for curve in curves], axis=0)
             panel.plot(grid, mean, color=COLOURS[index % 20], label=method)
         panel.set_xlabel(axis)
-        panel.grid(alpha=0.3)
-    axes[0].set_ylabel("accuracy on held-out problems, temperature 1")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=130)
-    plt.close(figure)
+    axes[0, 0].set_ylabel("accuracy on held-out problems, temperature 1")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    save(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="OUTPUT/TASK of recipes.lab.run")
+    parser.add_argument("folder", type=Path, help="OUTPUT/TASK of recipes.lab_study.run")
     parser.add_argument("--baseline", default="rloo")
     parser.add_argument("--accuracies", default="0.5,0.7,0.8")
     arguments = parser.parse_args()
+    runs, baseline = read_runs(arguments.folder), arguments.baseline
     try:
         accuracies = [float(text) for text in arguments.accuracies.split(",")]
     except ValueError:
         raise SystemExit(f"error: --accuracies={arguments.accuracies} must be numbers with commas in between") from None
-    runs = read_runs(arguments.folder)
-    try:
-        summary = summarize(runs, arguments.baseline, accuracies)
-    except SettingsError as error:
-        raise SystemExit(f"error: {error}") from None
-    text = table(summary, arguments.baseline, accuracies)
-    write_json(arguments.folder / "report.json", {"baseline": arguments.baseline, "methods": summary})
+    if baseline not in runs:
+        raise SystemExit(f"error: --baseline={baseline} has no runs here; there are: {', '.join(runs) or 'none'}")
+    start = max(run["curve"][0]["accuracy"] for seeds in runs.values() for run in seeds.values())
+    if min(accuracies) <= start:
+        raise SystemExit(f"error: --accuracies={min(accuracies):g} is not above the start, {start:g}")
+    summary = summarize(runs, baseline, accuracies)
+    text = tables(summary, baseline, accuracies)
+    write_json(arguments.folder / "report.json", {"baseline": baseline, "methods": summary})
     write_text(arguments.folder / "report.md", text)
     plot(runs, arguments.folder / "report.png")
     print(text)

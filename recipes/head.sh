@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What recipes begin with: their help, and the root of the repository. Sourced; sets PROJECT_ROOT.
+
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# usage SCRIPT: the comment at the head of a recipe, behind its first two lines (interpreter, licence).
+usage() {
+    sed -n '3,/^[^#]/p' "$1" | grep '^#' | cut -c3-
+}
+
+# begin LEAST KNOBS ARGUMENTS...: print usage and KNOBS and exit if the first argument asks for help, or if there should be
+# LEAST arguments and are none; with too few say so.
+begin() {
+    local script=${BASH_SOURCE[1]} least=$1 knobs=$2
+    shift 2
+    if [[ "${1:-}" == "-h" || "${1:-}" == "--help" || $# -eq 0 && $least -gt 0 ]]; then
+        usage "$script"
+        if [[ -n "$knobs" ]]; then
+            echo "Knobs (environment): $(tr -s ' \n' ' ' <<< "$knobs" | fold -s -w 96 | sed '2,$s/^/                     /')"
+        fi
+        [[ $# -ge 1 ]] && exit 0 || exit 2
+    fi
+    (($# >= least)) || { echo "${script##*/}: give $least arguments; -h explains" >&2; exit 2; }
+}
+
+# begin_variation BASE ARGUMENTS...: of a recipe that is another one with other numbers: set RUN to BASE, which is below
+# recipes/; print usage, the knobs of BASE and those in OWN_KNOBS and exit if the first argument asks for help.
+begin_variation() {
+    RUN=$PROJECT_ROOT/recipes/$1
+    [[ "${2:-}" == "-h" || "${2:-}" == "--help" ]] || return 0
+    usage "${BASH_SOURCE[1]}"
+    bash "$RUN" --help | sed -n '/^Knobs/,$p'
+    [[ -z "${OWN_KNOBS:-}" ]] || echo "                     $OWN_KNOBS"
+    exit 0
+}

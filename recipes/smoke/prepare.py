@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recipe runs on with ``SHRINK=1``: an untrained tiny model and a few generated rows.
+
+    python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs
+
+Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU needs. Everything
+else stays as the recipe says it.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForSequenceClassification
+
+from prime_ext.config.compose import SFT_CONFIG
+from prime_ext.offline_prm.settings import STEP_LOSSES
+from prime_ext.plan.supervised_config import STEP_RM_CONFIG
+from prime_ext.step_rm.description import FILE, Description, PairFormat
+from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import atomic_path, write_json_lines, write_text
+from recipes.pspo_wrs.data import labelled_chains
+from recipes.pspo_wrs.prepare import MAX_LENGTH, pair_tokenizer
+from recipes.pspo_wrs.task import generate_problems
+from recipes.quickstart.data import rl_rows, sft_rows, write_parquet
+from recipes.quickstart.model import build_model
+from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.smoke.verifier import DATA_SOURCE
+
+STEPS = 2
+ROLLOUT_BY_TRANSFORMERS = [
+    "actor_rollout_ref.rollout.name=transformers",
+    "actor_rollout_ref.rollout.free_cache_engine=false",
+    "++actor_rollout_ref.rollout.enable_sleep_mode=false",
+    "actor_rollout_ref.rollout.agent.default_agent_loop=seeded_single_turn_agent",
+]
+
+
+def write_model(folder: Path) -> None:
+    """An untrained model of the quickstart's kind, if it is not there."""
+    if not (folder / "config.json").exists():
+        tokenizer = build_tokenizer()
+        with atomic_path(folder) as temporary:
+            build_model(tokenizer, seed=0).save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+
+
+def write_step_rm(folder: Path) -> None:
+    """An untrained step reward model with the tokens of the policy, if it is not there."""
+    if (folder / "config.json").exists():
+        return
+    tokenizer = pair_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=MAX_LENGTH,
+        pad_token_id=tokenizer.pad_token_id,
+        num_labels=len(LABELS),
+        id2label=dict(ID2LABEL),
+        label2id=dict(LABEL2ID),
+    )
+    torch.manual_seed(0)
+    description = Description(PairFormat(separator=";", max_length=MAX_LENGTH), 1.0, LABELS)
+    with atomic_path(folder) as temporary:
+        LlamaForSequenceClassification(config).save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        write_text(temporary / FILE, description.to_json())
+
+
+def prepare(family: str, folder: Path) -> None:
+    """Write what a run of ``prime`` or ``pspo`` reads, where it is not there yet."""
+    write_model(folder / "model")
+    if not (folder / "val.parquet").exists():
+        for name, size in {"train": 64, "val": 4}.items():
+            rows = rl_rows(name, task.generate_problems(name, size, seed=0))
+            write_parquet(folder / f"{name}.parquet", [{**row, "data_source": DATA_SOURCE} for row in rows])
+    if family == "pspo":
+        write_step_rm(folder / "step_rm")
+
+
+def overrides(
+    family: str, folder: Path, nodes: int | None = None, steps: int = STEPS, rollout: str = "transformers"
+) -> list[str]:
+    """What comes after the overrides of a recipe of ``prime`` or ``pspo``.
+
+    Args:
+        family: of the recipe.
+        folder: where :func:`prepare` wrote.
+        nodes: number of nodes of a Ray cluster that is running; None: the run starts Ray itself, on this machine.
+        steps: of the run; after every second one it saves and validates.
+        rollout: the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
+    """
+    model = folder / "model"
+    common = [
+        f"data.train_files={folder}/train.parquet",
+        f"data.val_files={folder}/val.parquet",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=24",
+        "data.max_response_length=12",
+        "+reward.custom_reward_function.reward_kwargs.modules=[recipes.smoke.verifier]",
+        f"actor_rollout_ref.model.path={model}",
+        # On a GPU, flash-attn need not be there.
+        "++actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512",
+        "actor_rollout_ref.actor.fsdp_config.param_offload=false",
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload=false",
+        *(ROLLOUT_BY_TRANSFORMERS if rollout == "transformers" else [f"actor_rollout_ref.rollout.name={rollout}"]),
+        # Its weights are sent whole; means nothing without an adapter.
+        "actor_rollout_ref.model.lora.merge=true",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        # Where the recipe has a critic.
+        f"critic.model.path={model}",
+        "critic.ppo_max_token_len_per_gpu=512",
+        "critic.fsdp.param_offload=false",
+        "critic.fsdp.optimizer_offload=false",
+        "trainer.logger=[console,file]",
+        "trainer.n_gpus_per_node=1",
+        f"trainer.nnodes={nodes or 1}",
+        *(["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []),
+        "trainer.total_epochs=50",
+        f"trainer.total_training_steps={steps}",
+        "trainer.save_freq=2",
+        "trainer.test_freq=2",
+    ]
+    if family == "pspo":
+        cuts = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]']
+        return [*common, *cuts, f"step_scorer.model_path={folder}/step_rm"]
+    engine = ["prm.engine.param_offload=false", "prm.engine.optimizer_offload=false"]
+    return [*common, *engine, f"prm.model.path={model}", f"prm.reference_path={model}"]
+
+
+def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
+    """Labelled responses, or steps if the loss among the words wants them; returns the overrides: two steps."""
+    write_model(folder / "model")
+    losses = [word.partition("=")[2] for word in words if word.startswith("prm.loss=")]
+    labels = "steps" if losses and losses[-1] in STEP_LOSSES else "responses"
+    for split, size in {"train": 4, "val": 2}.items():
+        rows: list[dict[str, Any]] = []
+        for problem in task.generate_problems(split, size, seed=0):
+            right = task.solve(problem).split(";")
+            other = [*right[:-1], f"\\boxed{{{(problem.answer + 1) % 10}}}"]
+            for steps, wrong in ((right, -1), (other, len(right) - 1)):
+                if labels == "steps":
+                    rows.append({"prompt": problem.prompt, "steps": steps, "label": wrong})
+                else:
+                    response = {"completions": [";".join(steps)], "correctness": [int(wrong < 0)]}
+                    rows.append({"prompt": problem.prompt, **response})
+        write_json_lines(folder / f"{split}_{labels}.jsonl", rows)
+    return [
+        "trainer.device=cpu",
+        f"model.path={folder}/model",
+        f"prm.reference_path={folder}/model",
+        f"data.train_files={folder}/train_{labels}.jsonl",
+        f"data.val_files={folder}/val_{labels}.jsonl",
+        "data.val_fraction=0",
+        "data.max_length=96",
+        "data.prompts_per_step=2",
+        # The tokenizer knows neither letters nor line breaks.
+        "prm.steps.prefix=''",
+        "prm.steps.separator=';'",
+        "batching.max_token_len_per_gpu=512",
+        "trainer.epochs=1",
+        "trainer.save_freq=1",
+        "trainer.val_freq=1",
+        "trainer.logger=[]",
+    ]
+
+
+def prepare_sft(folder: Path) -> list[str]:
+    """Model and conversations; returns the overrides."""
+    write_model(folder / "model")
+    for name, size in {"train": 16, "val": 8}.items():
+        rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, misconception_seed=0, seed=0)
+        write_parquet(folder / f"{name}.parquet", rows)
+    precision = "param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32"
+    return [
+        f"data.train_files={folder}/train.parquet",
+        f"data.val_files={folder}/val.parquet",
+        "data.train_batch_size=8",
+        "data.max_length=128",
+        "data.max_token_len_per_gpu=1024",
+        "data.num_workers=0",
+        f"model.path={folder}/model",
+        "model.use_remove_padding=false",
+        "model.enable_gradient_checkpointing=false",
+        "+model.override_config.attn_implementation=sdpa",
+        "engine.strategy=fsdp2",
+        "engine.ulysses_sequence_parallel_size=1",
+        "engine.use_torch_compile=false",
+        f"+engine.mixed_precision={{{precision}}}",
+        "trainer.device=cpu",
+        "trainer.nnodes=1",
+        "trainer.n_gpus_per_node=1",
+        "trainer.total_epochs=2",
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=2",
+        "trainer.test_freq=2",
+    ]
+
+
+def prepare_step_rm(folder: Path) -> list[str]:
+    """Model and labelled chains, which the recipe converts; returns the overrides: two updates."""
+    write_step_rm(folder / "model")
+    # About 270 steps, of which some are for validation and test.
+    chains = labelled_chains(generate_problems("sft", 64, seed=0, unique=True), lenient=False, seed=0)
+    write_json_lines(folder / "chains.jsonl", chains)
+    return [
+        f"model.path={folder}/model",
+        'data.separator=";"',
+        f"data.max_length={MAX_LENGTH}",
+        "optim.epochs=1",
+        "optim.batch_size=160",
+        "optim.accumulation=1",
+        "trainer.evals_per_epoch=2",
+        "trainer.device=cpu",
+        "trainer.dtype=float32",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family", choices=("prime", "pspo", "offline_prm", SFT_CONFIG, STEP_RM_CONFIG))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("words", nargs="*", help="overrides of the recipe")
+    parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
+    parser.add_argument("--rollout", default="transformers", help="engine that generates (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the run (default: %(default)s)")
+    options = parser.parse_args()
+    family, folder = options.family, options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if family == "offline_prm":
+        found = prepare_offline_prm(folder, options.words)
+    elif family in (SFT_CONFIG, STEP_RM_CONFIG):
+        found = prepare_sft(folder) if family == SFT_CONFIG else prepare_step_rm(folder)
+    else:
+        prepare(family, folder)
+        found = overrides(family, folder, options.nodes, options.steps, options.rollout)
+    print("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()
