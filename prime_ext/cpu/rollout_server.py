@@ -18,9 +18,8 @@ from verl.utils.device import get_device_name
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from prime_ext.cpu.seeds import stable_seed
-from prime_ext.cpu.weights import PackedTensor, WeightLoader
-from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest
+from prime_ext.cpu.weights import WeightLoader
+from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest, stable_seed
 
 # float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -252,11 +251,11 @@ class TransformersServer:
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"
 
-    async def receive_weights(self, tensors: Sequence[PackedTensor]) -> None:
+    async def receive_weights(self, bucket: bytes) -> None:
         """Copy a part of the weights into the model. Raises ValueError if they do not match it."""
         if self._loader is None:
             raise RuntimeError("Call begin_weight_update before receive_weights.")
-        self._loader.load(tensors)
+        self._loader.load(bucket)
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
         """Check that all weights arrived, set the version of the weights, and admit requests again."""
@@ -305,20 +304,8 @@ class TransformersServer:
         """Wait for the requests in flight, as verl's vLLM replica does. Host memory is not released."""
         await self.wait_for_requests_to_drain()
 
-    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Nothing to do: nothing was released."""
+    async def nothing(self, *args: Any, **kwargs: Any) -> None:
+        """What verl asks of servers on accelerators: host memory is not released, keys and values live only as long as
+        their request, and there is nothing to profile."""
 
-    async def clear_kv_cache(self) -> None:
-        """Nothing to do: keys and values live only as long as their request."""
-
-    async def release_kv_cache(self) -> None:
-        """Nothing to do, see :meth:`clear_kv_cache`."""
-
-    async def resume_kv_cache(self) -> None:
-        """Nothing to do, see :meth:`clear_kv_cache`."""
-
-    async def start_profile(self, **kwargs: Any) -> None:
-        """Nothing to do: verl's rollout profiler profiles accelerators."""
-
-    async def stop_profile(self) -> None:
-        """Nothing to do, see :meth:`start_profile`."""
+    wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing

@@ -47,8 +47,7 @@ assert get_rollout_class("transformers").__name__ == "TransformersServerAdapter"
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 assert "seeded_single_turn_agent" in _agent_loop_registry
 import verl.workers.engine_workers as workers
-assert workers.initialize_global_process_group_ray.__module__ == "verl.utils.distributed"
-assert workers.initialize_global_process_group_ray.__wrapped__ is not None
+assert workers.initialize_global_process_group_ray.__module__ == "prime_ext.cpu.install"
 print("registered")
 """
     result = run_python(code)
