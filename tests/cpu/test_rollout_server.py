@@ -109,19 +109,6 @@ def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes
     assert first == again != second
 
 
-def test_a_given_seed_decides_the_sample_whatever_the_weights_are_called(make_server):
-    async def run():
-        outputs = []
-        for steps in (1, 2):
-            server = make_server()
-            await server.set_global_steps(steps)
-            outputs.append(await server.generate(PROMPT, {**SAMPLING, "seed": 11}, "a"))
-        return outputs
-
-    first, second = asyncio.run(run())
-    assert first.token_ids == second.token_ids
-
-
 def test_requests_in_flight_finish_with_the_old_weights_and_later_ones_use_the_new(make_server, model, other_model):
     async def run():
         server = make_server(ignore_eos=True)
@@ -207,18 +194,6 @@ def test_an_interrupted_rollout_goes_on_where_it_was_and_says_which_weights_drew
         assert (expected.extra_fields["min_global_steps"], expected.extra_fields["max_global_steps"]) == (1, 1)
         assert (resumed.extra_fields["min_global_steps"], resumed.extra_fields["max_global_steps"]) == (1, 2)
         assert len(changed.token_ids) == 100 and changed.token_ids != expected.token_ids
-
-
-def test_sleep_waits_for_the_requests_in_flight(make_server):
-    async def run():
-        server = make_server(ignore_eos=True)
-        task = asyncio.create_task(server.generate(PROMPT, SAMPLING, "a"))
-        await generating(server)
-        await server.sleep()
-        assert task.done()
-        await server.wake_up()
-
-    asyncio.run(run())
 
 
 def test_a_failing_generation_fails_its_requests_and_leaves_the_server_usable(make_server):

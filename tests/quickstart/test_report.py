@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation, export and report of the quickstart."""
+"""Evaluation and report of the quickstart."""
 
 import json
 import math
@@ -9,16 +9,13 @@ from html.parser import HTMLParser
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transformers import AutoModelForCausalLM
 
 from prime_ext.config.compose import compose_config
-from prime_ext.run.checkpoint import mark_complete
 from prime_ext.run.metrics_file import put_aside
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate, grade, table
-from recipes.quickstart.export import export
 from recipes.quickstart.learning_curve import METHODS, moving_average
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import (
@@ -223,26 +220,6 @@ def test_the_error_of_a_gain_is_paired():
 
 def test_moving_average_uses_what_there_is():
     assert moving_average([1.0, 2.0, 3.0, 4.0], width=2).tolist() == [1.0, 1.5, 2.5, 3.5]
-
-
-def test_export_takes_the_latest_complete_checkpoint_in_float32(tmp_path, tokenizer):
-    for step in (1, 2, 3):
-        for role, seed in (("actor", step), ("prm", 10 + step)):
-            folder = tmp_path / "checkpoints" / f"global_step_{step}" / role / "huggingface"
-            build_model(tokenizer, seed).save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            # verl writes float32 weights under a configuration that says bfloat16.
-            write_json(folder / "config.json", {**read_json(folder / "config.json"), "dtype": "bfloat16"})
-        if step < 3:
-            mark_complete(folder.parents[1], {})
-    assert export(tmp_path / "checkpoints", tmp_path) == 2
-    for name, seed in (("policy", 2), ("prm", 12)):
-        exported = AutoModelForCausalLM.from_pretrained(tmp_path / name)
-        assert exported.dtype == torch.float32
-        assert torch.equal(exported.model.norm.weight, build_model(tokenizer, seed).model.norm.weight)
-        assert torch.equal(exported.lm_head.weight, build_model(tokenizer, seed).lm_head.weight)
-    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
-        export(tmp_path / "nowhere", tmp_path)
 
 
 @pytest.fixture(scope="module")
