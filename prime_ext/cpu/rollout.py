@@ -70,7 +70,7 @@ class TransformersReplica(RolloutReplica):
                     "env_vars": devices | {key: os.environ[key] for key in _FORWARDED_VARIABLES & set(os.environ)}
                 },
             )
-            .remote(self.config, self.model_config, self.replica_rank)
+            .remote(self.config, self.model_config)
         )
         await server.ping.remote()
         self.servers = [server]

@@ -19,7 +19,7 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.cpu.weights import WeightLoader
-from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest, stable_seed
+from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest, end_tokens, stable_seed
 
 # float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -88,18 +88,16 @@ class TransformersServer:
     Args:
         config: verl's rollout config. ``load_format=dummy`` starts without weights; the first update brings them.
         model_config: verl's model config.
-        replica_rank: number of this replica; used in messages only, so that samples do not depend on it.
 
     The seed of a request is ``sampling_params["seed"]`` where the agent loop gives one (see
     ``prime_ext.cpu.agent_loop``). Otherwise it is a hash of the rollout seed, the version of the weights, the prompt
     and the number of earlier requests with this prompt since the last weight update.
     """
 
-    def __init__(self, config: RolloutConfig, model_config: Any, replica_rank: int = 0) -> None:
+    def __init__(self, config: RolloutConfig, model_config: Any) -> None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.config: RolloutConfig = omega_conf_to_dataclass(config, dataclass_type=RolloutConfig)
         self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
-        self.replica_rank = replica_rank
         self.model, self._generator = self._load()
         positions = getattr(self.model.config, "max_position_embeddings", None)
         self._max_model_len = self.config.max_model_len or positions or 2**31
@@ -130,13 +128,10 @@ class TransformersServer:
             model = AutoModelForCausalLM.from_config(self.model_config.hf_config, **options)
         else:
             model = AutoModelForCausalLM.from_pretrained(path, **options)
-        # As in vLLM: the tokenizer's token and those of the generation config (which defaults to the model config).
         generation_config = self.model_config.generation_config or GenerationConfig.from_model_config(model.config)
-        listed = generation_config.eos_token_id
-        eos = {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
         generator = BatchedGenerator(
             model.eval().requires_grad_(False).to(get_device_name()),
-            eos_token_ids=eos,
+            eos_token_ids=end_tokens(tokenizer, generation_config),
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
             n_tokens=len(tokenizer),
             max_batch_size=self.config.max_num_seqs,

@@ -17,12 +17,12 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 GREEDY_TEMPERATURE = 1e-5  # vLLM's bound: below it sampling is greedy
@@ -187,6 +187,12 @@ class _Batch:
             for name in ("keys", "values"):
                 parts = [getattr(layer, name), getattr(added, name)]
                 setattr(layer, name, torch.cat([pad(part, (0, 0, length - part.shape[-2], 0)) for part in parts]))
+
+
+def end_tokens(tokenizer: Any, generation_config: GenerationConfig) -> set[int]:
+    """As in vLLM: the tokenizer's own and those of the generation config (which defaults to the model config)."""
+    listed = generation_config.eos_token_id
+    return {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
 
 
 @torch.inference_mode()

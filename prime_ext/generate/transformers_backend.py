@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from prime_ext.generate.backend import BackendError, BackendOptions, Request, Response, Sampling, failed
-from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, keeps_plain_cache
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens, keeps_plain_cache
 from prime_ext.generate.local_model import LocalModel, loading
 
 _BATCH_SIZE = 64
@@ -76,9 +76,7 @@ class TransformersBackend:
     def __init__(self, local: LocalModel, model: PreTrainedModel, batch_size: int = _BATCH_SIZE) -> None:
         self.local, self.model, self.batch_size = local, model, batch_size
         tokenizer = local.tokenizer
-        # As in vLLM: the tokenizer's token and those of the generation config (which defaults to the model config).
-        listed = model.generation_config.eos_token_id
-        self.eos = {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
+        self.eos = end_tokens(tokenizer, model.generation_config)
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos, default=0)
         # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
         model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
