@@ -60,8 +60,8 @@ train() {
 skip pspo_wrs "$OUT/trained" || phase pspo_wrs train "$@"
 # ---------------------------------------------------------------------------------------------------------------------
 
-skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m recipes.quickstart.export \
-  --checkpoints "$OUT/checkpoints" --output-dir "$OUT" --roles policy
+skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m prime_ext.generate.export \
+  "$OUT/checkpoints" "$OUT/policy"
 
 skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --policy "$OUT/policy" \
   --output "$OUT/after.json"

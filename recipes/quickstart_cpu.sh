@@ -59,9 +59,10 @@ skip prime "$OUT/checkpoints/global_step_$STEPS/prime_ext_complete.json" \
   || phase prime bash recipes/quickstart/train.sh "$OUT" "$OUT/data" "$OUT/sft" "$@"
 # ---------------------------------------------------------------------------------------------------------------------
 
-# prm/ is written after policy/.
-skip export "$OUT/prm/config.json" || phase export "$PYTHON" -m recipes.quickstart.export \
-  --checkpoints "$OUT/checkpoints" --output-dir "$OUT"
+skip export_policy "$OUT/policy/config.json" || phase export_policy "$PYTHON" -m prime_ext.generate.export \
+  "$OUT/checkpoints" "$OUT/policy"
+skip export_prm "$OUT/prm/config.json" || phase export_prm "$PYTHON" -m prime_ext.generate.export \
+  "$OUT/checkpoints" "$OUT/prm" --role prm
 
 skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$PYTHON" -m recipes.quickstart.evaluate \
   --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"

@@ -13,7 +13,7 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-from prime_ext.cpu.seeds import stable_seed
+from prime_ext.generate.generation import stable_seed
 
 AGENT_LOOP_NAME = "seeded_single_turn_agent"
 

@@ -5,53 +5,24 @@ verl's separate mode wants a checkpoint engine; all that verl ships need an acce
 backend ``tcp``, is found through ``rollout.checkpoint_engine.custom_backend_module=prime_ext.cpu.checkpoint_engine``.
 
 Actor rank 0 serves, every rollout worker fetches: a worker asks for the next bucket, and once all of them have asked,
-all get it. So at most one bucket per worker is on its way. Buckets are frames of ZeroMQ: a JSON list of name, dtype and
-shape, then the bytes of each tensor.
+all get it. So at most one bucket per worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import ray
+import safetensors.torch
 import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from prime_ext.cpu.weights import PackedTensor, pack_in_buckets
+from prime_ext.cpu.weights import pack_in_buckets
 
 BACKEND = "tcp"
 
-_READY, _BUCKET, _END = b"ready", b"bucket", b"end"
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """Where actor rank 0 serves."""
-
-    address: str
-
-
-def pack_frames(bucket: Iterable[PackedTensor]) -> list[Any]:
-    """A bucket as the frames of one message."""
-    bucket = list(bucket)
-    header = [(packed.name, packed.dtype, packed.shape) for packed in bucket]
-    return [json.dumps(header).encode(), *(packed.data for packed in bucket)]
-
-
-def unpack_frames(frames: list[Any]) -> list[tuple[str, torch.Tensor]]:
-    """The named tensors of :func:`pack_frames`; copies, because frames are read-only."""
-    header = json.loads(bytes(frames[0]))
-    if len(header) != len(frames) - 1:
-        raise RuntimeError(f"a bucket of weights names {len(header)} tensors and holds {len(frames) - 1}")
-    tensors = []
-    for (name, dtype, shape), frame in zip(header, frames[1:], strict=True):
-        # torch.frombuffer refuses an empty buffer.
-        data = torch.frombuffer(bytearray(frame), dtype=torch.uint8) if len(frame) else torch.zeros(0).byte()
-        tensors.append((name, data.view(getattr(torch, dtype)).reshape(shape)))
-    return tensors
+_READY, _END = b"ready", b""
 
 
 @CheckpointEngineRegistry.register(BACKEND)
@@ -73,42 +44,37 @@ class TCPCheckpointEngine(CheckpointEngine):
         self.timeout = timeout
         self._socket: Any = None
         self._n_receivers = 0
-        self._receiver: int | None = None
 
-    def prepare(self) -> Endpoint | None:
-        """Actor rank 0 opens its port; the others have nothing to tell."""
+    def prepare(self) -> str | None:
+        """The address at which actor rank 0 serves; the others have nothing to tell."""
         if not self.is_master:
             return None
-        self._open(zmq.ROUTER)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         host = ray.util.get_node_ip_address().strip("[]")
-        if ":" in host:
-            self._socket.setsockopt(zmq.IPV6, 1)
-            host = f"[{host}]"
-        port = self._socket.bind_to_random_port(f"tcp://{host}")
-        return Endpoint(f"tcp://{host}:{port}")
+        address = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
+        self._open(zmq.ROUTER, address)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        return f"{address}:{self._socket.bind_to_random_port(address)}"
 
     @classmethod
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         """Actor rank 0 sends to all rollout workers, which are numbered."""
-        actors, rollouts = actor_wg_world_size, rollout_world_size
-        everyone = {"endpoint": metadata[0], "n_receivers": rollouts}
-        return (
-            {"receiver": [None] * actors, **{key: [value] * actors for key, value in everyone.items()}},
-            {"receiver": list(range(rollouts)), **{key: [value] * rollouts for key, value in everyone.items()}},
-        )
+        address = metadata[0]
 
-    def init_process_group(self, receiver: int | None, endpoint: Endpoint, n_receivers: int) -> None:
+        def arguments(receivers: list[Any]) -> dict[str, list[Any]]:
+            n = len(receivers)
+            return {"receiver": receivers, "address": [address] * n, "n_receivers": [rollout_world_size] * n}
+
+        return arguments([None] * actor_wg_world_size), arguments(list(range(rollout_world_size)))
+
+    def init_process_group(self, receiver: int | None, address: str, n_receivers: int) -> None:
         """Receivers connect."""
-        self._receiver, self._n_receivers = receiver, n_receivers
+        self._n_receivers = n_receivers
         if receiver is not None:
-            self._open(zmq.DEALER)
+            self._open(zmq.DEALER, address)
             self._socket.setsockopt(zmq.IDENTITY, str(receiver).encode())
-            if endpoint.address.startswith("tcp://["):
-                self._socket.setsockopt(zmq.IPV6, 1)
-            self._socket.connect(endpoint.address)
+            self._socket.connect(address)
 
     def finalize(self) -> None:
         """Close the connection."""
@@ -126,37 +92,35 @@ class TCPCheckpointEngine(CheckpointEngine):
                 pass
             return {}
         n_bytes = 0
-        for bucket in pack_in_buckets(weights, self.bucket_size):
-            await asyncio.to_thread(self._answer_all, [_BUCKET, *pack_frames(bucket)])
-            n_bytes += sum(packed.data.nbytes for packed in bucket)
-        await asyncio.to_thread(self._answer_all, [_END])
+        async for bucket in pack_in_buckets(weights, self.bucket_size):
+            await asyncio.to_thread(self._answer_all, bucket)
+            n_bytes += len(bucket)
+        await asyncio.to_thread(self._answer_all, _END)
         return {"weight_sync/megabytes": n_bytes / 2**20}
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """The weights as they arrive."""
-        while True:
-            kind, *frames = await asyncio.to_thread(self._request)
-            if kind == _END:
-                return
-            for name, tensor in unpack_frames(frames):
+        while (bucket := await asyncio.to_thread(self._request)) != _END:
+            for name, tensor in safetensors.torch.load(bucket).items():
                 yield name, tensor
 
-    def _open(self, kind: int) -> None:
+    def _open(self, kind: int, address: str) -> None:
         self.finalize()
         self._socket = zmq.Context.instance().socket(kind)
         # verl closes connections after every side has answered; after an error nothing may keep a process from ending.
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.IPV6, int("[" in address))
 
     def _receive(self, problem: str) -> list[bytes]:
         if not self._socket.poll(self.timeout * 1000):
             raise RuntimeError(f"checkpoint engine {BACKEND}: {problem} within {self.timeout:g} s")
         return self._socket.recv_multipart()
 
-    def _request(self) -> list[bytes]:
+    def _request(self) -> bytes:
         self._socket.send(_READY)
-        return self._receive("the trainer sent no weights")
+        return self._receive("the trainer sent no weights")[0]
 
-    def _answer_all(self, frames: list[Any]) -> None:
+    def _answer_all(self, bucket: bytes) -> None:
         """Wait until every receiver is ready, then send to each."""
         ready: set[bytes] = set()
         while len(ready) < self._n_receivers:
@@ -164,4 +128,4 @@ class TCPCheckpointEngine(CheckpointEngine):
             problem = f"{missing} of {self._n_receivers} rollout workers did not ask for weights"
             ready.add(self._receive(problem)[0])
         for identity in sorted(ready):
-            self._socket.send_multipart([identity, *frames])
+            self._socket.send_multipart([identity, bucket])

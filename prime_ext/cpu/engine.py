@@ -5,9 +5,6 @@ verl 0.9.1 registers them for cuda and npu. On the CPU they work as they are, ex
 forward pass ask torch for pinned memory, which needs an accelerator.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import (
@@ -36,19 +33,12 @@ class _CPUEngineMixin(FSDPEngine):
         self._is_offload_optimizer = False
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        with _built_as_trainable(self.engine_config):
+        # While a module is sharded, forward_only is what makes verl ask for pinned host memory.
+        forward_only, self.engine_config.forward_only = self.engine_config.forward_only, False
+        try:
             return super()._build_fsdp_module(module)
-
-
-@contextmanager
-def _built_as_trainable(engine_config) -> Iterator[None]:
-    """Hide ``forward_only`` while the module is sharded: it is what makes verl ask for pinned host memory."""
-    forward_only = engine_config.forward_only
-    engine_config.forward_only = False
-    try:
-        yield
-    finally:
-        engine_config.forward_only = forward_only
+        finally:
+            self.engine_config.forward_only = forward_only
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")

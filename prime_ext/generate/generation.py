@@ -12,16 +12,17 @@ last bit in practice; in float32 the logits of a row move by about 1e-7 with the
 falls that close to a boundary of the cumulative distribution can give another token.
 """
 
+import hashlib
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 GREEDY_TEMPERATURE = 1e-5  # vLLM's bound: below it sampling is greedy
@@ -85,6 +86,12 @@ class GenerationOutput:
     stop_reason: StopReason
 
 
+def stable_seed(*parts: object) -> int:
+    """A 64-bit seed from the textual form of the parts; the same in every process and on every machine."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
 def request_uniforms(seed: int, start: int, count: int) -> np.ndarray:
     """Uniforms number ``start`` to ``start + count`` (exclusive) in [0, 1) of the Philox stream with key ``seed``."""
     bits = np.random.Philox(key=seed).random_raw(start + count)[start:]
@@ -131,47 +138,69 @@ def sample_by_inversion(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tor
 
 
 @dataclass
-class _Rows:
-    """State of the requests in a batch, one row each. Suffixes: B rows, L cache columns, T new tokens, S stop ids."""
+class _Row:
+    """A request in the batch, and what it has so far."""
 
-    ticket_B: torch.Tensor
+    ticket: int
+    request: GenerationRequest
+    stop_ids: frozenset[int]
+    uniforms: np.ndarray
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+    def output(self, stop_reason: StopReason) -> GenerationOutput:
+        return GenerationOutput(self.token_ids, self.log_probs, stop_reason)
+
+    def stopped(self) -> bool:
+        """Whether the completion ends with its last token, whatever its length."""
+        ends = self.request.ends
+        return self.token_ids[-1] in self.stop_ids or (ends is not None and ends(self.token_ids))
+
+
+@dataclass
+class _Batch:
+    """Rows that are decoded together, the attention mask (B, L) over their tokens, and their keys and values."""
+
+    rows: list[_Row]
     mask_BL: torch.Tensor
-    token_BT: torch.Tensor
-    log_prob_BT: torch.Tensor
-    uniform_BT: torch.Tensor
-    stop_id_BS: torch.Tensor
-    n_prompt_B: torch.Tensor
-    n_new_B: torch.Tensor
-    max_new_B: torch.Tensor
-    min_new_B: torch.Tensor
-    temperature_B: torch.Tensor
-    top_p_B: torch.Tensor
-    top_k_B: torch.Tensor
+    cache: DynamicCache
 
-    def __len__(self) -> int:
-        return self.ticket_B.shape[0]
+    def keep(self, places: list[int]) -> None:
+        """Forget the other rows."""
+        self.rows = [self.rows[place] for place in places]
+        index = torch.tensor(places, device=self.mask_BL.device)
+        mask_BL = self.mask_BL[index]
+        # Columns that only the rows now gone were using; without this the cache would grow as long as requests arrive.
+        first_column = int(mask_BL.any(0).int().argmax())
+        self.mask_BL = mask_BL[:, first_column:]
+        for layer in self.cache.layers:
+            layer.keys = layer.keys[index, :, first_column:]
+            layer.values = layer.values[index, :, first_column:]
 
-    def select(self, index_R: torch.Tensor) -> "_Rows":
-        return _Rows(**{field.name: getattr(self, field.name)[index_R] for field in fields(self)})
+    def join(self, other: "_Batch") -> None:
+        """Add the rows of another batch; the shorter one is padded on the left."""
+        length = max(self.mask_BL.shape[1], other.mask_BL.shape[1])
+        self.rows = self.rows + other.rows
+        masks = [pad(mask_BL, (length - mask_BL.shape[1], 0)) for mask_BL in (self.mask_BL, other.mask_BL)]
+        self.mask_BL = torch.cat(masks)
+        for layer, added in zip(self.cache.layers, other.cache.layers, strict=True):
+            for name in ("keys", "values"):
+                parts = [getattr(layer, name), getattr(added, name)]
+                setattr(layer, name, torch.cat([pad(part, (0, 0, length - part.shape[-2], 0)) for part in parts]))
 
-    def to(self, device: torch.device) -> "_Rows":
-        return _Rows(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
-    def join(self, other: "_Rows") -> "_Rows":
-        """Rows of both. The mask is padded on the left, as the key/value cache is; the others on the right."""
-        joined = {}
-        for field in fields(self):
-            parts = [getattr(self, field.name), getattr(other, field.name)]
-            if parts[0].dim() == 2:
-                width = max(part.shape[1] for part in parts)
-                left = field.name == "mask_BL"
-                value = -1 if field.name == "stop_id_BS" else 0
-                parts = [
-                    pad(part, (width - part.shape[1], 0) if left else (0, width - part.shape[1]), value=value)
-                    for part in parts
-                ]
-            joined[field.name] = torch.cat(parts)
-        return _Rows(**joined)
+def end_tokens(tokenizer: Any, generation_config: GenerationConfig) -> set[int]:
+    """As in vLLM: the tokenizer's own and those of the generation config (which defaults to the model config)."""
+    listed = generation_config.eos_token_id
+    return {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
+
+
+@torch.inference_mode()
+def keeps_plain_cache(model: PreTrainedModel) -> bool:
+    """Whether all layers keep keys and values of all tokens, which continuous batching relies on."""
+    cache = DynamicCache()
+    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    return cache.get_seq_length() == 1 and all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
 class BatchedGenerator:
@@ -188,7 +217,8 @@ class BatchedGenerator:
             temperature, top-k and top-p (the default of verl); "raw_logprobs" those of the plain softmax.
 
     Raises:
-        ValueError: n_tokens or an end-of-sequence token lies outside the model's vocabulary.
+        ValueError: n_tokens or an end-of-sequence token lies outside the model's vocabulary, or the model keeps other
+            state than keys and values.
     """
 
     def __init__(
@@ -215,8 +245,13 @@ class BatchedGenerator:
             raise ValueError(f"log_probs_mode is {log_probs_mode!r}; use processed_logprobs or raw_logprobs.")
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size is {max_batch_size}; it must be at least 1.")
+        if not keeps_plain_cache(model):
+            raise ValueError(
+                f"{type(model).__name__} does not keep plain keys and values in its cache; "
+                "this generator supports attention models only."
+            )
         self.model = model
-        self._eos_token_ids = sorted(set(eos_token_ids))
+        self._eos_token_ids = frozenset(eos_token_ids)
         self._pad_token_id = pad_token_id
         self._n_tokens = n_tokens
         self._max_batch_size = max_batch_size
@@ -227,21 +262,17 @@ class BatchedGenerator:
         )
         self._next_ticket = 0
         self._waiting: deque[tuple[int, GenerationRequest]] = deque()
-        self._ends: dict[int, Callable[[Sequence[int]], bool]] = {}
-        self._rows: _Rows | None = None
-        self._cache: DynamicCache | None = None
+        self._batch: _Batch | None = None
 
     @property
     def has_work(self) -> bool:
         """Whether a request is waiting or being decoded."""
-        return bool(self._waiting) or self._rows is not None
+        return bool(self._waiting) or self._batch is not None
 
     def submit(self, request: GenerationRequest) -> int:
         """Queue a request; returns the ticket under which :meth:`step` will report it. Safe while a step runs."""
         ticket = self._next_ticket
         self._next_ticket += 1
-        if request.ends is not None:
-            self._ends[ticket] = request.ends
         self._waiting.append((ticket, request))
         return ticket
 
@@ -250,14 +281,16 @@ class BatchedGenerator:
         """Admit waiting requests, decode one token for every row, and return what finished, by ticket."""
         finished: dict[int, GenerationOutput] = {}
         while self._waiting and self._n_active < self._max_batch_size:
-            self._prefill(self._take_waiting(), finished)
-        if self._rows is not None and self._cache is not None:
-            rows, cache = self._rows, self._cache
-            last_token_B1 = rows.token_BT.gather(1, rows.n_new_B[:, None] - 1)
-            rows.mask_BL = pad(rows.mask_BL, (0, 1), value=1)
-            position_B1 = (rows.n_prompt_B + rows.n_new_B - 1)[:, None]
-            logits_BV = self._forward(last_token_B1, rows.mask_BL, position_B1, cache)
-            self._rows, self._cache = self._append_tokens(rows, cache, logits_BV, finished)
+            admitted = self._prefill(self._take_waiting(), finished)
+            if self._batch is None or admitted is None:
+                self._batch = self._batch or admitted
+            else:
+                self._batch.join(admitted)
+        if (batch := self._batch) is not None:
+            batch.mask_BL = pad(batch.mask_BL, (0, 1), value=1)
+            last_B1 = torch.tensor([[row.token_ids[-1]] for row in batch.rows])
+            position_B1 = torch.tensor([[len(row.request.prompt_ids) + len(row.token_ids) - 1] for row in batch.rows])
+            self._batch = self._append_tokens(batch, self._forward(last_B1, position_B1, batch), finished)
         return finished
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[GenerationOutput]:
@@ -271,17 +304,15 @@ class BatchedGenerator:
     def abort(self) -> dict[int, GenerationOutput]:
         """Drop all requests and return what they have so far, by ticket, with the stop reason "aborted"."""
         aborted = {ticket: GenerationOutput([], [], "aborted") for ticket, _ in self._waiting}
-        if self._rows is not None:
-            for row in range(len(self._rows)):
-                aborted[int(self._rows.ticket_B[row])] = self._output(self._rows, row, "aborted")
+        for row in self._batch.rows if self._batch is not None else []:
+            aborted[row.ticket] = row.output("aborted")
         self._waiting.clear()
-        self._ends.clear()
-        self._rows = self._cache = None
+        self._batch = None
         return aborted
 
     @property
     def _n_active(self) -> int:
-        return 0 if self._rows is None else len(self._rows)
+        return 0 if self._batch is None else len(self._batch.rows)
 
     def _take_waiting(self) -> list[tuple[int, GenerationRequest]]:
         taken = [self._waiting.popleft()]
@@ -293,61 +324,32 @@ class BatchedGenerator:
             taken.append(self._waiting.popleft())
         return taken
 
-    def _prefill(self, admitted: list[tuple[int, GenerationRequest]], finished: dict[int, GenerationOutput]) -> None:
-        requests = [request for _, request in admitted]
-        length = max(len(request.prompt_ids) for request in requests)
-        token_BL = torch.full((len(requests), length), self._pad_token_id)
-        mask_BL = torch.zeros(len(requests), length, dtype=torch.long)
-        n_new = max(request.max_new_tokens for request in requests)
-        uniform_BT = torch.zeros(len(requests), n_new, dtype=torch.float64)
-        stop_ids = []
-        for row, request in enumerate(requests):
+    def _prefill(
+        self, admitted: list[tuple[int, GenerationRequest]], finished: dict[int, GenerationOutput]
+    ) -> _Batch | None:
+        """The admitted requests with their first token; those that end with it are finished."""
+        length = max(len(request.prompt_ids) for _, request in admitted)
+        token_BL = torch.full((len(admitted), length), self._pad_token_id)
+        mask_BL = torch.zeros(len(admitted), length, dtype=torch.long)
+        rows = []
+        for place, (ticket, request) in enumerate(admitted):
             n_prompt = len(request.prompt_ids)
-            token_BL[row, length - n_prompt :] = torch.as_tensor(list(request.prompt_ids))
-            mask_BL[row, length - n_prompt :] = 1
+            token_BL[place, length - n_prompt :] = torch.as_tensor(list(request.prompt_ids))
+            mask_BL[place, length - n_prompt :] = 1
+            stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else self._eos_token_ids)
             uniforms = request_uniforms(request.seed, n_prompt, request.max_new_tokens)
-            uniform_BT[row, : request.max_new_tokens] = torch.from_numpy(uniforms)
-            stop_ids.append([*request.stop_token_ids, *([] if request.ignore_eos else self._eos_token_ids)])
-        n_stop = max(len(ids) for ids in stop_ids)
-        rows = _Rows(
-            ticket_B=torch.tensor([ticket for ticket, _ in admitted]),
-            mask_BL=mask_BL,
-            token_BT=torch.zeros(len(requests), n_new, dtype=torch.long),
-            log_prob_BT=torch.zeros(len(requests), n_new, dtype=torch.float64),
-            uniform_BT=uniform_BT,
-            stop_id_BS=torch.tensor([ids + [-1] * (n_stop - len(ids)) for ids in stop_ids], dtype=torch.long),
-            n_prompt_B=torch.tensor([len(request.prompt_ids) for request in requests]),
-            n_new_B=torch.zeros(len(requests), dtype=torch.long),
-            max_new_B=torch.tensor([request.max_new_tokens for request in requests]),
-            min_new_B=torch.tensor([request.min_new_tokens for request in requests]),
-            temperature_B=torch.tensor([request.temperature for request in requests], dtype=torch.float64),
-            top_p_B=torch.tensor([request.top_p for request in requests], dtype=torch.float64),
-            top_k_B=torch.tensor([request.top_k for request in requests]),
-        ).to(self.model.device)
-        position_BL = (rows.mask_BL.cumsum(-1) - 1).clamp(min=0)
-        cache = DynamicCache()
-        logits_BV = self._forward(token_BL.to(self.model.device), rows.mask_BL, position_BL, cache)
-        plain = cache.get_seq_length() == length and all(type(layer) is DynamicLayer for layer in cache.layers)
-        if not plain:
-            raise ValueError(
-                f"{type(self.model).__name__} does not keep plain keys and values in its cache; "
-                "this generator supports attention models only."
-            )
-        survivors, cache = self._append_tokens(rows, cache, logits_BV, finished)
-        if survivors is None or self._rows is None:
-            self._rows, self._cache = (survivors, cache) if self._rows is None else (self._rows, self._cache)
-            return
-        self._cache = _join_caches(self._cache, cache)
-        self._rows = self._rows.join(survivors)
+            rows.append(_Row(ticket, request, stop_ids, uniforms))
+        batch = _Batch(rows, mask_BL.to(self.model.device), DynamicCache())
+        position_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
+        return self._append_tokens(batch, self._forward(token_BL, position_BL, batch), finished)
 
-    def _forward(
-        self, token_BL: torch.Tensor, mask_BL: torch.Tensor, position_BL: torch.Tensor, cache: DynamicCache
-    ) -> torch.Tensor:
+    def _forward(self, token_BL: torch.Tensor, position_BL: torch.Tensor, batch: _Batch) -> torch.Tensor:
+        """Logits (B, V) of the tokens that follow."""
         output = self.model(
-            input_ids=token_BL,
-            attention_mask=mask_BL,
-            position_ids=position_BL,
-            past_key_values=cache,
+            input_ids=token_BL.to(self.model.device),
+            attention_mask=batch.mask_BL,
+            position_ids=position_BL.to(self.model.device),
+            past_key_values=batch.cache,
             use_cache=True,
             **self._forward_options,
         )
@@ -357,69 +359,42 @@ class BatchedGenerator:
         return logits_BV
 
     def _append_tokens(
-        self, rows: _Rows, cache: DynamicCache, logits_BV: torch.Tensor, finished: dict[int, GenerationOutput]
-    ) -> tuple[_Rows | None, DynamicCache | None]:
-        """Sample one token per row, report the rows that end, and return the others with their cache."""
+        self, batch: _Batch, logits_BV: torch.Tensor, finished: dict[int, GenerationOutput]
+    ) -> _Batch | None:
+        """Sample one token per row and report the rows that end; the batch of the others, None if there are none."""
+        rows, requests = batch.rows, [row.request for row in batch.rows]
+
+        def column(values: list[float], dtype: torch.dtype = torch.float64) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=logits_BV.device)
+
         raw_BV = logits_BV
-        early_B = rows.n_new_B < rows.min_new_B
-        if early_B.any():
-            stops = ((rows.stop_id_BS >= 0) & early_B[:, None]).nonzero()
+        early = [place for place, row in enumerate(rows) if len(row.token_ids) < row.request.min_new_tokens]
+        if early:
             logits_BV = logits_BV.clone()
-            logits_BV[stops[:, 0], rows.stop_id_BS[stops[:, 0], stops[:, 1]]] = -torch.inf
-        logits_BV = processed_logits(logits_BV, rows.temperature_B, rows.top_k_B, rows.top_p_B)
-        uniform_B = rows.uniform_BT.gather(1, rows.n_new_B[:, None])[:, 0]
+            for place in early:
+                logits_BV[place, list(rows[place].stop_ids)] = -torch.inf
+        temperature_B = column([request.temperature for request in requests])
+        top_k_B = column([request.top_k for request in requests], torch.long)
+        top_p_B = column([request.top_p for request in requests])
+        uniform_B = column([row.uniforms[len(row.token_ids)] for row in rows])
+        logits_BV = processed_logits(logits_BV, temperature_B, top_k_B, top_p_B)
         token_B = sample_by_inversion(logits_BV, uniform_B)
-        token_B = torch.where(rows.temperature_B < GREEDY_TEMPERATURE, logits_BV.argmax(-1), token_B)
+        token_B = torch.where(temperature_B < GREEDY_TEMPERATURE, logits_BV.argmax(-1), token_B)
         reported_BV = logits_BV if self._log_probs_mode == "processed_logprobs" else raw_BV
-        log_prob_B1 = reported_BV.log_softmax(-1).gather(-1, token_B[:, None])
-        rows.token_BT.scatter_(1, rows.n_new_B[:, None], token_B[:, None])
-        rows.log_prob_BT.scatter_(1, rows.n_new_B[:, None], log_prob_B1.double())
-        rows.n_new_B = rows.n_new_B + 1
+        log_prob_B = reported_BV.log_softmax(-1).gather(-1, token_B[:, None])[:, 0].double()
 
-        stopped_B = (token_B[:, None] == rows.stop_id_BS).any(-1)
-        if self._ends:
-            stopped_B |= self._asked_to_end(rows)
-        ended_B = stopped_B | (rows.n_new_B >= rows.max_new_B)
-        if not ended_B.any():
-            return rows, cache
-        for row in ended_B.nonzero()[:, 0].tolist():
-            ticket = int(rows.ticket_B[row])
-            self._ends.pop(ticket, None)
-            finished[ticket] = self._output(rows, row, "stop" if stopped_B[row] else "length")
-        if ended_B.all():
-            return None, None
-        kept_R = (~ended_B).nonzero()[:, 0]
-        rows = rows.select(kept_R)
-        # Columns that only the rows now gone were using; without this the cache would grow as long as requests arrive.
-        first_column = int(rows.mask_BL.any(0).int().argmax())
-        rows = replace(rows, mask_BL=rows.mask_BL[:, first_column:])
-        for layer in cache.layers:
-            layer.keys = layer.keys[kept_R, :, first_column:]
-            layer.values = layer.values[kept_R, :, first_column:]
-        return rows, cache
-
-    def _asked_to_end(self, rows: _Rows) -> torch.Tensor:
-        """Rows (B,) whose requests say that they end here."""
-        n_new = rows.n_new_B.tolist()
-        ended = [
-            ticket in self._ends and self._ends[ticket](rows.token_BT[row, : n_new[row]].tolist())
-            for row, ticket in enumerate(rows.ticket_B.tolist())
-        ]
-        return torch.tensor(ended, device=rows.ticket_B.device)
-
-    @staticmethod
-    def _output(rows: _Rows, row: int, stop_reason: StopReason) -> GenerationOutput:
-        n_new = int(rows.n_new_B[row])
-        return GenerationOutput(
-            rows.token_BT[row, :n_new].tolist(), rows.log_prob_BT[row, :n_new].tolist(), stop_reason
-        )
-
-
-def _join_caches(first: DynamicCache, second: DynamicCache) -> DynamicCache:
-    """Join two caches along the batch, padding the shorter one on the left (the attention mask hides the padding)."""
-    length = max(first.get_seq_length(), second.get_seq_length())
-    for layer, other in zip(first.layers, second.layers, strict=True):
-        for name in ("keys", "values"):
-            parts = [getattr(layer, name), getattr(other, name)]
-            setattr(layer, name, torch.cat([pad(part, (0, 0, length - part.shape[-2], 0)) for part in parts]))
-    return first
+        kept = []
+        for place, (row, token, log_prob) in enumerate(zip(rows, token_B.tolist(), log_prob_B.tolist(), strict=True)):
+            row.token_ids.append(token)
+            row.log_probs.append(log_prob)
+            if row.stopped():
+                finished[row.ticket] = row.output("stop")
+            elif len(row.token_ids) >= row.request.max_new_tokens:
+                finished[row.ticket] = row.output("length")
+            else:
+                kept.append(place)
+        if not kept:
+            return None
+        if len(kept) < len(rows):
+            batch.keep(kept)
+        return batch

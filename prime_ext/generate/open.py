@@ -1,28 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a backend by name, so that every command offers the same ones with the same flags."""
+"""The flags that every command offers for a backend, and the backend that they ask for."""
 
 import argparse
+import importlib.util
 from typing import Any
 
-from prime_ext.generate.backend import Backend
-from prime_ext.generate.http_retry import RetryPolicy
-from prime_ext.generate.options import BackendOptions, add_backend_arguments, options_from_arguments
-
-__all__ = ["add_backend_arguments", "backend_from_arguments", "open_backend"]
+from prime_ext.generate.backend import KINDS, Backend, BackendOptions, flag_of, optional_fields
 
 
-def open_backend(kind: str, model: str, **options: Any) -> Backend:
-    """Open a backend.
+def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of all backends, in a group of their own."""
+    group = parser.add_argument_group("the model and what runs it")
+    group.add_argument(
+        "--backend",
+        choices=KINDS,
+        help="vLLM, transformers, or a server that runs (default: vllm where it is installed and there is a GPU, else "
+        "transformers)",
+    )
+    group.add_argument(
+        "--model",
+        default="",
+        help="a Hugging Face folder or hub id, a checkpoint of verl or a LoRA adapter; of a server the name it serves",
+    )
+    for each in optional_fields():
+        group.add_argument(
+            flag_of(each.name),
+            default=None,
+            help=f"{each.metadata['help']} [{', '.join(each.metadata['kinds'])}]".replace("%", "%%"),
+            **each.metadata["flag"],
+        )
 
-    Args:
-        kind: ``vllm``, ``transformers`` or ``server``.
-        model: see :class:`~prime_ext.generate.options.BackendOptions`.
-        options: the others of :class:`~prime_ext.generate.options.BackendOptions`, by name.
 
-    Raises:
-        BackendError: options that do not fit together, or no such model; one line that says what would be right.
-    """
-    return _open(BackendOptions(kind=kind, model=model, **options))
+def _usual_kind() -> str:
+    """vLLM where it is installed and there is a GPU for it, else transformers."""
+    if importlib.util.find_spec("vllm") is None:
+        return "transformers"
+    import torch
+
+    return "vllm" if torch.cuda.is_available() else "transformers"
 
 
 def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
@@ -31,30 +46,32 @@ def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
     Raises:
         BackendError: as in :func:`open_backend`.
     """
-    return _open(options_from_arguments(arguments))
+    options = {each.name: getattr(arguments, each.name) for each in optional_fields()}
+    return open_backend(arguments.backend or _usual_kind(), arguments.model, **options)
 
 
-def _open(options: BackendOptions) -> Backend:
+def open_backend(kind: str, model: str, **options: Any) -> Backend:
+    """Open a backend.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        model: see :class:`BackendOptions`.
+        options: the others of :class:`BackendOptions`, by name.
+
+    Raises:
+        BackendError: options that do not fit together, or no such model; one line that says what would be right.
+    """
+    asked = BackendOptions(kind=kind, model=model, **options)
     # torch, transformers and vLLM take seconds to import, so only what is used is.
-    if options.kind == "transformers":
+    if kind == "transformers":
         from prime_ext.generate.transformers_backend import open_transformers
 
-        return open_transformers(options)
-    if options.kind == "vllm":
-        from prime_ext.generate.vllm_offline import open_vllm
+        return open_transformers(asked)
+    if kind == "vllm":
+        from prime_ext.generate.vllm_backend import open_vllm
 
-        return open_vllm(options)
+        return open_vllm(asked)
     from prime_ext.generate.server import ServerBackend
 
-    limits = {
-        "attempts": options.attempts,
-        "timeout_seconds": options.timeout,
-        "deadline_seconds": options.deadline,
-    }
-    return ServerBackend(
-        options.base_url or "",
-        options.model,
-        options.api_key_env or "",
-        options.concurrency or 16,
-        RetryPolicy(**{name: value for name, value in limits.items() if value is not None}),  # type: ignore[arg-type]
-    )
+    limits = asked.given("concurrency", "attempts", "timeout", "deadline")
+    return ServerBackend(asked.base_url or "", model, asked.api_key_env or "", **limits)

@@ -1,61 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any server with OpenAI's interface as a backend."""
+"""Any server with OpenAI's interface as a backend. OpenAI's client repeats requests and heeds ``Retry-After``."""
 
 import asyncio
-import contextlib
 import os
-import queue
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
+import anyio
+import openai
+from anyio.from_thread import start_blocking_portal
 
-from prime_ext.generate.backend import BackendError, Request, Response
-from prime_ext.generate.http_retry import GaveUp, MalformedAnswer, RetryPolicy, one_line, post_json, read_limited
-from prime_ext.generate.openai_protocol import api_url, endpoint, payload, read_completion, read_models
+from prime_ext.generate.backend import BackendError, Request, Response, failed, one_line, stream
 
-# Endpoints beside completions answer at once; /v1/models is asked with this limit.
+# What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
+_FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
 _LISTING_SECONDS = 60.0
+_CONNECTING_SECONDS = 30.0
 # Requests in a row that found no server before the rest is given up.
 _UNREACHABLE = 8
 
-Put = Callable[[Response], None]
 
-
-def stream_from_loop(work: Callable[[Put], Coroutine[Any, Any, None]]) -> Iterator[Response]:
-    """What a coroutine puts, as it comes. It runs in an event loop of a thread of its own, so that the requests go on
-    while the caller works on a response; when the caller stops early it is cancelled.
-
-    Raises:
-        Exception: what the coroutine raised.
-    """
-    answers: queue.SimpleQueue[Response | BaseException | None] = queue.SimpleQueue()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work(answers.put))
-
-    def thread_main() -> None:
-        try:
-            loop.run_until_complete(task)
-            answers.put(None)
-        except BaseException as error:  # noqa: B036  (raised again in the caller's thread)
-            answers.put(error)
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=thread_main, name="inference-server", daemon=True)
-    thread.start()
-    try:
-        while (answer := answers.get()) is not None:
-            if isinstance(answer, BaseException):
-                raise answer
-            yield answer
-    finally:
-        # The loop may have ended by itself, or do so between a question and the call.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(task.cancel)
-        thread.join()
+class MalformedAnswer(ValueError):
+    """An answer that is no completion; another attempt may bring one."""
 
 
 class ServerBackend:
@@ -66,7 +35,9 @@ class ServerBackend:
         model: the name it is served under; empty for the only one of the server.
         api_key_variable: environment variable with the key that is sent as a bearer token; empty for none.
         concurrency: requests at a time.
-        policy: time limits and further attempts.
+        attempts: how often a request is made before it has failed.
+        timeout: seconds without an answer after which an attempt has failed.
+        deadline: seconds for a request with all attempts.
 
     Raises:
         BackendError: the URL is none, or the variable of the key is not set.
@@ -78,18 +49,17 @@ class ServerBackend:
         model: str = "",
         api_key_variable: str = "",
         concurrency: int = 16,
-        policy: RetryPolicy | None = None,
+        attempts: int = 8,
+        timeout: float = 1800.0,
+        deadline: float = 7200.0,
     ) -> None:
         self.url = api_url(base_url)
-        self.concurrency = concurrency
-        self.policy = policy or RetryPolicy()
+        self.concurrency, self.attempts, self.timeout, self.deadline = concurrency, attempts, timeout, deadline
         self._wanted = model
         self._entry: dict[str, Any] | None = None
-        self._key = ""
-        if api_key_variable:
-            self._key = os.environ.get(api_key_variable, "")
-            if not self._key:
-                raise BackendError(f"the environment variable {api_key_variable} with the server's key is not set")
+        self._key = os.environ.get(api_key_variable, "") if api_key_variable else ""
+        if api_key_variable and not self._key:
+            raise BackendError(f"the environment variable {api_key_variable} with the server's key is not set")
 
     # ---- what is served --------------------------------------------------------------------------------------------
 
@@ -100,49 +70,35 @@ class ServerBackend:
 
     def _served(self) -> dict[str, Any]:
         if self._entry is None:
-            found: list[dict[str, Any] | None] = []
-
-            async def work(put: Put) -> None:
-                found.append(await self._listing())
-
-            for _ in stream_from_loop(work):
-                pass
-            self._entry = found[0] or {"id": self._wanted}
+            self._entry = self._listed()
         return self._entry
 
-    async def _listing(self) -> dict[str, Any] | None:
-        """The entry of the model in the server's list; None if the server has no list.
+    def _listed(self) -> dict[str, Any]:
+        """The entry of the model in the server's list; its name alone if the server has no list.
 
         Raises:
             BackendError: no server, no access, or it does not serve the model.
         """
         url = f"{self.url}/models"
         try:
-            async with self._session() as session:
-                status, body = await asyncio.wait_for(self._get(session, url), _LISTING_SECONDS)
-            if status in (404, 405) and self._wanted:
-                return None
-            if status >= 300:
-                text = self._without_key(body.decode(errors="replace"))
-                raise BackendError(one_line(f"{url} answers with HTTP {status}: {text}"))
-            entries = read_models(body)
-        except (TimeoutError, asyncio.TimeoutError):
+            with openai.OpenAI(**self._client_options(), max_retries=0, timeout=_LISTING_SECONDS) as client:
+                entries = {entry.id: entry.to_dict() for entry in client.models.list().data}
+        except openai.APIStatusError as error:
+            if error.status_code in (404, 405) and self._wanted:
+                return {"id": self._wanted}
+            raise BackendError(self._said(f"{url} answers with {_status(error)}")) from None
+        except openai.APITimeoutError:
             raise BackendError(f"{url} does not answer in {_LISTING_SECONDS:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise BackendError(one_line(f"{url} cannot be reached, is the server running? {error}")) from None
-        except (GaveUp, MalformedAnswer) as error:
-            raise BackendError(f"{url} is not OpenAI's interface: {error}") from None
-        names = [str(entry["id"]) for entry in entries]
+        except openai.APIConnectionError as error:
+            raise BackendError(one_line(f"{url} cannot be reached, is the server running? {error.__cause__}")) from None
+        except (AttributeError, TypeError, ValueError):
+            raise BackendError(f"{url} is not OpenAI's interface: the answer has no list 'data' of models") from None
         if not self._wanted and len(entries) == 1:
-            return entries[0]
-        if self._wanted in names:
-            return entries[names.index(self._wanted)]
+            return next(iter(entries.values()))
+        if self._wanted in entries:
+            return entries[self._wanted]
         asked = f"does not serve {self._wanted!r}" if self._wanted else "needs a model's name (--model)"
-        raise BackendError(one_line(f"{self.url} {asked}; it serves {', '.join(names) or 'nothing'}"))
-
-    async def _get(self, session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
-        async with session.get(url) as response:
-            return response.status, await read_limited(response, self.policy.max_answer_bytes)
+        raise BackendError(one_line(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
 
     # ---- Backend ---------------------------------------------------------------------------------------------------
 
@@ -176,58 +132,125 @@ class ServerBackend:
         )
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        model = self.model
-
-        async def work(put: Put) -> None:
-            await self._answer_all(requests, model, put)
-
-        return stream_from_loop(work)
+        work = partial(self._answer_all, requests, self.model)
+        with start_blocking_portal() as portal:
+            yield from stream(portal, work)
 
     def close(self) -> None:
         """Connections live as long as a call of ``generate``."""
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def _session(self) -> aiohttp.ClientSession:
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        connector = aiohttp.TCPConnector(limit=self.concurrency)
-        return aiohttp.ClientSession(
-            headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=30)
-        )
+    def _client_options(self) -> dict[str, Any]:
+        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
+        return {"base_url": self.url, "api_key": self._key or "none"}
 
-    def _without_key(self, text: str) -> str:
-        """Servers repeat a wrong key in their answer."""
-        return text.replace(self._key, "***") if self._key else text
+    def _said(self, text: str) -> str:
+        """One line without the key, which servers repeat in their answer."""
+        return one_line(text.replace(self._key, "***") if self._key else text)
 
-    async def _answer_all(self, requests: Sequence[Request], model: str, put: Put) -> None:
+    async def _answer_all(self, requests: Sequence[Request], model: str, put: Callable[[Response], None]) -> None:
         waiting = iter(requests)
         unreachable = 0
+        timeout = openai.Timeout(self.timeout, connect=min(self.timeout, _CONNECTING_SECONDS))
+        client = openai.AsyncOpenAI(**self._client_options(), max_retries=self.attempts - 1, timeout=timeout)
 
-        async def worker(session: aiohttp.ClientSession) -> None:
+        async def worker() -> None:
             nonlocal unreachable
             for request in waiting:
                 if unreachable >= max(_UNREACHABLE, self.concurrency):
-                    put(Response(request.key, "", 0, 0, "failed", f"not asked: {self.url} could not be reached"))
+                    put(failed(request, f"not asked: {self.url} could not be reached"))
                     continue
                 try:
-                    response = await post_json(
-                        session,
-                        self.url + endpoint(request),
-                        payload(request, model),
-                        self.policy,
-                        lambda body, request=request: read_completion(body, request),  # type: ignore[misc]
-                    )
-                    unreachable = 0
-                except GaveUp as failure:
-                    unreachable = unreachable + 1 if failure.unreachable else 0
-                    response = Response(request.key, "", 0, 0, "failed", str(failure))
-                put(replace(response, detail=self._without_key(response.detail)))
+                    answering = asyncio.wait_for(self._answer(client, request, model), self.deadline)
+                    response, unreachable = await answering, 0
+                except openai.APITimeoutError:
+                    response = failed(request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)")
+                except openai.APIConnectionError as error:
+                    unreachable += 1
+                    response = failed(request, f"no connection: {error.__cause__} ({self.attempts} attempts)")
+                except asyncio.TimeoutError:
+                    response = failed(request, f"no answer before the deadline of {self.deadline:g} s")
+                except openai.APIStatusError as error:
+                    response, unreachable = failed(request, _status(error)), 0
+                except ValueError as error:
+                    response, unreachable = failed(request, f"malformed answer: {error}"), 0
+                put(replace(response, detail=self._said(response.detail)))
 
-        async with self._session() as session:
-            workers = [asyncio.ensure_future(worker(session)) for _ in range(min(self.concurrency, len(requests)))]
+        async with client, anyio.create_task_group() as group:
+            for _ in range(min(self.concurrency, len(requests))):
+                group.start_soon(worker)
+
+    async def _answer(self, client: openai.AsyncOpenAI, request: Request, model: str) -> Response:
+        create: Any = client.completions.create if isinstance(request.prompt, str) else client.chat.completions.create
+        for attempt in range(1, self.attempts + 1):
             try:
-                await asyncio.gather(*workers)
-            finally:
-                for each in workers:
-                    each.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
+                return read_completion(await create(**payload(request, model)), request)
+            except ValueError:  # MalformedAnswer, or a body that is not JSON; the client repeats all else
+                if attempt == self.attempts:
+                    raise
+                await asyncio.sleep(1.0)
+        raise AssertionError("no attempt was made")
+
+
+def _status(error: openai.APIStatusError) -> str:
+    return f"HTTP {error.status_code}: {error.response.text}"
+
+
+def api_url(base_url: str) -> str:
+    """The URL below which the endpoints are: with ``/v1`` if no path is named, else as it is given.
+
+    Raises:
+        BackendError: no http or https URL.
+    """
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BackendError(f"--base-url {base_url} is no URL; it looks like http://127.0.0.1:8000/v1")
+    if parts.username or parts.password:
+        raise BackendError("--base-url holds a user name or password; name the key's variable with --api-key-env")
+    return f"{base_url.rstrip('/')}/v1" if parts.path in ("", "/") else base_url.rstrip("/")
+
+
+def payload(request: Request, model: str) -> dict[str, Any]:
+    """The request as arguments of the client.
+
+    ``top_k`` and ``min_tokens`` are no part of OpenAI's own interface and are only sent where they mean something.
+    Seeds are signed 64-bit numbers there, so the highest bit is left out.
+    """
+    sampling = request.sampling
+    extensions = {"top_k": sampling.top_k, "min_tokens": sampling.min_new_tokens}
+    return {
+        "model": model,
+        **({"prompt": request.prompt} if isinstance(request.prompt, str) else {"messages": list(request.prompt)}),
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "n": 1,
+        "stream": False,
+        "seed": request.seed & (2**63 - 1),
+        **({"stop": list(sampling.stop)} if sampling.stop else {}),
+        "extra_body": {name: value for name, value in extensions.items() if value},
+    }
+
+
+def read_completion(completion: Any, request: Request) -> Response:
+    """An answer as a response. Lengths that a server does not tell (``usage``) are 0, and ``detail`` says so.
+
+    Raises:
+        MalformedAnswer: no choice, no text, or no reason why it ended.
+    """
+    try:
+        choice = completion.choices[0]
+        text = choice.text if isinstance(request.prompt, str) else choice.message.content
+        reason = choice.finish_reason
+    except (AttributeError, IndexError, TypeError):
+        raise MalformedAnswer(f"no choice with a text in {str(completion)!r}") from None
+    # Servers that take reasoning out of the text have none left where it was cut off within the reasoning.
+    if not isinstance(reason, str) or not isinstance(text, str if reason != "length" else str | None):
+        raise MalformedAnswer(f"no text, or no reason why it ended (finish_reason), in {str(choice)!r}")
+    tokens, prompt_tokens = (getattr(completion.usage, f"{part}_tokens", None) for part in ("completion", "prompt"))
+    if reason not in _FINISHES:
+        return failed(request, f"the server ended the response: {reason}", prompt_tokens or 0)
+    unknown = tokens is None or prompt_tokens is None
+    detail = "the server does not tell lengths (usage)" if unknown else ""
+    return Response(request.key, text or "", tokens or 0, prompt_tokens or 0, _FINISHES[reason], detail)

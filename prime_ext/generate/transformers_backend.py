@@ -7,21 +7,61 @@ float64 is exact in practice). Beams are transformers' own; sampled ones are mad
 transformers has one stream of random numbers for a batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from prime_ext.generate.backend import BackendError, Request, Response, Sampling
-from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
+from prime_ext.generate.backend import BackendError, BackendOptions, Request, Response, Sampling, failed
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens, keeps_plain_cache
 from prime_ext.generate.local_model import LocalModel, loading
-from prime_ext.generate.options import BackendOptions
-from prime_ext.generate.stop_texts import ResponseText
 
 _BATCH_SIZE = 64
+
+
+class ResponseText:
+    """Tokens of a response as text, up to the first of the texts at which it ends.
+
+    Args:
+        tokenizer: of the model.
+        end_tokens: tokens that end a response and are no part of its text.
+        stop: texts that end it and are no part of it.
+        min_new_tokens: a stop text counts only if it ends after so many tokens.
+    """
+
+    def __init__(
+        self, tokenizer: Any, end_tokens: Collection[int], stop: Sequence[str] = (), min_new_tokens: int = 0
+    ) -> None:
+        self._tokenizer, self._end_tokens = tokenizer, frozenset(end_tokens)
+        self._stop, self._min_new_tokens = tuple(stop), min_new_tokens
+        # A token adds at least one byte, so these hold every stop text that ends with the last token.
+        self._window = max((len(text.encode()) for text in stop), default=0) + 8
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, without special ones and, as in vLLM, without a character that the end cut in half."""
+        if ids and ids[-1] in self._end_tokens:
+            ids = ids[:-1]
+        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text).rstrip("\ufffd")
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        """Whether the response ends with its last token because of a stop text."""
+        if len(ids) < self._min_new_tokens:
+            return False
+        if self._min_new_tokens > 1:
+            return self.cut(ids)[1]
+        tail = self.decode(ids[-self._window :])
+        return any(text in tail for text in self._stop)
+
+    def cut(self, ids: Sequence[int]) -> tuple[str, bool]:
+        """The text before the first stop text, and whether there is one."""
+        text = self.decode(ids)
+        early = len(self.decode(ids[: self._min_new_tokens - 1])) if self._min_new_tokens > 1 else 0
+        found = [text.find(stop, max(0, early - len(stop) + 1)) for stop in self._stop]
+        places = [place for place in found if place >= 0]
+        return (text[: min(places)], True) if places else (text, False)
 
 
 class TransformersBackend:
@@ -34,11 +74,9 @@ class TransformersBackend:
     """
 
     def __init__(self, local: LocalModel, model: PreTrainedModel, batch_size: int = _BATCH_SIZE) -> None:
-        self.local, self.encoder, self.model, self.batch_size = local, local.encoder, model, batch_size
-        tokenizer = self.encoder.tokenizer
-        # As in vLLM: the tokenizer's token and those of the generation config (which defaults to the model config).
-        listed = model.generation_config.eos_token_id
-        self.eos = {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
+        self.local, self.model, self.batch_size = local, model, batch_size
+        tokenizer = local.tokenizer
+        self.eos = end_tokens(tokenizer, model.generation_config)
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos, default=0)
         # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
         model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
@@ -63,16 +101,16 @@ class TransformersBackend:
                 f"{type(self.model).__name__} does not keep plain keys and values, so --backend transformers has only "
                 "beams for it; use --backend vllm"
             )
-        return self.encoder.problem(request)
+        return self.local.problem(request)
 
     def shown(self, request: Request) -> str:
-        return self.encoder.shown(request.prompt)
+        return self.local.shown(request.prompt)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         answerable: list[Request] = []
         for request in requests:
             if (problem := self._problem(request)) is not None:
-                yield Response(request.key, "", 0, 0, "failed", problem)
+                yield failed(request, problem)
             else:
                 answerable.append(request)
         # The longest first: too large a batch shows at once, and the last ones are done quickly.
@@ -92,7 +130,7 @@ class TransformersBackend:
         self.model.to("meta")
 
     def _length(self, request: Request) -> int:
-        return len(self.encoder.ids(request.prompt))
+        return len(self.local.ids(request.prompt))
 
     def _response(self, request: Request, ids: Sequence[int], text: ResponseText) -> Response:
         said, stopped = text.cut(ids)
@@ -100,7 +138,7 @@ class TransformersBackend:
         return Response(request.key, said, len(ids), self._length(request), finish)
 
     def _text(self, sampling: Sampling) -> ResponseText:
-        return ResponseText(self.encoder.tokenizer, self.eos, sampling.stop, sampling.min_new_tokens)
+        return ResponseText(self.local.tokenizer, self.eos, sampling.stop, sampling.min_new_tokens)
 
     # ---- greedy and sampled ----------------------------------------------------------------------------------------
 
@@ -110,7 +148,7 @@ class TransformersBackend:
                 self.model,
                 eos_token_ids=self.eos,
                 pad_token_id=self.pad,
-                n_tokens=min(len(self.encoder.tokenizer), self.model.get_output_embeddings().weight.shape[0]),
+                n_tokens=min(len(self.local.tokenizer), self.model.get_output_embeddings().weight.shape[0]),
                 max_batch_size=self.batch_size,
             )
 
@@ -120,7 +158,7 @@ class TransformersBackend:
             sampling, text = request.sampling, self._text(request.sampling)
             ticket = generator.submit(
                 GenerationRequest(
-                    self.encoder.ids(request.prompt),
+                    self.local.ids(request.prompt),
                     max_new_tokens=sampling.max_new_tokens,
                     temperature=sampling.temperature,
                     top_p=sampling.top_p,
@@ -164,7 +202,7 @@ class TransformersBackend:
             use_cache=True,
             **(sampled if sampling.temperature > 0 else {}),
         )
-        rows = [self.encoder.ids(request.prompt) for request in requests]
+        rows = [self.local.ids(request.prompt) for request in requests]
         longest = max(map(len, rows))
         token_BL = torch.tensor([[self.pad] * (longest - len(row)) + row for row in rows])
         mask_BL = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
@@ -189,31 +227,16 @@ def _to_end(ids: Sequence[int], eos: set[int], pad: int) -> list[int]:
     return list(ids)
 
 
-@torch.inference_mode()
-def keeps_plain_cache(model: PreTrainedModel) -> bool:
-    """Whether all layers keep keys and values of all tokens, which the continuous batch relies on."""
-    cache = DynamicCache()
-    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
-    return cache.get_seq_length() == 1 and all(type(layer) is DynamicLayer for layer in cache.layers)
-
-
-def _device(name: str | None) -> torch.device:
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise BackendError(f"--device {name} is no device; use cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BackendError(f"--device {name} is not here: {torch.cuda.device_count()} CUDA devices; use --device cpu")
-    return device
-
-
 def open_transformers(options: BackendOptions) -> TransformersBackend:
     """Load a model.
 
     Raises:
-        BackendError: no such model or device, or peft is missing for an adapter.
+        BackendError: no such model or device.
     """
-    device = _device(options.device)
+    with loading(f"--device {options.device}"):
+        device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BackendError(f"--device {options.device} is not here: {torch.cuda.device_count()} CUDA devices")
     local = LocalModel(options, on_cpu=device.type == "cpu")
     source = local.source
     with loading(source.path):
@@ -223,12 +246,9 @@ def open_transformers(options: BackendOptions) -> TransformersBackend:
             revision=source.revision,
             trust_remote_code=local.remote_code,
         )
-    if source.adapter is not None:
-        try:
+        if source.adapter is not None:
             from peft import PeftModel
-        except ImportError:
-            raise BackendError("a LoRA adapter needs peft: pip install peft") from None
-        with loading(source.adapter):
+
             model = PeftModel.from_pretrained(model, source.adapter).merge_and_unload(safe_merge=True)
-    model = model.eval().requires_grad_(False).to(device)
+        model = model.eval().requires_grad_(False).to(device)
     return TransformersBackend(local, model, options.batch_size or _BATCH_SIZE)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trained PRM as a Hugging Face folder, with what is needed to score with it."""
 
+import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from prime_ext.utils.files import atomic_path, write_json
+from prime_ext.generate.export import build_model, write_folder
 
 FILE = "prime_ext_prm.json"
 
@@ -24,22 +25,9 @@ def write_model(
         dtype: of the weights in the file.
         description: contents of :data:`FILE`.
     """
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            model_config.hf_config, dtype=getattr(torch, dtype), trust_remote_code=model_config.trust_remote_code
-        )
-    cast = {name: tensor.to(getattr(torch, dtype)) for name, tensor in weights.items()}
-    model.load_state_dict(cast, strict=False, assign=True)
-    model.tie_weights()
-    missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-    if missing:
-        raise RuntimeError(f"the engine returned no weights for {missing[0]} and {len(missing) - 1} others")
-    with atomic_path(folder) as temporary:
-        model.save_pretrained(temporary)
-        model_config.tokenizer.save_pretrained(temporary)
-        write_json(temporary / FILE, description)
+    model = build_model(weights, model_config.hf_config, remote_code=model_config.trust_remote_code)
+    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+    write_folder(folder, model.to(getattr(torch, dtype)), model_config.tokenizer, {FILE: text})
 
 
 def model_name(path: str) -> str:

@@ -140,5 +140,5 @@ def _check_adapter(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if "hf_model" in config.prm.checkpoint.save_contents:
         yield (
             "prm.checkpoint.save_contents has hf_model, which verl writes without merging a LoRA adapter; leave it out "
-            "and use `python -m prime_ext.prm.export` on the checkpoint"
+            "and use `python -m prime_ext.generate.export` on the checkpoint"
         )

@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny model in the llama layout with a character tokenizer, saved to disk as a user's model would be."""
 
-import os
-
-# Before anything imports verl: CPU mode is chosen when the platform is asked for the first time.
-os.environ.setdefault("VERL_PLATFORM", "cpu")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers

@@ -7,7 +7,6 @@ Started by test_engine.py as a program of its own, because a process can open on
 
 import sys
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -104,14 +103,6 @@ def full_weights(worker):
     return {name: tensor.detach().clone() for name, tensor in weights}
 
 
-def train(worker, sequences, steps, **non_tensors):
-    losses = []
-    for _ in range(steps):
-        output = worker.train_batch(build_batch(own_share(sequences), **non_tensors))
-        losses.append(tu.get(output, "metrics")["loss"])
-    return losses
-
-
 def message_of(function):
     try:
         function()
@@ -133,21 +124,6 @@ def main(model_path, work_dir):
                 if dynamic:
                     break
     results["forward_only"] = log_probs(build_worker(model_path, forward_only=True), sequences, use_dynamic_bsz=False)
-
-    for dynamic, micro_batch_size in ((False, 1), (False, 4), (True, 1)):
-        worker = build_worker(model_path)
-        losses = train(worker, sequences, 2, use_dynamic_bsz=dynamic, micro_batch_size_per_gpu=micro_batch_size)
-        results["train", dynamic, micro_batch_size] = losses, full_weights(worker)
-
-    # Saved after two steps, restored into a fresh engine, trained one step more: as if never interrupted.
-    folder = str(Path(work_dir) / "checkpoint")
-    worker.save_checkpoint(folder, global_step=2)
-    dist.barrier()
-    restored = build_worker(model_path)
-    restored.load_checkpoint(folder)
-    results["resumed"] = [
-        (train(each, sequences, 1, use_dynamic_bsz=False), full_weights(each)) for each in (worker, restored)
-    ]
 
     value_worker = build_worker(model_path, model_type="value_model", remove_padding=False)
     batch = build_batch(own_share(sequences), compute_loss=False, use_dynamic_bsz=False)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from prime_ext.cpu.checkpoint_engine import TCPCheckpointEngine
-from prime_ext.cpu.weights import pack_in_buckets_async
+from prime_ext.cpu.weights import pack_in_buckets
 
 WEIGHTS = [
     ("a", torch.randn(3, 4)),
@@ -37,7 +37,7 @@ async def received(engine):
 
 
 @pytest.mark.parametrize("n_actors, n_rollouts, bucket_size", [(1, 1, 64), (2, 3, 1), (1, 2, 1 << 20)])
-def test_every_rollout_worker_gets_every_weight_in_order(n_actors, n_rollouts, bucket_size):
+def test_every_rollout_worker_gets_every_weight(n_actors, n_rollouts, bucket_size):
     actors, rollouts = connect(n_actors, n_rollouts, bucket_size)
 
     async def transfer():
@@ -47,11 +47,10 @@ def test_every_rollout_worker_gets_every_weight_in_order(n_actors, n_rollouts, b
     for _ in range(2):  # the connection serves one update after another
         results = asyncio.run(transfer())
         for weights in results[n_actors:]:
-            assert [name for name, _ in weights] == [name for name, _ in WEIGHTS]
-            for (_, tensor), (_, expected) in zip(weights, WEIGHTS, strict=True):
-                assert tensor.dtype == expected.dtype and torch.equal(tensor, expected)
-    sent = sum(tensor.nbytes for _, tensor in WEIGHTS) / 2**20
-    assert results[0] == {"weight_sync/megabytes": pytest.approx(sent)}
+            assert len(weights) == len(WEIGHTS)
+            for name, expected in WEIGHTS:
+                assert dict(weights)[name].dtype == expected.dtype and torch.equal(dict(weights)[name], expected)
+    assert results[0]["weight_sync/megabytes"] > sum(tensor.nbytes for _, tensor in WEIGHTS) / 2**20
     assert results[1:n_actors] == [{}] * (n_actors - 1)
     for engine in [*actors, *rollouts]:
         engine.finalize()
@@ -84,8 +83,8 @@ def test_weights_that_arrive_over_time_are_packed_like_others():
             await asyncio.sleep(0)
             yield name, tensor
 
-    async def names(weights):
-        return [[packed.name for packed in bucket] async for bucket in pack_in_buckets_async(weights, 50)]
+    async def buckets(weights):
+        return [bucket async for bucket in pack_in_buckets(weights, 50)]
 
-    expected = asyncio.run(names(WEIGHTS))
-    assert asyncio.run(names(slowly())) == expected and len(expected) > 1
+    expected = asyncio.run(buckets(WEIGHTS))
+    assert asyncio.run(buckets(slowly())) == expected and len(expected) > 1

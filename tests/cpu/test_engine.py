@@ -47,23 +47,6 @@ def test_an_engine_that_only_runs_forward_needs_no_pinned_memory(results, expect
     assert_rows_close(results["forward_only"], expected_log_probs)
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2])
-@pytest.mark.parametrize("dynamic, micro_batch_size", [(False, 1), (False, 4), (True, 1)])
-def test_training_does_not_depend_on_ranks_and_micro_batches(results_by_ranks, n_ranks, dynamic, micro_batch_size):
-    losses, weights = results_by_ranks[n_ranks]["train", dynamic, micro_batch_size]
-    expected_losses, expected_weights = results_by_ranks[1]["train", False, 4]
-    assert losses[1] < losses[0]
-    assert losses == pytest.approx(expected_losses, abs=1e-5)
-    for name, weight in weights.items():
-        torch.testing.assert_close(weight, expected_weights[name], atol=1e-3, rtol=0)
-
-
-def test_a_restored_checkpoint_continues_bit_for_bit(results):
-    (losses, weights), (restored_losses, restored_weights) = results["resumed"]
-    assert restored_losses == losses
-    assert all(torch.equal(restored_weights[name], weight) for name, weight in weights.items())
-
-
 def test_the_value_model_runs_on_the_cpu_engine(results):
     assert results["value_engine"] == "CPUEngineWithValueHead"
     assert len(results["values"]) == 8 and all(row.isfinite().all() for row in results["values"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batched generator: exact log-probabilities, and samples that belong to the request alone."""
 
+import copy
 import math
 
 import numpy as np
@@ -88,9 +89,20 @@ def test_samples_of_requests_that_join_a_running_batch_are_the_same(model):
         assert outputs[ticket].log_probs == pytest.approx(output.log_probs, abs=1e-5)
 
 
-def test_in_double_precision_log_probs_do_not_depend_on_the_batch_to_twelve_digits(model, tokenizer):
-    import copy
+def test_sampled_tokens_are_fixed(model):
+    """With equal seeds every rollout of every run draws these; 5 requests in one batch, in float64."""
+    requests = [*random_requests(3), *random_requests(2, seed=1, temperature=0.7, top_p=0.9, top_k=20)]
+    outputs = engine(copy.deepcopy(model).double()).generate(requests)
+    assert [output.token_ids for output in outputs] == [
+        [34, 5, 26, 9, 40, 33, 10, 6, 46, 21, 5, 3, 17, 48, 38, 8, 32, 49],
+        [44, 10, 20, 11, 15, 45, 41, 26, 12, 13, 18, 34, 45, 47, 47, 40, 10, 10],
+        [12, 34, 25, 43, 43, 49, 11, 11, 5, 37, 16, 2, 12, 41, 7, 41, 11],
+        [49, 49, 25, 12, 41, 4, 28, 12, 41, 41, 35, 12, 42, 22, 12, 2, 14, 46, 22],
+        [1],
+    ]
 
+
+def test_in_double_precision_log_probs_do_not_depend_on_the_batch_to_twelve_digits(model, tokenizer):
     model = copy.deepcopy(model).double()
     requests = random_requests(32)
     alone = [engine(model).generate([request])[0] for request in requests]
@@ -105,15 +117,8 @@ def test_the_cache_forgets_columns_that_no_row_uses(model):
         generator.submit(request)
     while generator.has_work:
         generator.step()
-        if generator._rows is not None:
-            assert generator._cache.get_seq_length() <= 12 + 20 + 20
-
-
-def test_another_seed_gives_another_sample(model):
-    request = GenerationRequest([5, 6, 7], 19, seed=1)
-    other = GenerationRequest([5, 6, 7], 19, seed=2)
-    first, second, third = engine(model).generate([request, other, request])
-    assert first.token_ids == third.token_ids != second.token_ids
+        if generator._batch is not None:
+            assert generator._batch.cache.get_seq_length() <= 12 + 20 + 20
 
 
 def test_an_aborted_request_continues_with_the_uniforms_it_would_have_used(model):
@@ -211,9 +216,8 @@ def test_models_without_a_plain_key_value_cache_are_refused():
     config = Mamba2Config(
         vocab_size=20, hidden_size=16, num_hidden_layers=1, num_heads=4, head_dim=8, state_size=8, n_groups=1, expand=2
     )
-    generator = BatchedGenerator(Mamba2ForCausalLM(config).eval(), eos_token_ids=[1], pad_token_id=0, n_tokens=20)
     with pytest.raises(ValueError, match="attention models only"):
-        generator.generate([GenerationRequest([3, 4], 2)])
+        BatchedGenerator(Mamba2ForCausalLM(config).eval(), eos_token_ids=[1], pad_token_id=0, n_tokens=20)
 
 
 def test_the_stream_of_uniforms_is_fixed():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installing CPU mode in a fresh process: what gets registered, and what happens when verl is not the one expected."""
+"""Installing CPU mode in a fresh process: what gets registered, and when."""
 
 import os
 import subprocess
@@ -47,35 +47,11 @@ assert get_rollout_class("transformers").__name__ == "TransformersServerAdapter"
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 assert "seeded_single_turn_agent" in _agent_loop_registry
 import verl.workers.engine_workers as workers
-assert workers.initialize_global_process_group_ray.__module__ == "verl.utils.distributed"
-assert workers.initialize_global_process_group_ray.__wrapped__ is not None
+assert workers.initialize_global_process_group_ray.__module__ == "prime_ext.cpu.install"
 print("registered")
 """
     result = run_python(code)
     assert result.stdout.strip().endswith("registered"), result.stderr
-
-
-def test_a_missing_name_of_verl_fails_the_import_and_is_named():
-    code = """
-import types
-import prime_ext.cpu.install as cpu
-cpu.install()
-for module, hook in (cpu._POST_IMPORT_HOOKS | cpu._ROLLOUT_HOOKS).items():
-    try:
-        hook(types.ModuleType(module))
-    except RuntimeError as error:
-        print(error)
-"""
-    messages = run_python(code).stdout
-    for name in (
-        "verl.utils.distributed.initialize_global_process_group_ray",
-        "verl.utils.model.load_valuehead_model",
-        "verl.workers.engine.fsdp.FSDPEngineWithLMHead",
-        "verl.workers.rollout.base._ROLLOUT_REGISTRY",
-        "verl.workers.rollout.replica.RolloutReplicaRegistry.register",
-        "verl.experimental.agent_loop.SingleTurnAgentLoop",
-    ):
-        assert f"relies on {name}, which this verl does not have; install verl==0.9.1." in messages
 
 
 def test_installing_after_the_workers_were_imported_is_refused():

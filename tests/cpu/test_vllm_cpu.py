@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prime_ext.cpu.vllm_adapter import keep_linear_weights
+from prime_ext.cpu.install import keep_linear_weights
 
 PROGRAM = Path(__file__).parent / "rollout_program.py"
 

@@ -58,7 +58,7 @@ def test_final_weights_and_optimisers_are_those_of_the_uninterrupted_run(runs, p
 @pytest.mark.parametrize("part", ["actor", "prm"])
 def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
     checkpoint = runs[1] / "checkpoints" / f"global_step_{STEPS}"
-    command = [sys.executable, "-m", "prime_ext.prm.export", str(checkpoint / part), str(tmp_path / "exported")]
+    command = [sys.executable, "-m", "prime_ext.generate.export", str(checkpoint / part), str(tmp_path / "exported")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")

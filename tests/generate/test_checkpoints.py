@@ -12,10 +12,9 @@ from gloo_ranks import run_ranks
 from safetensors.torch import load_file
 from tiny_llama import save_llama
 
-from prime_ext.generate import merge_checkpoint
 from prime_ext.generate.backend import BackendError, Request, Sampling
-from prime_ext.generate.checkpoints import TRACKER, ModelSource, find_model, weights_digest
-from prime_ext.generate.merge_checkpoint import MERGED
+from prime_ext.generate.checkpoints import EXPORTED, ModelSource, find_model, weights_digest
+from prime_ext.generate.export import TRACKER, main
 from prime_ext.generate.open import open_backend
 
 
@@ -55,7 +54,7 @@ def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, messag
 
 def test_a_folder_without_weights_is_refused(model_path, tmp_path):
     shutil.copy(model_path / "config.json", tmp_path)
-    with pytest.raises(BackendError, match=r"has a config.json but no weights .*; it holds config.json"):
+    with pytest.raises(BackendError, match="has a config.json but no weights"):
         find_model(str(tmp_path))
 
 
@@ -89,16 +88,12 @@ def test_an_adapter_finds_its_base_and_changes_the_responses(model_path, adapter
 def test_adapters_that_cannot_be_applied_are_refused(model_path, adapter_path, tmp_path):
     with pytest.raises(BackendError, match="is itself an adapter; give its base as --model"):
         find_model(str(adapter_path), lora=str(adapter_path))
-    with pytest.raises(BackendError, match="is no LoRA adapter: adapter_config.json is missing or broken"):
+    with pytest.raises(BackendError, match="is no LoRA adapter; give a folder with adapter_config.json"):
         find_model(str(model_path), lora=str(model_path))
     lost = shutil.copytree(adapter_path, tmp_path / "lost")
     config = json.loads((lost / "adapter_config.json").read_text())
-    for base, message in (("/gone/base", "is an adapter of /gone/base, which is not here"), (None, "does not name")):
-        (lost / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": base}))
-        with pytest.raises(BackendError, match=f"{message}.*give --model BASE --lora"):
-            find_model(str(lost))
-    (lost / "adapter_config.json").write_text(json.dumps(config | {"peft_type": "IA3"}))
-    with pytest.raises(BackendError, match="is an adapter of type IA3; only LORA"):
+    (lost / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "/gone/base"}))
+    with pytest.raises(BackendError, match="is an adapter of /gone/base, which is not here; give --model BASE --lora"):
         find_model(str(lost))
 
 
@@ -119,23 +114,33 @@ def run(saved, tmp_path):
     return shutil.copytree(saved[0], tmp_path / "run")
 
 
-def test_a_sharded_checkpoint_is_merged_once_and_again_when_it_changes(saved, monkeypatch, capsys):
+def test_a_sharded_checkpoint_is_exported_unchanged_once_and_again_when_it_changes(saved, capsys):
     run, weights = saved
     actor = run / "global_step_3" / "actor"
     found = [find_model(str(folder)) for folder in (run, run / "global_step_3", actor)]
-    assert {source.path for source in found} == {str(actor / MERGED)} and all(source.merged for source in found)
-    assert capsys.readouterr().err.count("merging ") == 1
-    # The merger rounds to bfloat16, whatever was trained.
-    merged = load_file(actor / MERGED / "model.safetensors")
-    assert {tensor.dtype for tensor in merged.values()} == {torch.bfloat16}
-    assert all(torch.equal(merged[name], weights[name].bfloat16()) for name in merged)
-    assert open_backend("transformers", str(run), device="cpu").description()["merged_to"] == "bfloat16"
-
-    calls = []
-    monkeypatch.setattr(merge_checkpoint, "_run_merger", lambda _, target: (target.mkdir(), calls.append(target)))
+    assert {source.path for source in found} == {str(actor / EXPORTED)}
+    assert capsys.readouterr().err.count("exporting ") == 1
+    exported = load_file(actor / EXPORTED / "model.safetensors")
+    assert {tensor.dtype for tensor in exported.values()} == {torch.float32} and exported.keys() == weights.keys()
+    assert all(torch.equal(exported[name], weights[name]) for name in exported)
+    next(open_backend("transformers", str(run), device="cpu").generate([Request("a", "x", Sampling(max_new_tokens=1))]))
     os.utime(actor / "model_world_size_2_rank_1.pt", ns=(0, 0))
     find_model(str(run)), find_model(str(run))
-    assert len(calls) == 1
+    assert capsys.readouterr().err.count("exporting ") == 1
+
+
+def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved, tmp_path, monkeypatch):
+    run, weights = saved
+    monkeypatch.setattr("sys.argv", ["export", str(run), str(tmp_path / "out"), "--dtype", "bfloat16"])
+    main()
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(exported[name], weights[name].bfloat16()) for name in weights)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+    with pytest.raises(SystemExit, match="out exists; name a folder that does not"):
+        main()
+    monkeypatch.setattr("sys.argv", ["export", str(tmp_path), str(tmp_path / "other")])
+    with pytest.raises(SystemExit, match="must be the folder prm or actor"):
+        main()
 
 
 def test_weights_in_hugging_face_format_within_a_checkpoint_are_used(run, model_path):
@@ -149,8 +154,8 @@ def test_checkpoints_that_are_not_whole_are_one_line(run):
     (actor / "model_world_size_2_rank_1.pt").unlink()
     with pytest.raises(BackendError, match="1 of 2 shards are missing, model_world_size_2_rank_1.pt first"):
         find_model(str(run))
-    (actor / "fsdp_config.json").unlink()
-    with pytest.raises(BackendError, match="it has no fsdp_config.json with a world_size"):
+    (actor / "model_world_size_2_rank_0.pt").unlink()
+    with pytest.raises(BackendError, match="has no model_world_size_.*'model' in checkpoint.save_contents"):
         find_model(str(run))
     (run / TRACKER).write_text("9")
     with pytest.raises(BackendError, match="names step 9, but there is no folder global_step_9"):
@@ -160,13 +165,13 @@ def test_checkpoints_that_are_not_whole_are_one_line(run):
         find_model(str(run))
 
 
-def test_a_merger_that_fails_leaves_nothing_behind(run):
+def test_an_export_that_fails_leaves_nothing_behind(run):
     actor = run / "global_step_3" / "actor"
-    shutil.rmtree(actor / MERGED, ignore_errors=True)
+    shutil.rmtree(actor / EXPORTED, ignore_errors=True)
     (actor / "model_world_size_2_rank_0.pt").write_bytes(b"half a file")
-    with pytest.raises(BackendError, match="verl's merger cannot merge .*actor: "):
+    with pytest.raises(BackendError, match="model_world_size_2_rank_0.pt cannot be read: "):
         find_model(str(run))
-    assert not any(name.startswith((MERGED, f".{MERGED}")) for name in os.listdir(actor))
+    assert not any(name.startswith((EXPORTED, f".{EXPORTED}")) for name in os.listdir(actor))
 
 
 def test_a_checkpoint_of_megatron_says_how_to_merge_it(tmp_path):

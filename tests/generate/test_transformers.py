@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
-from prime_ext.generate.stop_texts import ResponseText
+from prime_ext.generate.transformers_backend import ResponseText
 
 TEXTS = ["1+1?", "a much longer question about nothing", "Ä", "x y z", "0123456789" * 3]
 
@@ -91,7 +91,7 @@ def test_another_seed_gives_another_response(backend):
 
 
 def test_lengths_and_ends(backend, model_path):
-    tokenizer = backend.encoder.tokenizer
+    tokenizer = backend.local.tokenizer
     found = answers(backend, [Request("a", "raw text", Sampling(max_new_tokens=7, min_new_tokens=7))])["a"]
     assert (found.tokens, found.finish, found.prompt_tokens) == (7, "length", len(tokenizer("raw text")["input_ids"]))
 
@@ -180,9 +180,9 @@ def test_a_template_that_refuses_a_chat_says_why(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"device": "gpu"}, "--device gpu is no device; use cpu, cuda or cuda:N"),
+        ({"device": "gpu"}, "--device gpu cannot be loaded: .*cpu, cuda"),
         ({"device": "cuda:77"}, "--device cuda:77 is not here"),
-        ({"chat_template": "missing"}, "--chat-template .*missing cannot be read"),
+        ({"chat_template": "missing"}, "--chat-template .*missing cannot be loaded"),
         ({"revision": "main"}, "--revision main is for models on the hub"),
     ],
 )

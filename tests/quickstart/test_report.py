@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation, export and report of the quickstart."""
+"""Evaluation and report of the quickstart."""
 
 import json
 import math
@@ -8,16 +8,13 @@ from html.parser import HTMLParser
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transformers import AutoModelForCausalLM
 
 from prime_ext.config.compose import compose_config
-from prime_ext.run.checkpoint import mark_complete
 from prime_ext.run.metrics_file import put_aside
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import HeldOutProblem, Response, evaluate, grade, load_problems, respond, table
-from recipes.quickstart.export import export
 from recipes.quickstart.learning_curve import METHODS
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import (
@@ -193,26 +190,6 @@ def test_a_run_without_metrics_is_an_error(tmp_path):
 def test_seconds_of_interrupted_phases_add_up(tmp_path):
     (tmp_path / "seconds.tsv").write_text("data\t5\nprime\t60\nprime\t40\n")
     assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
-
-
-def test_export_takes_the_latest_complete_checkpoint_in_float32(tmp_path, tokenizer):
-    for step in (1, 2, 3):
-        for role, seed in (("actor", step), ("prm", 10 + step)):
-            folder = tmp_path / "checkpoints" / f"global_step_{step}" / role / "huggingface"
-            build_model(tokenizer, seed).save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            # verl writes float32 weights under a configuration that says bfloat16.
-            write_json(folder / "config.json", {**read_json(folder / "config.json"), "dtype": "bfloat16"})
-        if step < 3:
-            mark_complete(folder.parents[1], {})
-    assert export(tmp_path / "checkpoints", tmp_path) == 2
-    for name, seed in (("policy", 2), ("prm", 12)):
-        exported = AutoModelForCausalLM.from_pretrained(tmp_path / name)
-        assert exported.dtype == torch.float32
-        assert torch.equal(exported.model.norm.weight, build_model(tokenizer, seed).model.norm.weight)
-        assert torch.equal(exported.lm_head.weight, build_model(tokenizer, seed).lm_head.weight)
-    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
-        export(tmp_path / "nowhere", tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ class ScriptedServer:
         seconds: before every answer.
 
     Faults are a status (429), a status with ``Retry-After`` ((429, "2")), ``hang``, ``cut`` (the connection breaks),
-    ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, ``huge``, or
+    ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, or
     bytes that are sent as they are.
 
     Attributes:
@@ -138,8 +138,6 @@ class ScriptedServer:
             return response
         if fault == "not_json":
             return web.Response(text="<html>\nBad gateway</html>")
-        if fault == "huge":
-            return web.json_response({**completion, "padding": "x" * 2_000_000})
         choice = completion["choices"][0]
         if fault == "no_choices":
             completion["choices"] = []

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Hugging Face folder from a policy's or a PRM's FSDP checkpoint, in its own precision, with a LoRA adapter merged.
+
+    python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16]
+
+CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, or the run's folder with
+``latest_checkpointed_iteration.txt``. verl's ``python -m verl.model_merger`` always rounds to bfloat16, and it leaves
+an adapter beside the base weights. A PRM trained with ``prm.bias`` gets a model card with the bias, which the weights
+do not hold.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from tqdm import tqdm
+
+from prime_ext.utils.files import atomic_path, read_json, write_text
+
+TRACKER = "latest_checkpointed_iteration.txt"
+LORA_META = "lora_train_meta.json"
+# Where prime_ext/prm/bias.py saves the bias.
+BIAS_FILE = "bias.json"
+ROLES = ("actor", "prm")
+_PEFT_PREFIX = "base_model.model."
+
+_CARD = """\
+---
+library_name: transformers
+tags: [process-reward-model]
+---
+# Implicit process reward model
+
+q is log pi_prm - log pi_ref of a token of the response, pi_ref the reference that it was trained against. The reward of
+a token is beta * q. The chance that the whole response is right is
+
+    sigmoid(beta * sum of q + b), beta = {beta}, b = {bias}
+
+with the bias b that was trained beside these weights (`prm.bias` of prime_ext; PRIME is arXiv 2502.01456).
+"""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be exported; the message is one line and says what would be right."""
+
+
+# ---- where it is -----------------------------------------------------------------------------------------------------
+
+
+def find_checkpoint(folder: Path, role: str = ROLES[0]) -> Path | None:
+    """The folder of a checkpoint that a run's or a step's folder leads to; None if it is no checkpoint of verl.
+
+    Args:
+        folder: of the run, of a step, or of the checkpoint itself.
+        role: whose, below the folder of a step.
+
+    Raises:
+        CheckpointError: there are several, none, or one of Megatron.
+    """
+    if _is_fsdp(folder):
+        return folder
+    if (folder / role).is_dir():
+        return find_checkpoint(folder / role)
+    if (folder / TRACKER).is_file():
+        step = (folder / TRACKER).read_text(encoding="utf-8").strip()
+        if not (folder / f"global_step_{step}").is_dir():
+            raise CheckpointError(f"{folder / TRACKER} names step {step}, but there is no folder global_step_{step}")
+        return find_checkpoint(folder / f"global_step_{step}", role)
+    steps = sorted(folder.glob("global_step_*"), key=lambda step: (len(step.name), step.name))
+    if steps:
+        raise CheckpointError(f"{folder} does not say which checkpoint is the latest ({TRACKER}); give {steps[-1]}")
+    if any(folder.glob("**/dist_ckpt")):
+        raise CheckpointError(
+            f"{folder} is a checkpoint of Megatron; merge it with python -m verl.model_merger merge --backend megatron"
+        )
+    return None
+
+
+def _is_fsdp(folder: Path) -> bool:
+    return (folder / "fsdp_config.json").is_file() or any(folder.glob("model_world_size_*_rank_*.pt"))
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """The files ``model_world_size_N_rank_R.pt`` with the weights of all ranks.
+
+    Raises:
+        CheckpointError: some are missing; the checkpoint was not written to its end, or not copied whole.
+    """
+    found = sorted(folder.glob("model_world_size_*_rank_*.pt"))
+    if not found:
+        raise CheckpointError(
+            f"{folder} has no model_world_size_*_rank_*.pt: it must be the folder prm or actor of a checkpoint with "
+            "'model' in checkpoint.save_contents"
+        )
+    size = int(found[0].name.split("_")[3])
+    files = [folder / f"model_world_size_{size}_rank_{rank}.pt" for rank in range(size)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{folder} is no whole checkpoint: {len(missing)} of {size} shards are missing, {missing[0]} first; copy "
+            "the files of all ranks"
+        )
+    if not (folder / "huggingface" / "config.json").is_file():
+        raise CheckpointError(f"{folder} is no whole checkpoint: huggingface/config.json is missing")
+    return files
+
+
+# ---- its weights -----------------------------------------------------------------------------------------------------
+
+
+def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
+    """Whole weights from the files of all ranks, in their own dtype.
+
+    Raises:
+        CheckpointError: a file is broken, or the weights are not sharded the way FSDP does it.
+    """
+    parts: dict[str, list[torch.Tensor]] = defaultdict(list)
+    placement: dict[str, tuple] = {}
+    for path in tqdm(files, desc="Reading shards", unit="rank"):
+        try:
+            shard = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises many kinds
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        for name, value in shard.items():
+            placement[name] = (value.placements, value.device_mesh.mesh.shape) if isinstance(value, DTensor) else ()
+            parts[name].append(value._local_tensor if isinstance(value, DTensor) else value)
+    return {name: _join(name, parts.pop(name), placement[name]) for name in list(parts)}
+
+
+def _join(name: str, shards: list[torch.Tensor], placement: tuple) -> torch.Tensor:
+    if not placement:
+        return shards[0].clone()
+    placements, mesh_shape = placement
+    if len(placements) == 2 and placements[0].is_replicate():
+        # Hybrid sharding: the first group of ranks holds everything.
+        shards, placements = shards[: mesh_shape[-1]], placements[1:]
+    if len(placements) != 1 or not (placements[0].is_shard() or placements[0].is_replicate()):
+        raise CheckpointError(f"{name} is placed as {placements}, which FSDP does not do")
+    if placements[0].is_replicate():
+        return shards[0].clone()
+    return torch.cat(shards, dim=placements[0].dim).contiguous()
+
+
+def build_model(
+    weights: Mapping[str, torch.Tensor], config: Any, lora: Mapping[str, Any] | None = None, remote_code: bool = False
+) -> Any:
+    """A causal language model with these weights, in their dtype, ready to be saved; what it does not save is empty.
+
+    Args:
+        weights: by name; with an adapter those of peft's model.
+        config: of transformers.
+        lora: ``r`` and ``lora_alpha`` of the adapter, which is merged.
+        remote_code: whether code that comes with the model is run.
+
+    Raises:
+        CheckpointError: weights are missing, or there are others.
+    """
+    from transformers import AutoModelForCausalLM
+
+    adapter = {name: value for name, value in weights.items() if "lora_" in name}
+    base = {
+        name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."): value
+        for name, value in weights.items()
+        if name not in adapter
+    }
+    if not base:
+        raise CheckpointError(
+            "the checkpoint holds a LoRA adapter without its base model (save_lora_only); save checkpoints with "
+            "save_lora_only=False"
+        )
+    dtype = next(value.dtype for value in base.values() if value.is_floating_point())
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=remote_code)
+    _, unexpected = model.load_state_dict(base, strict=False, assign=True)
+    model.tie_weights()
+    missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if missing or unexpected:
+        raise CheckpointError(f"the checkpoint does not fit its own configuration: {(missing + unexpected)[0]}")
+    if not adapter:
+        return model
+    if lora is None or not lora.get("lora_alpha"):
+        raise CheckpointError(f"the checkpoint lacks {LORA_META}, so the lora_alpha of its adapter is not known")
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+
+    ending = ".lora_A.default.weight"
+    targets = [name.removeprefix(_PEFT_PREFIX).removesuffix(ending) for name in adapter if name.endswith(ending)]
+    wrapped = get_peft_model(model, LoraConfig(r=lora["r"], lora_alpha=lora["lora_alpha"], target_modules=targets))
+    set_peft_model_state_dict(wrapped, {name.replace(".default.", "."): value for name, value in adapter.items()})
+    return wrapped.merge_and_unload()
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------------
+
+
+def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str] | None = None) -> None:
+    """Write model, configuration, tokenizer and more text files; the folder appears when it is whole."""
+    with atomic_path(output) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        for name, text in (files or {}).items():
+            write_text(temporary / name, text)
+
+
+def export(
+    folder: Path, output: Path, dtype: torch.dtype | None = None, files: Mapping[str, str] | None = None
+) -> None:
+    """Write a checkpoint as a Hugging Face folder, over an older one; with a model card if it has a bias.
+
+    Args:
+        folder: ``prm`` or ``actor`` of a step.
+        output: written whole or not at all.
+        dtype: of the weights; None for that of the checkpoint.
+        files: more text files by name.
+
+    Raises:
+        CheckpointError: the checkpoint is not whole or does not fit its configuration.
+    """
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    ready = folder / "huggingface"
+    weights = merge_shards(shard_files(folder))
+    lora = read_json(folder / LORA_META) if (folder / LORA_META).is_file() else None
+    model = build_model(weights, AutoConfig.from_pretrained(ready), lora)
+    if (ready / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(ready)
+    card = {}
+    if (folder / BIAS_FILE).is_file():
+        card = {"README.md": _CARD.format(**read_json(folder / BIAS_FILE))}
+    tokenizer = AutoTokenizer.from_pretrained(ready)
+    write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**card, **(files or {})})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="folder of a checkpoint, of a global_step_N or of a run")
+    parser.add_argument("output", type=Path, help="folder to write")
+    parser.add_argument("--role", choices=ROLES, default=ROLES[0], help="of a step or a run (default: actor)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: that of the checkpoint")
+    arguments = parser.parse_args()
+    if arguments.output.exists():
+        sys.exit(f"prime_ext.generate.export: {arguments.output} exists; name a folder that does not")
+    try:
+        folder = find_checkpoint(arguments.checkpoint, arguments.role) or arguments.checkpoint
+        export(folder, arguments.output, getattr(torch, arguments.dtype) if arguments.dtype else None)
+    except CheckpointError as error:
+        sys.exit(f"prime_ext.generate.export: {error}")
+    print(f"{arguments.output}: {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM on this machine as a backend: tensor parallel within a copy of the model, vLLM's data parallelism over copies.
+
+Responses come out one by one, as they are finished.
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from prime_ext.generate.backend import BackendError, BackendOptions, Request, Response, Sampling, failed, stream
+from prime_ext.generate.local_model import LocalModel, loading
+from prime_ext.utils.files import read_json
+
+# Adapter ranks that vLLM has kernels for.
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+_BATCH_SIZE = 256
+
+
+class VLLMBackend:
+    """A model in vLLM. Its engines, processes of vLLM, start with the first responses, so that checks cost nothing.
+
+    Args:
+        local: what is known of the model.
+        arguments: of vLLM's ``AsyncEngineArgs``.
+    """
+
+    def __init__(self, local: LocalModel, arguments: dict[str, Any]) -> None:
+        self.local, self.arguments = local, arguments
+        self._exit = ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._engine: Any = None
+        self._n_requests = 0
+
+    def description(self) -> dict[str, Any]:
+        parallel = self.arguments["tensor_parallel_size"]
+        return {"backend": "vllm", **self.local.description(), "tensor_parallel": parallel}
+
+    def check(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            problem = self.local.problem(request)
+            if request.sampling.num_beams > 1:
+                problem = (
+                    f"--backend vllm has no beams (num_beams {request.sampling.num_beams}); use --backend transformers"
+                )
+            if problem is not None:
+                raise BackendError(f"request {request.key}: {problem}")
+
+    def shown(self, request: Request) -> str:
+        return self.local.shown(request.prompt)
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
+        yield from stream(self._started(), partial(self._answer_all, requests))
+
+    def close(self) -> None:
+        if self._portal is not None:
+            self._portal.call(self._engine.shutdown)
+        self._exit.close()
+        self._portal = self._engine = None
+
+    def _started(self) -> BlockingPortal:
+        """The event loop that the engine lives in; both are started by the first call."""
+        if self._portal is None:
+            # vLLM's processes import the main program again; a fork would copy the threads of this one.
+            os.environ |= {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
+            with loading(self.local.source.path), ExitStack() as opened:
+                portal = opened.enter_context(start_blocking_portal())
+                self._engine = portal.call(_engine, self.arguments)
+                self._portal, self._exit = portal, opened.pop_all()
+        return self._portal
+
+    async def _answer_all(self, requests: Sequence[Request], put: Callable[[Response], None]) -> None:
+        async with anyio.create_task_group() as group:
+            for request in requests:
+                group.start_soon(self._answer, request, put)
+
+    async def _answer(self, request: Request, put: Callable[[Response], None]) -> None:
+        if (problem := self.local.problem(request)) is not None:
+            return put(failed(request, problem))
+        from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
+        from vllm.sampling_params import RequestOutputKind
+
+        ids, adapter = self.local.ids(request.prompt), self.local.source.adapter
+        arguments = sampling_arguments(request.sampling, request.seed)
+        self._n_requests += 1
+        outputs = self._engine.generate(
+            {"prompt_token_ids": ids},
+            SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY),
+            str(self._n_requests),
+            lora_request=LoRARequest("adapter", 1, adapter) if adapter is not None else None,
+        )
+        try:
+            async for output in outputs:
+                completion = output.outputs[0]
+        except Exception as error:  # one request's, or of an engine that is gone, which all others will report, too
+            return put(failed(request, f"vLLM: {type(error).__name__}: {error}", len(ids)))
+        if completion.finish_reason not in ("stop", "length"):
+            return put(failed(request, f"vLLM ended the response: {completion.finish_reason}", len(ids)))
+        put(Response(request.key, completion.text, len(completion.token_ids), len(ids), completion.finish_reason))
+
+
+async def _engine(arguments: dict[str, Any]) -> Any:
+    """vLLM's asynchronous engine, made in the event loop that it is used in."""
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
+    """Arguments of vLLM's ``SamplingParams``, without those that only steer what it returns.
+
+    Seeds are signed 64-bit numbers there, so the highest bit is left out, as for a server.
+    """
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_tokens": sampling.min_new_tokens,
+        "max_tokens": sampling.max_new_tokens,
+        "stop": list(sampling.stop),
+        "seed": seed & (2**63 - 1) if sampling.temperature > 0 else None,
+    }
+
+
+def lora_rank(adapter: Path) -> int:
+    """The smallest rank that vLLM has kernels for and an adapter fits into.
+
+    Raises:
+        BackendError: it is too large, or the folder is not here.
+    """
+    if not (adapter / "adapter_config.json").is_file():
+        raise BackendError(f"--backend vllm needs the adapter {adapter} as a folder; download it first")
+    rank = int(read_json(adapter / "adapter_config.json").get("r", 0))
+    fitting = [known for known in _LORA_RANKS if known >= rank]
+    if not fitting:
+        raise BackendError(f"{adapter} has rank {rank}, vLLM takes at most {_LORA_RANKS[-1]}; merge it into its base")
+    return fitting[0]
+
+
+def open_vllm(options: BackendOptions) -> VLLMBackend:
+    """Prepare a model.
+
+    Raises:
+        BackendError: no vLLM, no such model, or too few devices.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise BackendError(
+            "vLLM is not installed: pip install 'prime-ext[gpu]', or use --backend transformers or --backend server"
+        )
+    import torch
+
+    tensor_parallel, data_parallel = options.tensor_parallel or 1, options.data_parallel or 1
+    on_cpu, n_devices = not torch.cuda.is_available(), torch.cuda.device_count()
+    if on_cpu and tensor_parallel > 1:
+        raise BackendError(f"--tensor-parallel {tensor_parallel} needs GPUs; on the CPU use --data-parallel")
+    if not on_cpu and tensor_parallel * data_parallel > n_devices:
+        raise BackendError(
+            f"--tensor-parallel {tensor_parallel} times --data-parallel {data_parallel} needs "
+            f"{tensor_parallel * data_parallel} devices, there are {n_devices}"
+        )
+    local = LocalModel(options, on_cpu)
+    source = local.source
+    arguments: dict[str, Any] = {
+        "model": source.path,
+        "revision": source.revision,
+        "dtype": local.dtype,
+        "trust_remote_code": local.remote_code,
+        "tensor_parallel_size": tensor_parallel,
+        "data_parallel_size": data_parallel,
+        "max_model_len": local.context,
+        "max_num_seqs": options.batch_size or _BATCH_SIZE,
+        "disable_log_stats": True,
+        **options.given("gpu_memory_utilization"),
+    }
+    if source.adapter is not None:
+        arguments |= {"enable_lora": True, "max_lora_rank": lora_rank(Path(source.adapter)), "max_loras": 1}
+    return VLLMBackend(local, arguments)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags of all backends, what fits together and what does not, and the bar over a backend's responses."""
+
+import argparse
+import io
+
+import pytest
+from scripted_server import Answer, ScriptedServer
+
+from prime_ext.generate.backend import BackendError, Request, Sampling
+from prime_ext.generate.open import add_backend_arguments, backend_from_arguments, open_backend
+from prime_ext.generate.progress import generate_with_progress
+
+
+def opened(*words):
+    parser = argparse.ArgumentParser()
+    add_backend_arguments(parser)
+    return backend_from_arguments(parser.parse_args(words))
+
+
+def test_a_server_is_opened_from_flags(monkeypatch):
+    monkeypatch.setenv("KEY", "sesame")
+    with ScriptedServer(key="sesame") as server:
+        words = ["--backend", "server", "--base-url", server.base_url, "--model", "scripted", "--api-key-env", "KEY"]
+        backend = opened(*words, "--concurrency", "3", "--attempts", "2", "--timeout", "9")
+        backend.check([])
+    assert (backend.concurrency, backend.attempts, backend.timeout, backend.deadline) == (3, 2, 9.0, 7200)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--backend server --model m", "--backend server needs its address: --base-url http://127.0.0.1:8000/v1"),
+        ("--backend vllm", "--backend vllm needs --model: a folder, a hub id or a checkpoint"),
+        (
+            "--backend server --base-url http://h --chat-template f",
+            "--chat-template means nothing to --backend server; leave it out, or use --backend vllm or "
+            "--backend transformers",
+        ),
+        ("--backend vllm --model m --data-parallel 0", "--data-parallel 0 must be positive"),
+    ],
+)
+def test_what_does_not_fit_together_is_one_line(words, message):
+    with pytest.raises(BackendError) as refused:
+        opened(*words.split())
+    assert str(refused.value) == message
+
+
+def test_the_bar_shows_responses_of_all_runs_speed_and_failures():
+    text = io.StringIO()
+    requests = [Request(str(number), f"q{number}", Sampling()) for number in range(6)]
+    with ScriptedServer(lambda *_: Answer("x", tokens=100), faults_of={"q3": [400]}, seconds=0.01) as server:
+        backend = open_backend("server", "scripted", base_url=server.base_url)
+        found = list(generate_with_progress(backend, requests, "math500", done=4, stream=text))
+    last = text.getvalue().replace("\n", "\r").strip("\r").split("\r")[-1]
+    assert len(found) == 6
+    assert last.startswith("math500: 100%") and "10/10" in last and "tokens/s, 1 failed" in last
