@@ -17,6 +17,7 @@ Exits with 1 if the validation finds something, with 2 and one line when nothing
 """
 
 import argparse
+import difflib
 import json
 import shutil
 import sys
@@ -40,8 +41,8 @@ from data_preprocessing.report import BAD, markdown
 from data_preprocessing.row_source import inputs_of
 from data_preprocessing.stage import SOURCES, read_items
 from data_preprocessing.steps import ASIDE, REMOVED, STAGES, StepResult, run_steps
+from prime_ext.tasks.checked import Wrong
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
-from prime_ext.tasks.task_checks import Wrong, mapping
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.machine import available_cores
 from prime_ext.utils.rows import SourceError
@@ -118,11 +119,29 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
         raise SourceError(f"{path.name}: {error}") from error
 
 
+def _mapping(value: Any, key: str, known: Sequence[str] = (), needed: Sequence[str] = ()) -> Mapping[str, Any]:
+    """A mapping with string keys, of which some may be prescribed."""
+    if not isinstance(value, Mapping) or not value:
+        raise Wrong(f"{key} must be a mapping that is not empty, got {value!r}")
+    for name in value:
+        if not isinstance(name, str):
+            raise Wrong(f"{key}: the key {name!r} must be a text; put it in quotes")
+        if known and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise Wrong(f"{key} has no key {name!r}; {f'did you mean {near[0]}?' if near else ', '.join(known)}")
+    for name in needed:
+        if name not in value:
+            raise Wrong(f"{key} needs the key {name!r}")
+    return value
+
+
 def _settings(content: Any) -> PipelineSettings:
     # null leaves out what a file names.
-    given = {key: value for key, value in mapping(content, "settings", needed=["sources"]).items() if value is not None}
-    named = mapping(given["sources"], "sources", known=list(SOURCES))
-    stages = mapping(given["stages"], "stages", known=list(STAGES)) if given.get("stages") else {}
+    given = {
+        key: value for key, value in _mapping(content, "settings", needed=["sources"]).items() if value is not None
+    }
+    named = _mapping(given["sources"], "sources", known=list(SOURCES))
+    stages = _mapping(given["stages"], "stages", known=list(STAGES)) if given.get("stages") else {}
     given["sources"] = {
         name: _checked(SourceSettings, value, f"sources.{name}") for name, value in named.items() if value is not None
     }
@@ -144,7 +163,7 @@ def _checked(kind: type, value: Any, key: str = "") -> Any:
     Raises:
         Wrong: with the key.
     """
-    given = mapping(value, key or "settings", known=[known.name for known in fields(kind)]) if value != {} else {}
+    given = _mapping(value, key or "settings", known=[known.name for known in fields(kind)]) if value != {} else {}
     # One text stands for a list of one.
     lists = {known.name for known in fields(kind) if isinstance(known.default, tuple)}
     values = {name: [value] if name in lists and isinstance(value, str) else value for name, value in given.items()}
