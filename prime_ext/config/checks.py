@@ -5,7 +5,6 @@ errors become one line each here. Nothing here imports verl or torch.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, StrictBool, TypeAdapter, ValidationError
@@ -120,29 +119,7 @@ def number(key: str, value: Any, low: float, high: float = math.inf, open_low: b
         raise SettingsError(f"{key}={value!r} must be a number {bounds}")
 
 
-def boolean(key: str, value: Any) -> None:
-    """Raises :class:`SettingsError` unless the value is true or false."""
-    if not isinstance(value, bool):
-        raise SettingsError(f"{key}={value!r} must be true or false")
-
-
 def whole_number(key: str, value: Any, low: int, note: str = "") -> None:
     """Raises :class:`SettingsError` unless the value is a whole number from ``low`` on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise SettingsError(f"{key}={value!r} must be a whole number{note} >= {low}")
-
-
-def build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
-    """An instance of a plain dataclass from the section ``prefix``, which must have exactly its keys.
-
-    Raises:
-        SettingsError: no section, an unknown or a missing key, or what the class itself finds.
-    """
-    if not isinstance(values, Mapping):
-        raise SettingsError(f"{prefix}={values!r} must be a section with keys")
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    for name in sorted(set(values) - known):
-        raise SettingsError(f"unknown key {prefix}.{name}; known keys: {', '.join(sorted(known))}")
-    for name in sorted(known - set(values)):
-        raise SettingsError(f"key {prefix}.{name} is missing")
-    return cls(**values)
