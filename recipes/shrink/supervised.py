@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from prime_ext.config.compose import SFT_CONFIG
-from prime_ext.plan.supervised_config import STEP_RM_CONFIG
+from prime_ext.plan.supervised import STEP_RM_CONFIG
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_json_lines
 from recipes.pspo_wrs.data import labelled_chains
