@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests/cost.
+"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests.
 
 The policy has verl's PPO loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks
 for the device. Import this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``.
