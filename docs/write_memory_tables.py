@@ -18,8 +18,9 @@ from omegaconf import DictConfig
 from page_tables import replace
 
 from prime_ext.config.compose import compose_config
-from prime_ext.plan.plan import GIB, Plan, make_plan
+from prime_ext.plan.plan import GIB, Known, Plan, make_plan
 from prime_ext.plan.report import stand_in
+from prime_ext.plan.rl import read_rl
 from prime_ext.preflight.check import check_config
 from prime_ext.utils.files import write_text
 
@@ -112,7 +113,7 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 def planned(config: DictConfig, n_devices: int = 8, device_gib: int = 80) -> Plan:
     """The plan on one node of so many devices of this size."""
     config.trainer.n_gpus_per_node = n_devices
-    return make_plan(config, device_gib * GIB, MEAN_TOKENS)
+    return make_plan(read_rl(config, Known(device_gib * GIB, MEAN_TOKENS)))
 
 
 def table_of_single_changes() -> str:
@@ -123,8 +124,8 @@ def table_of_single_changes() -> str:
     ]
     for words, overrides in ALONE:
         plan = planned(composed([*START, *overrides]))
-        phases = [f"{plan.phases[name] / GIB:.0f}" if name in plan.phases else "-"
-                  for name in ("rollout", "policy", "PRM", "PRM reference")]  # fmt: skip
+        names = ("rollout", "policy", "PRM", "PRM reference")
+        phases = [f"{plan.phases[name] / GIB:.0f}" if name in plan.phases else "-" for name in names]
         host = sum(part.host for part in plan.memory) / GIB
         seconds = next(hours.step_seconds for hours in plan.hours if hours.device == "H100")
         cells = [words, *phases, f"{plan.peak[1] / GIB:.0f}", f"{host:.0f}", f"{seconds:.0f}"]
@@ -148,25 +149,13 @@ def table_of_machines() -> str:
     return "\n".join(lines) + "\n"
 
 
-def tables() -> dict[str, str]:
-    """The tables of the page by the names of their markers."""
-    return {"single changes": table_of_single_changes(), "machines": table_of_machines()}
-
-
-def with_tables(page: str, found: dict[str, str]) -> str:
-    """The page with these tables between their markers.
-
-    Raises:
-        ValueError: a marker is missing.
-    """
-    for name, text in found.items():
-        page = replace(page, name, text)
-    return page
-
-
-def main() -> None:
-    write_text(PAGE, with_tables(PAGE.read_text(), tables()))
+def page() -> str:
+    """The page with its tables anew."""
+    text = PAGE.read_text()
+    for name, table in {"single changes": table_of_single_changes(), "machines": table_of_machines()}.items():
+        text = replace(text, name, table)
+    return text
 
 
 if __name__ == "__main__":
-    main()
+    write_text(PAGE, page())

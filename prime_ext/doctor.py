@@ -291,33 +291,18 @@ def render(report: Report) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the report; returns the exit status."""
+    """Print the report, or with ``--plan`` the plan of a run; returns the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if "--plan" in words:
+        from prime_ext.plan import report as plan_report
+
+        return plan_report.main([word for word in words if word != "--plan"])
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--plan", action="store_true", help="memory and FLOPs of a configuration, not a diagnosis")
-    parser.add_argument("--config-name", default="prime_trainer", help="with --plan; default: %(default)s")
-    parser.add_argument("--device-memory", type=float, metavar="GIB", help="with --plan; default: of the device here")
     parser.add_argument(
-        "--mean-tokens", type=int, metavar="N", help="with --plan: mean length of prompt and response, for the hours"
+        "--plan", action="store_true", help="what a configuration needs instead of a diagnosis; --plan --help says more"
     )
-    parser.add_argument(
-        "--model-configs", type=Path, metavar="DIR", help="with --plan: DIR/NAME/config.json of models not here"
-    )
-    parser.add_argument("overrides", nargs="*", help="with --plan: as for python -m prime_ext.train, key=value")
-    options = parser.parse_intermixed_args(arguments)
-    if options.plan:
-        from prime_ext.plan import report as cost_report
-
-        return cost_report.run(
-            options.config_name,
-            options.overrides,
-            options.device_memory,
-            options.mean_tokens,
-            options.model_configs,
-            options.json,
-        )
-    if options.overrides:
-        parser.error(f"{options.overrides[0]}: overrides need --plan")
+    options = parser.parse_args(words)
     # Libraries may print while they are imported; only the report goes to stdout.
     with redirect_stdout(sys.stderr):
         report = diagnose()

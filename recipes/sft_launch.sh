@@ -16,7 +16,7 @@ launch_supervised() {
     local config=$1 module=$2 processes=$N_GPUS
     shift 2
     if dry_run; then
-        exec "$PYTHON" -m prime_ext.plan.supervised --config-name "$config" --devices "$N_GPUS" \
+        exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$config" --devices "$N_GPUS" \
             --device-memory "${DEVICE_MEMORY:-80}" --model-configs "$PROJECT_ROOT/recipes/model_configs" \
             ${ROWS:+--rows "$ROWS"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
     fi

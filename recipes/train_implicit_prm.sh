@@ -38,9 +38,10 @@ ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUT
 ARGUMENTS+=("$@")
 
 if dry_run; then
-    exec "$PYTHON" -m prime_ext.plan.offline_plan --devices "${N_PROC:-8}" --device-memory "${DEVICE_MEMORY:-80}" \
-        --model-configs "$PROJECT_ROOT/recipes/model_configs" ${PROMPTS:+--prompts "$PROMPTS"} \
-        ${RESPONSES:+--responses "$RESPONSES"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
+    exec "$PYTHON" -m prime_ext.doctor --plan --config-name offline_prm --devices "${N_PROC:-8}" \
+        --device-memory "${DEVICE_MEMORY:-80}" --model-configs "$PROJECT_ROOT/recipes/model_configs" \
+        ${PROMPTS:+--prompts "$PROMPTS"} ${RESPONSES:+--responses "$RESPONSES"} \
+        ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
 fi
 if shrink; then
     prepare_shrunk offline_prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"

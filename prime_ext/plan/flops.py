@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of a step over the rollouts' tokens, and their FLOPs.
+"""Passes of a step over its tokens, and their FLOPs; docs/decisions/plan.md says why not verl's counter.
 
 A forward pass costs 2 FLOPs per token and weight, a backward pass 4 (2 for the gradient of the activations, 2 for that
 of the weights), and recomputing activations another forward pass. Attention adds 2 FLOPs per pair of tokens, channel
@@ -13,7 +13,7 @@ FORWARD, ACTIVATION_GRADIENT, WEIGHT_GRADIENT = 2, 2, 2
 
 @dataclass(frozen=True)
 class Passes:
-    """How often a model goes over every token of the rollouts in a step.
+    """How often a model goes over every token of a step.
 
     Attributes:
         forward: forward passes.
@@ -22,18 +22,14 @@ class Passes:
         adapter: whether only an adapter is trained, so that the weights get no gradient.
     """
 
-    forward: float = 0
+    forward: float = 1
     repeated: float = 0
     backward: float = 0
     adapter: bool = False
 
-    def __add__(self, other: "Passes") -> "Passes":
-        return Passes(
-            self.forward + other.forward,
-            self.repeated + other.repeated,
-            self.backward + other.backward,
-            self.adapter or other.adapter,
-        )
+    def times(self, number: float) -> "Passes":
+        """The same, so many times."""
+        return Passes(number * self.forward, number * self.repeated, number * self.backward, self.adapter)
 
     @property
     def flops_per_token_and_weight(self) -> float:
@@ -48,39 +44,18 @@ class Passes:
 
 
 def training_passes(recompute: bool, adapter: bool = False, share: float = 1) -> Passes:
-    """One pass of gradient descent over the rollouts, through the last ``share`` of the layers backwards."""
+    """One pass of gradient descent over the tokens, through the last ``share`` of the layers backwards."""
     return Passes(forward=1, repeated=share * recompute, backward=share, adapter=adapter)
-
-
-def prm_passes(update_mode: str, reference: str, recompute: bool, adapter: bool = False) -> Passes:
-    """All passes of the PRM's phase: reference, score and update.
-
-    Args:
-        update_mode: ``prm.update_mode``. ``before`` and ``after`` score in a pass of its own, ``interleaved`` takes the
-            scores from the training pass, ``none`` only scores.
-        reference: ``own`` (a pass of a frozen copy or of the PRM without its adapter), ``shared`` (log-probabilities
-            that the policy's side has computed anyway), or ``twice`` (as verl's recipe for PRIME: once to score, once
-            to update).
-        recompute: whether activations are recomputed in the backward pass.
-        adapter: whether only an adapter is trained.
-
-    Raises:
-        KeyError: an unknown mode or reference.
-    """
-    references = {"shared": 0, "own": 1, "twice": 2}[reference]
-    scores = {"interleaved": 0, "before": 1, "after": 1, "none": 1}[update_mode]
-    update = Passes() if update_mode == "none" else training_passes(recompute, adapter)
-    return Passes(forward=references + scores) + update
 
 
 def flops(passes: Passes, weights: int, attention_width: int, tokens: int, length: float) -> float:
     """FLOPs of the passes over ``tokens`` tokens in sequences of ``length``.
 
     Args:
-        passes: from :func:`prm_passes` or :func:`training_passes`.
+        passes: from :func:`training_passes`, or of another kind.
         weights: weights that take part in matrix products: all but the input embedding.
         attention_width: layers x heads x dimensions of a head.
-        tokens: prompt and response tokens of all rollouts.
+        tokens: prompt and response tokens of all sequences.
         length: tokens of a sequence.
     """
     products = float(passes.flops_per_token_and_weight) * weights * tokens

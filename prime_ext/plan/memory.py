@@ -20,6 +20,7 @@ CHUNKED_LOGITS = {CHUNKED: (256, 2), "torch": (512, 6)}
 # Hidden-size vectors that a block keeps for its backward pass beside attention and feed-forward.
 KEPT_WIDTHS = 8
 ADAM_STATES = 2
+FP32 = 4
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,13 @@ class Engine:
         weight_bytes, compute_bytes: bytes of a weight at rest and in a pass.
         shards: devices that share the weights.
         tokens: of a micro-batch, on one device.
-        forward_tokens: of a pass without gradients through a model that is trained; None for as many.
-        trained_layers: decoder layers that a backward pass goes through; None for all.
         recompute: whether only the inputs of the blocks are kept.
         backend: of fused log-probabilities; None for plain ones.
         param_offload, optimizer_offload: moved to the host between passes.
         stays_on_host: gathered from the host block by block, as verl does for models that are not trained.
+        forward_tokens: of a pass without gradients through a model that is trained; None for as many.
+        trained_layers: decoder layers that a backward pass goes through; None for all.
+        replicas: devices that each hold the whole model and exchange gradients; 0 with FSDP.
     """
 
     name: str
@@ -51,12 +53,13 @@ class Engine:
     shards: int
     tokens: int
     recompute: bool
-    backend: str | None
-    param_offload: bool
-    optimizer_offload: bool
-    stays_on_host: bool
+    backend: str | None = None
+    param_offload: bool = False
+    optimizer_offload: bool = False
+    stays_on_host: bool = False
     forward_tokens: int | None = None
     trained_layers: int | None = None
+    replicas: int = 0
 
     @property
     def trained_share(self) -> float:
@@ -104,16 +107,7 @@ def engine_memory(engine: Engine) -> EngineMemory:
     elif not engine.stays_on_host:
         idle += optimizer
     return EngineMemory(
-        engine.name,
-        weights,
-        gradients,
-        optimizer,
-        gathered,
-        activations,
-        logits,
-        idle,
-        on_host,
-        working,
+        engine.name, weights, gradients, optimizer, gathered, activations, logits, idle, on_host, working
     )
 
 
@@ -129,8 +123,14 @@ def pinned_bytes(total: float, shape: ModelShape) -> float:
 
 
 def gathered_bytes(engine: Engine) -> float:
-    """Whole weights that a pass gathers: everything outside of the blocks, a block, and the next one."""
+    """Weights beside those at rest: everything outside of the blocks, a block, and the next one, which FSDP gathers.
+
+    A model that every device holds has a copy in 16 bit, and its gradients on their way to the others.
+    """
     shape = engine.shape
+    if engine.replicas:
+        cast = engine.compute_bytes if engine.compute_bytes < engine.weight_bytes else 0
+        return float(shape.weights * (cast + (FP32 if engine.replicas > 1 else 0)))
     blocks = min(2, shape.layers) * shape.block_weights
     gradients = shape.block_weights if engine.trained else 0
     return float(shape.root_weights + blocks + gradients) * engine.compute_bytes
@@ -151,10 +151,24 @@ def logit_bytes(engine: Engine) -> float:
     """Logits that exist at once, and what computing them piece by piece needs."""
     vocabulary, tokens = engine.shape.vocabulary, engine.tokens
     if engine.backend is None:
-        each = 4 * PLAIN_COPIES_FLOAT32 if engine.compute_bytes == 4 else PLAIN_BYTES_16_BIT
+        each = FP32 * PLAIN_COPIES_FLOAT32 if engine.compute_bytes == FP32 else PLAIN_BYTES_16_BIT
         return float(tokens * vocabulary * each)
     chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
     # The gradient of the output layer is summed over the chunks before it joins the others.
     whole = engine.trained > engine.adapter and engine.trained_layers is None
-    summed = vocabulary * engine.shape.width * 4 if whole else 0
-    return float(min(tokens, chunk) * vocabulary * 4 * copies + summed)
+    summed = vocabulary * engine.shape.width * FP32 if whole else 0
+    return float(min(tokens, chunk) * vocabulary * FP32 * copies + summed)
+
+
+def checkpoint_bytes(engine: Engine, contents: list[str]) -> float:
+    """Bytes of what a checkpoint of a model holds, by verl's names of its contents.
+
+    Weights and optimiser states are FSDP shards; with an adapter, verl's engines save the whole model.
+    """
+    weights = engine.shape.weights + engine.adapter
+    sizes = {
+        "model": weights * engine.weight_bytes,
+        "optimizer": ADAM_STATES * engine.trained * engine.weight_bytes,
+        "hf_model": weights * FP32,
+    }
+    return float(sum(size for name, size in sizes.items() if name in contents))

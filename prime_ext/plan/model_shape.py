@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sizes of a model from its config.json alone; no weights are read."""
 
-import json
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from prime_ext.plan.errors import PlanError
+
+class PlanError(ValueError):
+    """A plan cannot be made; the message is one line that says why."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a causal language model.
+    """Sizes of a causal language model, or of a classifier on an encoder.
 
     Attributes:
         path: its folder.
@@ -20,9 +21,9 @@ class ModelShape:
         product_weights: those that take part in matrix products, i.e. without an input embedding of its own.
         block_weights: the largest transformer block, which FSDP gathers at once.
         root_weights: everything outside of the blocks (embeddings, output layer), gathered during the whole pass.
-        layers, width, intermediate, vocabulary, attention_width: layers, hidden size, size of the feed-forward layer,
-            embeddings, and heads x dimensions of a head.
-        key_value_width: key-value heads x dimensions of a head.
+        layers, width, intermediate: layers, hidden size, size of the feed-forward layer.
+        vocabulary: outputs of a token: embeddings, or classes.
+        attention_width, key_value_width: dimensions of a head x heads, and x key-value heads.
         mixture: whether there are experts, of which a token uses a few.
     """
 
@@ -52,94 +53,59 @@ class ModelShape:
         )
 
 
-def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:
+@cache
+def read_shape(key: str, path: str, trust_remote_code: bool = False, classes: int | None = None) -> ModelShape:
     """Sizes of the model whose config.json is in ``path``.
 
     Args:
         key: the configuration's key, for messages.
         path: local folder.
-        trust_remote_code: as in verl.
-
-    Raises:
-        PlanError: there is no config.json, or no causal language model of that kind.
-    """
-    file = Path(path).expanduser() / "config.json"
-    if not file.is_file():
-        raise PlanError(f"{key}: {path} has no config.json; the plan reads local models only")
-    return _read(key, str(Path(path).expanduser()), trust_remote_code)
-
-
-@cache
-def _read(key: str, path: str, trust_remote_code: bool) -> ModelShape:
-    try:
-        model = _empty_model(path, trust_remote_code)
-    except (ValueError, KeyError, OSError, json.JSONDecodeError) as error:
-        raise PlanError(f"{key}: {path} is no causal language model ({str(error).splitlines()[0]})") from error
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    head = getattr(config, "head_dim", None) or config.hidden_size // heads
-    blocks = _blocks(model)
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    embedding = model.get_input_embeddings().weight
-    output = model.get_output_embeddings()
-    tied = output is not None and output.weight is embedding
-    block_sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
-    return ModelShape(
-        path=path,
-        weights=weights,
-        product_weights=weights if tied else weights - embedding.numel(),
-        block_weights=max(block_sizes),
-        root_weights=weights - sum(block_sizes),
-        layers=len(blocks),
-        width=config.hidden_size,
-        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        vocabulary=config.vocab_size,
-        attention_width=heads * head,
-        key_value_width=(getattr(config, "num_key_value_heads", None) or heads) * head,
-        mixture=any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")),
-    )
-
-
-def read_classifier_shape(key: str, path: str, classes: int, trust_remote_code: bool = False) -> ModelShape:
-    """Sizes of a classifier on the model whose config.json is in ``path``; its ``vocabulary`` is that of the classes.
-
-    Args:
-        key: the configuration's key, for messages.
-        path: local folder.
-        classes: outputs of the head.
         trust_remote_code: whether the model may bring its own code.
+        classes: outputs of a classifier; None for a causal language model.
 
     Raises:
-        PlanError: there is no config.json, or no classifier of that kind.
+        PlanError: there is no config.json, or no model of that kind.
     """
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         raise PlanError(f"{key}: {path} has no config.json; the plan reads local models only")
     try:
         model = _empty_model(str(folder), trust_remote_code, classes)
-    except (ValueError, KeyError, OSError, json.JSONDecodeError) as error:
-        raise PlanError(f"{key}: {path} is no model for classification ({str(error).splitlines()[0]})") from error
-    from torch import nn
-
-    config = model.config.get_text_config()
-    embeddings = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Embedding))
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    except (ValueError, KeyError, OSError) as error:
+        kind = "causal language model" if classes is None else "model for classification"
+        raise PlanError(f"{key}: {folder} is no {kind} ({str(error).splitlines()[0]})") from error
+    config, weights = model.config.get_text_config(), _count(model)
+    heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if classes is None:
+        # The transformer blocks are what FSDP wraps.
+        names = model._no_split_modules or ()
+        blocks = [_count(module) for module in model.modules() if type(module).__name__ in names]
+        embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings()
+        looked_up = 0 if output is not None and output.weight is embedding else embedding.numel()
+    else:
+        from torch import nn
+
+        looked_up = sum(_count(module) for module in model.modules() if isinstance(module, nn.Embedding))
+        blocks = [(weights - looked_up) // config.num_hidden_layers] * config.num_hidden_layers
     return ModelShape(
         path=str(folder),
         weights=weights,
-        product_weights=weights - embeddings,
-        block_weights=(weights - embeddings) // layers,
-        root_weights=embeddings,
-        layers=layers,
+        product_weights=weights - looked_up,
+        block_weights=max(blocks),
+        root_weights=weights - sum(blocks),
+        layers=len(blocks),
         width=config.hidden_size,
         intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        vocabulary=classes,
+        vocabulary=config.vocab_size if classes is None else classes,
         attention_width=heads * head,
         key_value_width=(getattr(config, "num_key_value_heads", None) or heads) * head,
-        mixture=False,
+        mixture=any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")),
     )
+
+
+def _count(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _empty_model(path: str, trust_remote_code: bool, classes: int | None = None) -> Any:
@@ -154,12 +120,6 @@ def _empty_model(path: str, trust_remote_code: bool, classes: int | None = None)
         model = kind.from_config(config, trust_remote_code=trust_remote_code)
     model.tie_weights()
     return model
-
-
-def _blocks(model: Any) -> list[Any]:
-    """The transformer blocks: what FSDP wraps."""
-    names = model._no_split_modules or ()
-    return [module for module in model.modules() if type(module).__name__ in names]
 
 
 def adapter_weights(
@@ -181,17 +141,12 @@ def adapter_weights(
 
     model = _empty_model(shape.path, trust_remote_code)
     output = model.get_output_embeddings()
+    names = [target_modules] if isinstance(target_modules, str) else list(target_modules)
     count = 0
     for name, module in model.named_modules():
-        if not isinstance(module, nn.Linear):
-            continue
-        if module is not output if target_modules == "all-linear" else _named(name, target_modules):
+        named = any(name == target or name.endswith(f".{target}") for target in names)
+        if isinstance(module, nn.Linear) and (module is not output if names == ["all-linear"] else named):
             count += rank * (module.in_features + module.out_features)
     if not count:
         raise PlanError(f"{key}.target_modules={target_modules} names no layer of {shape.path}")
     return count
-
-
-def _named(name: str, targets: Any) -> bool:
-    names = [targets] if isinstance(targets, str) else list(targets)
-    return any(name == target or name.endswith(f".{target}") for target in names)

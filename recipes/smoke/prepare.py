@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from prime_ext.config.compose import SFT_CONFIG
 from prime_ext.offline_prm.settings import STEP_LOSSES
-from prime_ext.plan.supervised_config import STEP_RM_CONFIG
+from prime_ext.plan.supervised import STEP_RM_CONFIG
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task

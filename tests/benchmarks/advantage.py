@@ -9,28 +9,18 @@ the processor (the clock's are noted too: on a shared machine they say little) a
 beside this file. The target is 100 ms per estimator.
 """
 
-import argparse
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("VERL_PLATFORM", "cpu")
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+import harness
+import numpy as np
+import torch
+from verl.trainer.ppo import core_algos
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from machine import describe  # noqa: E402
-from verl.trainer.ppo import core_algos  # noqa: E402
-
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask  # noqa: E402
-from prime_ext.algorithms.estimators import ESTIMATORS  # noqa: E402
-from prime_ext.algorithms.leave_one_out import leave_one_out  # noqa: E402
-from prime_ext.utils.files import write_json  # noqa: E402
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask
+from prime_ext.algorithms.estimators import ESTIMATORS
 
 TARGET_MS = 100.0
 
@@ -89,28 +79,20 @@ class Batch:
         return function(**common, index=self.uid_B)[0]
 
 
-def milliseconds(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
-    """Processor time of each function, median and best, and median of the clock's.
+def both_clocks() -> complex:
+    """Seconds of the processor, and as the imaginary part those of the clock."""
+    return complex(time.process_time(), time.perf_counter())
 
-    They are called in turn so that a change of load hits all of them alike.
-    """
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    walls: dict[str, list[float]] = {name: [] for name in functions}
-    for function in functions.values():
-        function()
-    for _ in range(repeats):
-        for name, function in functions.items():
-            wall, start = time.perf_counter(), time.process_time()
-            function()
-            times[name].append(1e3 * (time.process_time() - start))
-            walls[name].append(1e3 * (time.perf_counter() - wall))
+
+def milliseconds(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+    """Processor time of each function, median and best, and median of the clock's."""
     return {
         name: {
-            "median": round(statistics.median(values), 2),
-            "best": round(min(values), 2),
-            "wall_median": round(statistics.median(walls[name]), 2),
+            "median": round(1e3 * statistics.median(value.real for value in values), 2),
+            "best": round(1e3 * min(value.real for value in values), 2),
+            "wall_median": round(1e3 * statistics.median(value.imag for value in values), 2),
         }
-        for name, values in times.items()
+        for name, values in harness.in_turn(functions, repeats, both_clocks).items()
     }
 
 
@@ -122,9 +104,6 @@ def all_estimators(rows: int, tokens: int, group_size: int, repeats: int) -> dic
     for case, (batch, discount) in cases.items():
         functions = {name: lambda b=batch, n=name, d=discount: b.combined(n, d) for name in sorted(ESTIMATORS)}
         result[case] = milliseconds(functions, repeats)
-        for name, value in result[case].items():
-            note = "" if value["median"] <= TARGET_MS else "  above the target"
-            print(f"{case:20s} {name:30s} median {value['median']:7.1f} ms, best {value['best']:7.1f} ms{note}")
     return result
 
 
@@ -135,53 +114,31 @@ def beside_verl(rows: int, tokens: int, group_size: int, repeats: int) -> dict[s
         torch.testing.assert_close(
             batch.outcome_only(name, discount), batch.verls(name, discount), atol=1e-3, rtol=1e-3
         )
-        times = milliseconds(
-            {
-                "ours": lambda n=name, d=discount: batch.outcome_only(n, d),
-                "verl": lambda n=name, d=discount: batch.verls(n, d),
-            },
-            repeats,
-        )
+        sides = {
+            "ours": lambda n=name, d=discount: batch.outcome_only(n, d),
+            "verl": lambda n=name, d=discount: batch.verls(n, d),
+        }
+        times = milliseconds(sides, repeats)
         ratio = times["verl"]["median"] / times["ours"]["median"]
         result[name] = {"ours_ms": times["ours"], "verl_ms": times["verl"], "verl_over_ours": round(ratio, 3)}
-        print(
-            f"outcome only, {name:20s} ours {times['ours']['median']:7.1f} ms, "
-            f"verl {times['verl']['median']:7.1f} ms, verl / ours {ratio:.2f}"
-        )
-    return result
-
-
-def many_rows(repeats: int) -> dict[str, dict[str, float]]:
-    """Time of the leave-one-out baseline by the number of responses: it has to grow linearly."""
-    result = {}
-    for rows in (1024, 4096, 16384):
-        batch = Batch(rows, 8, 8)
-        functions = {"loo": lambda b=batch: leave_one_out(b.reward_BT, b.mask_BT, b.group_B)}
-        result[str(rows)] = milliseconds(functions, repeats)["loo"]
-        print(f"leave-one-out, {rows:6d} responses of 8 tokens: {result[str(rows)]['median']:.2f} ms")
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=3072)
     parser.add_argument("--group-size", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    shape = (arguments.rows, arguments.tokens, arguments.group_size, arguments.repeats)
-    report = {
-        "machine": describe(),
-        "settings": {key: value for key, value in vars(arguments).items() if key != "output"},
+    shape = (options.rows, options.tokens, options.group_size, options.repeats)
+    results = {
         "target_ms": TARGET_MS,
         "outcome_and_process_ms": all_estimators(*shape),
         "outcome_only_beside_verl": beside_verl(*shape),
-        "leave_one_out_ms_by_rows": many_rows(arguments.repeats),
     }
-    write_json(arguments.output, report)
-    print(f"written to {arguments.output}")
+    harness.record(options, results)
 
 
 if __name__ == "__main__":

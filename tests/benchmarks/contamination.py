@@ -9,28 +9,16 @@ rows with a twin among the training rows if EQUATE is divided by rows, and if it
 writes contamination.json beside this file.
 """
 
-import argparse
-import json
-import os
-import platform
-import sys
-import time
-from importlib.metadata import version
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import harness
 
-from whole_sets import add_data_argument  # noqa: E402
-
-from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place  # noqa: E402
-from data_preprocessing.numeric_reasoning import near_groups  # noqa: E402
-from data_preprocessing.problem_texts import problem_texts  # noqa: E402
-from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, shingles  # noqa: E402
-from prime_ext.step_rm.question_split import normal_form, split_of  # noqa: E402
-from prime_ext.utils.files import write_json  # noqa: E402
-from prime_ext.utils.rows import BadRow, read_source  # noqa: E402
+from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
+from data_preprocessing.numeric_reasoning import near_groups
+from data_preprocessing.problem_texts import problem_texts
+from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, shingles
+from prime_ext.step_rm.question_split import normal_form, split_of
+from prime_ext.utils.rows import BadRow, read_source
 
 SETS = ("AWPNLI", "NewsNLI", "RedditNLI", "RTE_Quant", "StressTest")
 
@@ -52,34 +40,35 @@ def hits(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> dict[str,
 
 def speed(data: Path) -> dict[str, object]:
     files = [data / "gsm8k" / "train.jsonl", data / "math" / "train.jsonl"]
-    start = time.process_time()
-    train = [texts for path in files for texts in texts_of(path)]
-    test = texts_of(data / "gsm8k" / "test.jsonl") + texts_of(data / "equate" / "StressTest.csv")
-    hits(train, test)
-    seconds = time.process_time() - start
-    rows = len(train) + len(test)
+
+    def report() -> int:
+        train = [texts for path in files for texts in texts_of(path)]
+        test = texts_of(data / "gsm8k" / "test.jsonl") + texts_of(data / "equate" / "StressTest.csv")
+        hits(train, test)
+        return len(train) + len(test)
+
+    rows, seconds = harness.timed(report)
     return {"rows": rows, "cpu_seconds": round(seconds, 1), "rows_per_second": round(rows / seconds)}
 
 
 def beside_all_pairs(data: Path, rows: int) -> dict[str, object]:
     texts = ["\n".join(parts) for parts in texts_of(data / "equate" / "StressTest.csv")[:rows]]
     settings = Settings()
-    start = time.process_time()
     index = SimilarityIndex(settings)
-    for text in texts:
-        index.add(text)
-    found = {(left, right) for left, text in enumerate(texts) for right, _ in index.near(text)}
-    index_seconds = time.process_time() - start
-    start = time.process_time()
-    forms = [shingles(normal_form(text), settings.shingle) for text in texts]
-    kept = sorted(set(index.same_shingles))
-    expected = {
-        (left, right)
-        for left in range(len(texts))
-        for right in kept
-        if jaccard(forms[left], forms[right]) >= settings.threshold
-    }
-    pairs_seconds = time.process_time() - start
+
+    def indexed() -> set[tuple[int, int]]:
+        for text in texts:
+            index.add(text)
+        return {(left, right) for left, text in enumerate(texts) for right, _ in index.near(text)}
+
+    def compared() -> set[tuple[int, int]]:
+        forms = [shingles(normal_form(text), settings.shingle) for text in texts]
+        kept, least = sorted(set(index.same_shingles)), settings.threshold
+        lefts = range(len(texts))
+        return {(left, right) for left in lefts for right in kept if jaccard(forms[left], forms[right]) >= least}
+
+    found, index_seconds = harness.timed(indexed)
+    expected, pairs_seconds = harness.timed(compared)
     return {
         "rows": len(texts),
         "pairs": len(expected),
@@ -108,24 +97,17 @@ def splits(data: Path, share: float) -> dict[str, dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_data_argument(parser, "gsm8k, math and equate")
+    parser = harness.parser(__doc__, "gsm8k, math and equate")
     parser.add_argument("--pairs-rows", type=int, default=1500, help="rows of which all pairs are compared")
     parser.add_argument("--test", type=float, default=0.2, help="share of the test data in both kinds of split")
     options = parser.parse_args()
-    result = {
+    results = {
         "report": speed(options.data),
         "near_duplicates": beside_all_pairs(options.data, options.pairs_rows),
         "split": splits(options.data, options.test),
-        "settings": {**vars(Settings()), "test": options.test, "seed": 0},
-        "versions": {
-            "python": platform.python_version(),
-            "datasketch": version("datasketch"),
-            "numpy": version("numpy"),
-        },
+        "index": vars(Settings()),
     }
-    print(json.dumps(result, indent=2))
-    write_json(Path(__file__).with_suffix(".json"), result)
+    harness.record(options, results, ("datasketch", "numpy"))
 
 
 if __name__ == "__main__":

@@ -8,28 +8,17 @@ processes), finding the twins by them, and the index of the contamination report
 Prints them, with the bytes that both keep of a row, and writes deduplicate.json beside this file.
 """
 
-import argparse
-import json
-import os
-import platform
-import sys
 import time
 import tracemalloc
-from importlib.metadata import version
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import harness
+import numpy as np
 
-import numpy as np  # noqa: E402
-from whole_sets import add_data_argument  # noqa: E402
-
-from data_preprocessing.deduplicate import Compared, first_of_each, sketch  # noqa: E402
-from data_preprocessing.problem_texts import problem_texts  # noqa: E402
-from data_preprocessing.text_similarity import Settings, SimilarityIndex  # noqa: E402
-from prime_ext.utils.files import write_json  # noqa: E402
-from prime_ext.utils.rows import BadRow, read_source  # noqa: E402
+from data_preprocessing.deduplicate import Compared, first_of_each, sketch
+from data_preprocessing.problem_texts import problem_texts
+from data_preprocessing.text_similarity import Settings, SimilarityIndex
+from prime_ext.utils.rows import BadRow, read_source
 
 
 def texts_of(data: Path, rows: int) -> list[str]:
@@ -42,8 +31,7 @@ def texts_of(data: Path, rows: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_data_argument(parser, "gsm8k and math")
+    parser = harness.parser(__doc__, "gsm8k and math")
     parser.add_argument("--rows", type=int, default=4000)
     options = parser.parse_args()
     settings = Settings(mask_numbers=False)
@@ -66,7 +54,7 @@ def main() -> None:
     bytes_per_row = tracemalloc.get_traced_memory()[0] / len(few)
     tracemalloc.stop()
     n = len(texts)
-    result = {
+    results = {
         "rows": n,
         "twins": len(twins),
         "near_twins_of_an_earlier_row_by_the_index": near,
@@ -76,11 +64,9 @@ def main() -> None:
         "index_over_keys_and_search": round((indexed - found) / (found - start), 2),
         "bytes_per_row": keys.nbytes // n,
         "bytes_per_row_of_the_index": round(bytes_per_row),
-        "settings": vars(settings),
-        "versions": {name: version(name) for name in ("datasketch", "numpy")} | {"python": platform.python_version()},
+        "index": vars(settings),
     }
-    print(json.dumps(result, indent=2))
-    write_json(Path(__file__).with_suffix(".json"), result)
+    harness.record(options, results, ("datasketch", "numpy"))
 
 
 if __name__ == "__main__":

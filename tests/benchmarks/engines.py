@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests/cost.
+"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests.
 
 The policy has verl's PPO loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks
 for the device. Import this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``.
@@ -21,24 +21,23 @@ with socket.socket() as listener:
     for name, value in {**RANK, "MASTER_PORT": listener.getsockname()[1]}.items():
         os.environ.setdefault(name, str(value))
 
-import prime_ext.plugin  # noqa: E402, F401  (CPU mode, fused kernels of each model on its own)
-
-import torch  # noqa: E402  isort: skip
-from verl.trainer.config import CheckpointConfig  # noqa: E402
-from verl.utils import tensordict_utils as tu  # noqa: E402
-from verl.utils.device import get_device_name  # noqa: E402
-from verl.workers.config import (  # noqa: E402
+import torch
+from verl.trainer.config import CheckpointConfig
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name
+from verl.workers.config import (
     FSDPActorConfig,
     FSDPEngineConfig,
     FSDPOptimizerConfig,
     HFModelConfig,
     TrainingWorkerConfig,
 )
-from verl.workers.utils.losses import ppo_loss  # noqa: E402
+from verl.workers.utils.losses import ppo_loss
 
-from prime_ext.config.engines import CHUNKED  # noqa: E402
-from prime_ext.prm import fused_forward  # noqa: E402
-from prime_ext.prm.worker import (  # noqa: E402
+import prime_ext.plugin  # noqa: F401  (CPU mode, fused kernels of each model on its own)
+from prime_ext.config.engines import CHUNKED
+from prime_ext.prm import fused_forward
+from prime_ext.prm.worker import (
     LABEL,
     OFFSET,
     OUTPUT_FIELD,

@@ -11,24 +11,18 @@
 The results go into the JSON beside this file.
 """
 
-import argparse
 import json
-import sys
 import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "eval")]
+import harness
+from small_tasks import TASKS, planned, stated
 
-from machine import describe  # noqa: E402
-from small_tasks import TASKS, planned, stated  # noqa: E402
-
-from eval.run import main  # noqa: E402
-from eval.store import LineFile  # noqa: E402
-from eval.verdicts import SAMPLE_FIELDS, grade, make_verifier, write_problems  # noqa: E402
-from prime_ext.generate.backend import Response  # noqa: E402
-from prime_ext.utils.files import write_json, write_json_lines  # noqa: E402
+from eval.run import main
+from eval.store import LineFile
+from eval.verdicts import SAMPLE_FIELDS, grade, make_verifier, write_problems
+from prime_ext.generate.backend import Response
+from prime_ext.utils.files import write_json_lines
 
 
 class AtOnce:
@@ -64,23 +58,19 @@ def plan(folder, name, number):
     return planned(["--tasks", folder / f"{name}.yaml", "--data", folder])[name]
 
 
-def harness(folder, number):
+def harness_cost(folder, number):
     """Seconds per response of a whole run, and of the backend alone."""
     one = plan(folder, "sums", number)
     requests = [one.request(*key) for key in one.keys]
-    started = time.process_time()
-    for _ in AtOnce().generate(requests):
-        pass
-    alone = (time.process_time() - started) / number
+    _, alone = harness.timed(lambda: list(AtOnce().generate(requests)))
     words = ["--tasks", str(folder / "sums.yaml"), "--data", str(folder), "--output", str(folder / "out")]
-    started = time.process_time()
-    assert main(words, lambda options: AtOnce()) == 0
-    whole = (time.process_time() - started) / number
+    status, whole = harness.timed(lambda: main(words, lambda options: AtOnce()))
+    assert status == 0
     timing = json.loads((folder / "out" / "timing.json").read_text())["tasks"]["sums"]["seconds"]
     return {
         "responses": number,
-        "seconds_per_response": whole,
-        "of_the_backend_alone": alone,
+        "seconds_per_response": whole / number,
+        "of_the_backend_alone": alone / number,
         "wall_seconds_keeping": timing["generation"],
         "wall_seconds_judging": timing["grading"],
     }
@@ -108,18 +98,13 @@ def grading(folder, name, number):
     return {"responses": number, "verdicts_per_second": number / seconds}
 
 
-def run(responses):
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        result = {"machine": describe(), "harness": harness(folder, responses)}
-        sizes = {"sums": responses, "parity": responses, "functions": max(8, responses // 100)}
-        result["grading"] = {task: grading(folder, task, number) for task, number in sizes.items()}
-    return result
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--responses", type=int, default=20_000)
-    found = run(parser.parse_args().responses)
-    write_json(Path(__file__).with_suffix(".json"), found)
-    print(json.dumps(found, indent=2))
+    options = parser.parse_args()
+    number = options.responses
+    sizes = {"sums": number, "parity": number, "functions": max(8, number // 100)}
+    with tempfile.TemporaryDirectory() as name:
+        found = {"harness": harness_cost(Path(name), number)}
+        found["grading"] = {task: grading(Path(name), task, number) for task, number in sizes.items()}
+    harness.record(options, found)

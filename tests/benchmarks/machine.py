@@ -8,30 +8,30 @@ import ctypes
 import gc
 import os
 import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 
 import psutil
-import torch
-import transformers
-import verl
+
+PACKAGES = ("torch", "transformers", "verl")
 
 
-def describe(device: str = "cpu") -> dict[str, object]:
+def describe(device: str = "cpu", packages: Sequence[str] = PACKAGES) -> dict[str, object]:
     """Processor or accelerator, cores, memory and versions."""
-    processor = platform.machine()
-    if os.path.isfile("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as lines:
-            processor = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), processor)
+    name, file, torch = platform.machine(), Path("/proc/cpuinfo"), sys.modules.get("torch")
+    if device == "cuda":
+        name = torch.cuda.get_device_name()
+    elif file.is_file():
+        lines = file.read_text().splitlines()
+        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor,
+        "device": name,
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "verl": verl.__version__,
-        },
+        "threads": torch.get_num_threads() if torch else 1,
+        "versions": {"python": platform.python_version()} | {package: version(package) for package in packages},
     }
 
 
@@ -44,11 +44,10 @@ def resident_mib() -> float:
 
 def forget_peak() -> None:
     """Start the peak of this process anew."""
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_mib() -> float:
     """Largest resident memory since the start or :func:`forget_peak`; getrusage would count the parent's as well."""
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

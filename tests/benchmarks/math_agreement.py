@@ -17,9 +17,7 @@ Beside ours stands math-verify alone with its default settings; ``--graders`` ad
 bool``. Every disagreement goes into the JSON beside this file.
 """
 
-import argparse
 import importlib
-import importlib.metadata
 import json
 import logging
 import random
@@ -28,12 +26,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from whole_sets import add_data_argument
+import harness
+from math_verify import parse, verify
 
-from prime_ext.utils.files import write_text
 from prime_ext.verifiers.math import MathVerifier, extract
 
-ROOT = Path(__file__).resolve().parents[2]
 Pair = tuple[str, str, bool]
 Grader = Callable[[str, str], bool | None]
 
@@ -102,7 +99,7 @@ def perturb(gold: str) -> str | None:
 
 def collections(data: Path) -> dict[str, list[Pair]]:
     golds = gold_answers(data)
-    fixture = _lines(ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl")
+    fixture = _lines(harness.ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl")
     return {
         "processbench_gsm8k": processbench_gsm8k(data),
         "restyled": [(gold, restyle(gold), True) for gold in golds],
@@ -112,40 +109,39 @@ def collections(data: Path) -> dict[str, list[Pair]]:
 
 
 def math_verify_alone(gold: str, pred: str) -> bool:
-    from math_verify import parse, verify
-
     return bool(verify(parse(f"\\boxed{{{gold}}}"), parse(f"\\boxed{{{pred}}}")))
+
+
+def verl_graders() -> dict[str, Grader]:
+    """verl's own, in the signature of ours."""
+    from verl.utils.reward_score import math_dapo, math_reward, prime_math
+
+    return {
+        "verl prime_math": lambda gold, pred: bool(prime_math.compute_score(rf"\boxed{{{pred}}}", gold)[0]),
+        "verl math_reward": lambda gold, pred: math_reward.compute_score(rf"\boxed{{{pred}}}", gold) > 0,
+        "verl math_dapo": lambda gold, pred: bool(math_dapo.compute_score(f"Answer: {pred}", gold)["acc"]),
+    }
 
 
 def measure(grader: Grader, pairs: list[Pair]) -> dict:
     """Count agreements. A grader that says None could not decide; that counts as no agreement, and apart."""
-    false_positives, false_negatives, undecided = [], [], []
-    started = time.perf_counter()
-    for gold, pred, label in pairs:
-        said = grader(gold, pred)
-        if said is None:
-            undecided.append([gold, pred, label])
-        elif said and not label:
-            false_positives.append([gold, pred])
-        elif label and not said:
-            false_negatives.append([gold, pred])
-    wrong = len(false_positives) + len(false_negatives) + len(undecided)
+    said, seconds = harness.timed(lambda: [grader(gold, pred) for gold, pred, _ in pairs], time.perf_counter)
+    judged = list(zip(pairs, said, strict=True))
     return {
         "pairs": len(pairs),
-        "agreement": round(1 - wrong / len(pairs), 5),
-        "ms_per_pair": round(1000 * (time.perf_counter() - started) / len(pairs), 3),
-        "false_positives": false_positives,
-        "false_negatives": false_negatives,
-        "undecided": undecided,
+        "agreement": round(sum(answer == label for (_, _, label), answer in judged) / len(pairs), 5),
+        "ms_per_pair": round(1000 * seconds / len(pairs), 3),
+        "false_positives": [pair[:2] for pair, answer in judged if answer and not pair[2]],
+        "false_negatives": [pair[:2] for pair, answer in judged if answer is not None and not answer and pair[2]],
+        "undecided": [pair for pair, answer in judged if answer is None],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_data_argument(parser, "the benchmarks of mathematics")
+    parser = harness.parser(__doc__, "the benchmarks of mathematics")
     parser.add_argument("--graders", nargs="*", default=[], metavar="NAME=MODULE:FUNCTION")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
-    arguments = parser.parse_args()
+    parser.add_argument("--verl", action="store_true", help="verl's graders as well")
+    options = parser.parse_args()
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     verifier = MathVerifier()
 
@@ -154,28 +150,16 @@ def main() -> None:
         return None if verdict.grader_failure else verdict.correct
 
     graders: dict[str, Grader] = {"prime_ext": ours, "math-verify alone": math_verify_alone}
-    for given in arguments.graders:
+    graders |= verl_graders() if options.verl else {}
+    for given in options.graders:
         name, _, target = given.partition("=")
         module, _, function = target.partition(":")
         graders[name] = getattr(importlib.import_module(module), function)
-    report: dict = {
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("math-verify", "latex2sympy2_extended", "sympy")
-        },
-        "collections": {},
+    results = {
+        collection: {name: measure(grader, pairs) for name, grader in graders.items()}
+        for collection, pairs in collections(options.data).items()
     }
-    for collection, pairs in collections(arguments.data).items():
-        report["collections"][collection] = results = {}
-        for name, grader in graders.items():
-            results[name] = result = measure(grader, pairs)
-            print(
-                f"{collection:20} {name:20} {result['pairs']:5} pairs  {100 * result['agreement']:6.2f} %  "
-                f"false positives {len(result['false_positives']):3}  false negatives "
-                f"{len(result['false_negatives']):3}  undecided {len(result['undecided']):3}  "
-                f"{result['ms_per_pair']:.2f} ms",
-                flush=True,
-            )
-    write_text(arguments.output, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    harness.record(options, {"collections": results}, ("math-verify", "latex2sympy2_extended", "sympy"))
 
 
 if __name__ == "__main__":

@@ -7,36 +7,29 @@
 - Rules path: MATH answers in another typography, which rules decide, on one core.
 - Algebra path: MATH answers rewritten so that only algebra can decide, half of them changed; pairs per second and core
   in a worker's function, and through the pool with all workers; target 150 per core. Beside it math-verify alone on the
-  same pairs, and verl's graders if verl is installed, in the same run.
+  same pairs, and verl's graders, in the same run.
 - Memory: resident size of the parent and of the largest worker after 1,000 and after all hostile answers.
 
 The results go into the JSON beside this file. MATH is read from the data folder (``PRIME_EXT_DATA`` or ``--data``).
 """
 
-import argparse
-import importlib.metadata
-import importlib.util
 import json
 import logging
 import os
 import random
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "verifiers" / "math")]
+import harness
+from hostile import hostile_answers, random_hostile_answer
+from math_agreement import math_verify_alone, restyle, verl_graders
 
-from hostile import hostile_answers, random_hostile_answer  # noqa: E402
-from math_agreement import math_verify_alone, restyle  # noqa: E402
-from whole_sets import add_data_argument  # noqa: E402
-
-from prime_ext.utils.files import write_text  # noqa: E402
-from prime_ext.verifiers.math import MathVerifier  # noqa: E402
-from prime_ext.verifiers.math.verifier import decide  # noqa: E402
-from prime_ext.verifiers.worker_pool import WorkerPool  # noqa: E402
+from prime_ext.verifiers.math import MathVerifier
+from prime_ext.verifiers.math.symbolic import judge, warm_up
+from prime_ext.verifiers.math.verifier import decide
+from prime_ext.verifiers.worker_pool import WorkerPool
 
 Pair = tuple[str, str]
 
@@ -118,75 +111,54 @@ def memory(count: int) -> dict:
     return report
 
 
-def verl_graders() -> dict[str, Callable[[str, str], bool]]:
-    """verl's graders, where verl is installed: nothing else here needs it."""
-    if importlib.util.find_spec("verl") is None:
-        print("verl is not installed; its graders are left out")
-        return {}
-    from verl_graders import GRADERS
-
-    return GRADERS
+def judged(grader: Callable[[str, str], bool], pairs: list[Pair], clock: Callable[[], float]) -> tuple[float, int]:
+    """Pairs per second, and how many are judged wrongly: every second one was changed."""
+    said, seconds = harness.timed(lambda: [grader(*pair) for pair in pairs], clock)
+    return round(len(pairs) / seconds, 1), sum(correct != (n % 2 == 0) for n, correct in enumerate(said))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_data_argument(parser, "math")
+    parser = harness.parser(__doc__, "math")
     parser.add_argument("--hostile", type=int, default=10_000)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     workers = len(os.sched_getaffinity(0))
-    report: dict = {"settings": {"workers": workers, "hostile": arguments.hostile}, "memory": memory(arguments.hostile)}
-    print(json.dumps(report["memory"], indent=1), flush=True)
+    hostile = memory(options.hostile)
 
-    pairs = algebra_pairs(arguments.data, 300)
+    pairs = algebra_pairs(options.data, 300)
     plain = [(gold, gold) for gold, _ in pairs] + [(str(n), str(n)) for n in range(300)]
     verifier = MathVerifier()
     prose = "We add the two numbers and simplify. " * 40
-    text = rate(lambda pair: verifier.verify(rf"{prose}The answer is \boxed{{{pair[1]}}}.", pair[0]), plain)
-    rules = rate(lambda pair: decide(pair[0], restyle(pair[0])), pairs)
-
+    speed = {
+        "text, one core": round(
+            rate(lambda pair: verifier.verify(rf"{prose}The answer is \boxed{{{pair[1]}}}.", pair[0]), plain)
+        ),
+        "rules, one core": round(rate(lambda pair: decide(pair[0], restyle(pair[0])), pairs)),
+    }
     with WorkerPool(workers, preload=("prime_ext.verifiers.math.symbolic:warm_up",)) as pool:
         pooled = MathVerifier(pool)
         batch = [(rf"\boxed{{{answer}}}", gold) for gold, answer in pairs]
         pooled.verify_batch(batch[:20])
-        started = time.perf_counter()
-        verdicts = pooled.verify_batch(batch)
-        pooled_rate = len(batch) / (time.perf_counter() - started)
-        wrong = [
-            [*pair, str(v.outcome)]
-            for n, (pair, v) in enumerate(zip(pairs, verdicts, strict=True))
-            if v.correct != (n % 2 == 0)
-        ]
-    from prime_ext.verifiers.math.symbolic import judge, warm_up
-
-    warm_up()
-    first = time.process_time()
-    for gold, answer in pairs:
-        judge((gold,), answer)
-    algebra = len(pairs) / (time.process_time() - first)
-    first = time.process_time()
-    alone_wrong = sum(math_verify_alone(*pair) != (n % 2 == 0) for n, pair in enumerate(pairs))
-    alone = len(pairs) / (time.process_time() - first)
-    report["pairs_per_second"] = {
-        "text, one core": round(text),
-        "rules, one core": round(rules),
-        "algebra, one core": round(algebra, 1),
-        f"algebra, pool of {workers}": round(pooled_rate, 1),
-        "math-verify alone, one core": round(alone, 1),
-        "algebra / math-verify alone": round(algebra / alone, 2),
+        verdicts, seconds = harness.timed(lambda: pooled.verify_batch(batch), time.perf_counter)
+    speed[f"algebra, pool of {workers}"] = round(len(batch) / seconds, 1)
+    wrong: dict[str, object] = {
+        "pairs": len(pairs),
+        "ours_wrong": [
+            [*pair, str(verdict.outcome)]
+            for n, (pair, verdict) in enumerate(zip(pairs, verdicts, strict=True))
+            if verdict.correct != (n % 2 == 0)
+        ],
     }
-    report["algebra_pairs"] = {"pairs": len(pairs), "ours_wrong": wrong, "math_verify_wrong": alone_wrong}
+    warm_up()
+    algebra, _ = judged(lambda gold, answer: judge((gold,), answer), pairs, time.process_time)
+    alone, wrong["math_verify_wrong"] = judged(math_verify_alone, pairs, time.process_time)
+    speed |= {"algebra, one core": algebra, "math-verify alone, one core": alone}
+    speed["algebra / math-verify alone"] = round(algebra / alone, 2)
     for name, grader in verl_graders().items():
         # Some start a process for a pair, so wall time counts.
-        first = time.perf_counter()
-        verl_wrong = sum(grader(*pair) != (n % 2 == 0) for n, pair in enumerate(pairs))
-        report["pairs_per_second"][f"{name}, wall time"] = round(len(pairs) / (time.perf_counter() - first), 1)
-        report["algebra_pairs"][f"{name} wrong"] = verl_wrong
-    report["versions"] = {n: importlib.metadata.version(n) for n in ("math-verify", "sympy", "pebble")}
-    report["versions"]["python"] = sys.version.split()[0]
-    write_text(arguments.output, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    print(json.dumps({**report["pairs_per_second"], **report["algebra_pairs"]}, indent=1))
+        speed[f"{name}, wall time"], wrong[f"{name} wrong"] = judged(grader, pairs, time.perf_counter)
+    results = {"workers": workers, "memory": hostile, "pairs_per_second": speed, "algebra_pairs": wrong}
+    harness.record(options, results, ("math-verify", "sympy", "pebble"))
 
 
 if __name__ == "__main__":

@@ -9,42 +9,36 @@ own; what that held after training a model of a few weights is subtracted. Print
 this file.
 """
 
-import argparse
 import json
-import os
-import subprocess
-import sys
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from prime_ext.utils.files import write_json
+import harness
+import torch
+from engines import Rollouts, build_worker, nested, save_llama, smollm2_135m
+from machine import forget_peak, peak_mib, resident_mib
+from transformers import AutoConfig
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["VERL_PLATFORM"] = "cpu"
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+from prime_ext.plan.memory import Engine, engine_memory
+from prime_ext.plan.model_shape import read_shape
 
 MIB = 2**20
 ROWS, PROMPT = 4, 16
 
 
 def build_models(folder: Path) -> dict[str, Path]:
-    import engines
-
     return {
-        "quickstart, 0.1 M": engines.save_llama(folder / "quickstart", 56, 64, 2, 2, intermediate_size=192),
-        "random, 30 M": engines.save_llama(folder / "random", 32000, 384, 8, 6, intermediate_size=1536),
-        "SmolLM2-135M shape": engines.smollm2_135m(folder / "smollm2"),
+        "quickstart, 0.1 M": save_llama(folder / "quickstart", 56, 64, 2, 2, intermediate_size=192),
+        "random, 30 M": save_llama(folder / "random", 32000, 384, 8, 6, intermediate_size=1536),
+        "SmolLM2-135M shape": smollm2_135m(folder / "smollm2"),
     }
 
 
 def planned_mib(path: str, tokens: int, backend: str | None) -> dict[str, float]:
-    from prime_ext.plan.memory import Engine, engine_memory
-    from prime_ext.plan.model_shape import read_shape
-
     shape = read_shape("model", path)
-    memory = engine_memory(Engine("PRM", shape, shape.weights, 0, 4, 4, 1, tokens, True, backend, False, False, False))
+    memory = engine_memory(Engine("PRM", shape, shape.weights, 0, 4, 4, 1, tokens, True, backend))
     return {
         "parameters": shape.weights,
         # Gradients are freed when the optimiser has stepped.
@@ -53,68 +47,50 @@ def planned_mib(path: str, tokens: int, backend: str | None) -> dict[str, float]
     }
 
 
-def measure(path: str, response: int, backend: str | None) -> dict[str, Any]:
+def train(path: Path, response: int, backend: str | None) -> tuple[object, float]:
+    """The worker after two updates, and the peak of the second; the first builds the optimiser's states."""
+    rollouts = Rollouts(ROWS, PROMPT, response, AutoConfig.from_pretrained(path).vocab_size)
+    worker = build_worker(path, fused=backend, micro_batch_size=ROWS)
+    reference = nested([torch.zeros(len(mask)) for mask in rollouts.masks])
+    worker.update_and_score(rollouts.prm_data(reference, ROWS))
+    forget_peak()
+    worker.update_and_score(rollouts.prm_data(reference, ROWS))
+    return worker, peak_mib()
+
+
+def measure(path: Path, response: int, backend: str | None) -> dict[str, float]:
     """Resident memory above that before the model: held after an update, and the peak."""
-    import torch
-    from engines import Rollouts, build_worker, nested, save_llama
-    from machine import forget_peak, peak_mib, resident_mib
-    from transformers import AutoConfig
-
     torch.set_num_threads(1)
-
-    def train(folder: str) -> tuple[object, float]:
-        rollouts = Rollouts(ROWS, PROMPT, response, AutoConfig.from_pretrained(folder).vocab_size)
-        worker = build_worker(Path(folder), fused=backend, micro_batch_size=ROWS)
-        reference = nested([torch.zeros(len(mask)) for mask in rollouts.masks])
-        # The first update builds the optimiser's states.
-        worker.update_and_score(rollouts.prm_data(reference, ROWS))
-        forget_peak()
-        worker.update_and_score(rollouts.prm_data(reference, ROWS))
-        return worker, peak_mib()
-
     # Everything that is imported or cached at the first use belongs to the process, not to the model.
     with tempfile.TemporaryDirectory() as folder:
-        small, _ = train(str(save_llama(Path(folder), 16, 16, 1)))
+        small, _ = train(save_llama(Path(folder), 16, 16, 1), response, backend)
     base = resident_mib()
-    worker, peak = train(path)
-    return {"held": resident_mib() - base, "peak": peak - base}
+    worker, peak = train(path, response, backend)
+    return {"measured_held": resident_mib() - base, "measured_peak": peak - base}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--response", type=int, default=112, help="tokens of the longest response")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--measure", help="folder of a model to measure in this process")
+    parser.add_argument("--measure", type=Path, help="folder of a model to measure in this process")
     parser.add_argument("--backend", choices=("chunked",))
-    arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(measure(arguments.measure, arguments.response, arguments.backend)))
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure, options.response, options.backend)))
         return
-
-    from machine import describe
-
-    tokens = ROWS * (PROMPT + arguments.response)
+    tokens = ROWS * (PROMPT + options.response)
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, path in build_models(Path(folder)).items():
             for backend in (None, "chunked"):
-                command = [sys.executable, __file__, "--measure", str(path), "--response", str(arguments.response)]
-                command += ["--backend", backend] if backend else []
-                runs = []
-                for _ in range(arguments.repeats):
-                    done = subprocess.run(command, capture_output=True, text=True)
-                    if done.returncode:
-                        raise SystemExit(done.stderr[-3000:])
-                    runs.append(json.loads(done.stdout.strip().splitlines()[-1]))
-                measured = {f"measured_{key}": sorted(run[key] for run in runs)[len(runs) // 2] for key in runs[0]}
+                words = ["--measure", path, "--response", options.response]
+                words += ["--backend", backend] if backend else []
+                runs = [harness.own_process(*words) for _ in range(options.repeats)]
+                measured = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
                 values = planned_mib(str(path), tokens, backend) | measured
-                case = f"{name}, {backend or 'plain'}"
-                results[case] = {key: round(value, 1) for key, value in values.items()}
-                print(case, results[case], flush=True)
-    settings = {"micro_batch_tokens": tokens, "repeats": arguments.repeats, "dtype": "float32", "unit": "MiB"}
-    report = {"machine": describe(), "settings": settings, "results": results}
-    write_json(arguments.output, report)
+                results[f"{name}, {backend or 'plain'}"] = {key: round(value, 1) for key, value in values.items()}
+    harness.record(options, {"micro_batch_tokens": tokens, "unit": "MiB", "results": results})
 
 
 if __name__ == "__main__":

@@ -6,30 +6,24 @@
 
 Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update, in one process; a
 phase is the sum of its passes. Times are seconds of the process (on a GPU: of the clock), because a shared machine
-stops a process without asking. The ratio is taken within each repetition. Prints a table and writes prm_phase.json
-beside this file.
+stops a process without asking. The ratio is taken within each repetition. Prints and writes prm_phase.json beside this
+file.
 
 Models: ``tiny``, ``smollm2-135m`` (random weights in that shape), or the folder of a model.
 """
 
-import argparse
-import os
 import statistics
-import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prime_ext.utils.files import write_json
-
-HERE = Path(__file__).resolve().parent
-if "cuda" not in sys.argv:
-    # Before verl is imported: it picks its device once.
-    os.environ["VERL_PLATFORM"] = "cpu"
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+import harness
+import torch
+from engines import PassCounter, Rollouts, build_worker, fused_by, module_of, save_llama, score, smollm2_135m
+from transformers import AutoConfig
 
 # Passes of each variant. A shared reference has been computed for the policy already: its old log-probabilities, or
 # those of its KL penalty's reference model. "twice" is the order of work of verl's recipe for PRIME.
@@ -53,44 +47,46 @@ VARIANTS = {
 }
 
 
-def build_model(name: str, folder: Path) -> tuple[Path, int, int]:
-    """The model's folder, its vocabulary and its layers."""
-    import engines
-    from transformers import AutoConfig
-
+def build_model(name: str, folder: Path) -> Path:
+    """The model's folder."""
     if name == "tiny":
-        path = engines.save_llama(folder / name, 2048, 128, 6, 4)
-    elif name == "smollm2-135m":
-        path = engines.smollm2_135m(folder / name)
-    else:
-        path = Path(name)
-    config = AutoConfig.from_pretrained(path)
-    return path, config.vocab_size, config.num_hidden_layers
+        return save_llama(folder / name, 2048, 128, 6, 4)
+    return smollm2_135m(folder / name) if name == "smollm2-135m" else Path(name)
 
 
-def measure(name: str, path: Path, vocabulary: int, layers: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def clock_of(device: str) -> Callable[[], float]:
+    """Seconds of the processor, or on a GPU of the clock when it is done."""
+    if device == "cpu":
+        return time.process_time
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return clock
+
+
+def measure(path: Path, options: Namespace) -> dict[str, Any]:
     """Seconds and tokens of each pass, and the ratio of each variant to the policy's update."""
-    import engines
-    import torch
-    from engines import PassCounter, Rollouts, build_worker, score
-
-    rollouts = Rollouts(arguments.rows, arguments.prompt, arguments.response, vocabulary)
-    options = {"micro_batch_size": arguments.micro_batch, "checkpointing": not arguments.keep_activations}
-    policy, prm = build_worker(path, role="policy", **options), build_worker(path, **options)
-    reference = build_worker(path, role="reference", **options)
-    lora = build_worker(path, lora_rank=16, **options)
-    half, third = (build_worker(path, trainable_layers=layers // part, **options) for part in (2, 3))
+    config = AutoConfig.from_pretrained(path)
+    rollouts = Rollouts(options.rows, options.prompt, options.response, config.vocab_size)
+    built: dict[str, Any] = {"micro_batch_size": options.micro_batch, "checkpointing": not options.keep_activations}
+    policy, prm = build_worker(path, role="policy", **built), build_worker(path, **built)
+    reference = build_worker(path, role="reference", **built)
+    lora = build_worker(path, lora_rank=16, **built)
+    half, third = (build_worker(path, trainable_layers=config.num_hidden_layers // part, **built) for part in (2, 3))
     counter = PassCounter()
     for worker in (policy, prm, reference, lora, half, third):
         counter.watch(worker)
     shared = score(policy, rollouts)
-    mini_batch = arguments.rows // arguments.optimizer_steps
+    mini_batch = options.rows // options.optimizer_steps
+    tokens: dict[str, dict[str, int]] = {}
 
     def update(worker: Any) -> Callable[[], object]:
         return lambda: worker.update_and_score(rollouts.prm_data(shared, mini_batch))
 
     def chunked_update() -> object:
-        with engines.fused_by(prm, "chunked"):
+        with fused_by(prm, "chunked"):
             return update(prm)()
 
     passes: dict[str, Callable[[], object]] = {
@@ -105,38 +101,28 @@ def measure(name: str, path: Path, vocabulary: int, layers: int, arguments: argp
         "third_update": update(third),
     }
 
-    def clock() -> float:
-        if arguments.device == "cuda":
-            torch.cuda.synchronize()
-            return time.perf_counter()
-        return time.process_time()
-
-    tokens, seconds = {}, {key: [] for key in passes}
-    for repetition in range(arguments.repeats + 1):
-        for key, run in passes.items():
+    def counted(name: str, run: Callable[[], object]) -> Callable[[], object]:
+        def call() -> None:
             counter.take()
-            start = clock()
             run()
-            elapsed = clock() - start
-            tokens[key] = counter.take()
-            # The first round builds the optimisers' states.
-            if repetition:
-                seconds[key].append(elapsed)
-                print(f"{name} {key} {elapsed:.2f} s", flush=True)
+            tokens[name] = counter.take()
 
-    def ratios(parts: tuple[str, ...]) -> list[float]:
-        return [sum(seconds[part][i] for part in parts) / base for i, base in enumerate(seconds["policy_update"])]
+        return call
 
+    functions = {name: counted(name, run) for name, run in passes.items()}
+    # The first round builds the optimisers' states.
+    seconds = harness.in_turn(functions, options.repeats, clock_of(options.device))
     variants = {}
     for variant, parts in VARIANTS.items():
-        values = sorted(ratios(parts))
+        rounds = zip(*(seconds[part] for part in parts), strict=True)
+        values = sorted(sum(each) / base for each, base in zip(rounds, seconds["policy_update"], strict=True))
         variants[variant] = {
             "phase_over_policy_update": round(statistics.median(values), 3),
             "lowest_and_highest": [round(values[0], 3), round(values[-1], 3)],
             "tokens": {kind: sum(tokens[part][kind] for part in parts) for kind in tokens["update"]},
         }
     return {
-        "parameters": sum(p.numel() for p in engines.module_of(policy).parameters()),
+        "parameters": sum(p.numel() for p in module_of(policy).parameters()),
         "padded_tokens_of_one_pass": tokens["reference"]["forward"],
         "policy_update_tokens": tokens["policy_update"],
         "median_seconds": {key: round(statistics.median(values), 3) for key, values in seconds.items()},
@@ -145,7 +131,7 @@ def measure(name: str, path: Path, vocabulary: int, layers: int, arguments: argp
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--models", nargs="+", default=["tiny", "smollm2-135m"])
     parser.add_argument("--rows", type=int, default=8, help="rollouts")
@@ -155,24 +141,10 @@ def main() -> None:
     parser.add_argument("--optimizer-steps", type=int, default=1)
     parser.add_argument("--keep-activations", action="store_true", help="no activation recomputation")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
-    arguments = parser.parse_args()
-
-    from machine import describe
-
-    results = {}
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.models:
-            path, vocabulary, layers = build_model(name, Path(folder))
-            results[name] = measure(name, path, vocabulary, layers, arguments)
-            print(f"\n{name}: {results[name]['parameters'] / 1e6:.1f} M parameters")
-            for variant, value in results[name]["variants"].items():
-                low, high = value["lowest_and_highest"]
-                print(f"  {variant:64s} {value['phase_over_policy_update']:.2f}x  ({low:.2f} to {high:.2f})")
-    settings = {key.replace("-", "_"): value for key, value in vars(arguments).items() if key != "output"}
-    report = {"machine": describe(arguments.device), "settings": settings, "results": results}
-    write_json(arguments.output, report)
-    print(f"written to {arguments.output}")
+        results = {name: measure(build_model(name, Path(folder)), options) for name in options.models}
+    harness.record(options, {"results": results}, device=options.device)
 
 
 if __name__ == "__main__":

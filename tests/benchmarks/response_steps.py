@@ -8,28 +8,16 @@ tokenizer is a byte-level BPE trained on the spot, the text is mathematics with 
 seconds and the ratio, and writes response_steps.json beside this file.
 """
 
-import argparse
-import json
-import os
-import platform
-import sys
 import time
-from pathlib import Path
+from functools import partial
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "step_rm")]
+import harness
+import torch
+from test_token_text import TOKENIZERS
 
-import tokenizers  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from test_token_text import TOKENIZERS  # noqa: E402
-
-from prime_ext.config.reward_settings import StepSettings  # noqa: E402
-from prime_ext.step_rm.response_cut import TokenText  # noqa: E402
-from prime_ext.trainer.response_steps import ResponseSteps  # noqa: E402
-from prime_ext.utils.files import write_json  # noqa: E402
+from prime_ext.config.reward_settings import StepSettings
+from prime_ext.step_rm.response_cut import TokenText
+from prime_ext.trainer.response_steps import ResponseSteps
 
 
 def streamed_pieces(tokenizer, ids: list[int]) -> list[str]:
@@ -46,7 +34,7 @@ def streamed_pieces(tokenizer, ids: list[int]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=3072)
     options = parser.parse_args()
@@ -61,32 +49,24 @@ def main() -> None:
     token_BT = torch.tensor([ids] * options.rows)
 
     steps = ResponseSteps(StepSettings("auto", None, None), tokenizer)
-    start = time.perf_counter()
-    boundary_BT = steps.boundaries(token_BT, torch.ones_like(token_BT))
-    seconds = {"steps of all responses": time.perf_counter() - start}
-    for name, pieces_of in (
-        ("texts of tokens", TokenText(tokenizer).pieces),
-        ("texts of tokens, streamed", lambda ids: streamed_pieces(tokenizer, ids)),
-    ):
-        start = time.perf_counter()
-        pieces = [pieces_of(ids) for _ in range(options.rows)]
-        seconds[name] = time.perf_counter() - start
-        assert "".join(pieces[0]).rstrip("\ufffd") == tokenizer.decode(ids).rstrip("\ufffd")
-    result = {
-        "rows": options.rows,
-        "tokens": options.tokens,
+    boundary_BT, all_steps = harness.timed(
+        lambda: steps.boundaries(token_BT, torch.ones_like(token_BT)), time.perf_counter
+    )
+    seconds = {"steps of all responses": all_steps}
+    sides = {"texts of tokens": TokenText(tokenizer).pieces}
+    sides["texts of tokens, streamed"] = partial(streamed_pieces, tokenizer)
+    for name, pieces_of in sides.items():
+        (pieces, *_), seconds[name] = harness.timed(
+            lambda pieces_of=pieces_of: [pieces_of(ids) for _ in range(options.rows)], time.perf_counter
+        )
+        assert "".join(pieces).rstrip("\ufffd") == tokenizer.decode(ids).rstrip("\ufffd")
+    results = {
         "steps per response": int(boundary_BT[0].sum()) + 1,
         "seconds": {name: round(value, 4) for name, value in seconds.items()},
-        "seconds per 1024 responses": round(1024 / options.rows * seconds["steps of all responses"], 2),
+        "seconds per 1024 responses": round(1024 / options.rows * all_steps, 2),
         "streamed over ours": round(seconds["texts of tokens, streamed"] / seconds["texts of tokens"], 1),
-        "versions": {
-            "python": platform.python_version(),
-            "tokenizers": tokenizers.__version__,
-            "transformers": transformers.__version__,
-        },
     }
-    print(json.dumps(result, indent=2))
-    write_json(Path(__file__).with_suffix(".json"), result)
+    harness.record(options, results, ("tokenizers", "transformers"))
 
 
 if __name__ == "__main__":

@@ -9,29 +9,21 @@ with the time on the clock; and the command's peak memory with a quarter of the 
 and writes rule_filter.json beside this file.
 """
 
-import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import harness
 
-from whole_sets import add_data_argument  # noqa: E402
-
-from data_preprocessing.math_rules import MATH_RULES, math_filter  # noqa: E402
-from data_preprocessing.math_sources import MathProblem, gsm8k_row, solved_row  # noqa: E402
-from prime_ext.utils.files import write_json  # noqa: E402
-from prime_ext.utils.rows import BadRow, read_source  # noqa: E402
+from data_preprocessing.math_rules import MATH_RULES, math_filter
+from data_preprocessing.math_sources import MathProblem, gsm8k_row, solved_row
+from prime_ext.utils.rows import BadRow, read_source
 
 
 def problems(data: Path) -> list[MathProblem]:
@@ -63,16 +55,9 @@ def substrings(problem: MathProblem) -> str | None:
 def filter_speed(rows: list[MathProblem], repeats: int) -> dict[str, object]:
     result: dict[str, object] = {"rows": len(rows) * repeats}
     for name, keep in (("filter", math_filter(tuple(MATH_RULES))), ("substrings", substrings)):
-        removed = 0
-        start = time.process_time()
-        for _ in range(repeats):
-            removed += sum(keep(row) is not None for row in rows)
-        seconds = time.process_time() - start
-        result[name] = {
-            "cpu_seconds": round(seconds, 2),
-            "rows_per_cpu_second": round(len(rows) * repeats / seconds),
-            "removed": removed,
-        }
+        removed, seconds = harness.timed(lambda keep=keep: sum(keep(row) is not None for row in rows * repeats))
+        speed = round(len(rows) * repeats / seconds)
+        result[name] = {"cpu_seconds": round(seconds, 2), "rows_per_cpu_second": speed, "removed": removed}
     return result
 
 
@@ -99,14 +84,9 @@ def command(source: Path, folder: Path, count: int, workers: int) -> dict[str, o
     """One run of the command in a process of its own."""
     words = ["--sources", "numina", "--input", f"numina={source}", "--output-dir", str(folder)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    call = [sys.executable, "-c", _PROGRAM, *words, "--workers", str(workers)]
     start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *words, "--workers", str(workers)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run(call, cwd=harness.ROOT, check=True, capture_output=True, text=True)
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -123,8 +103,7 @@ def command(source: Path, folder: Path, count: int, workers: int) -> dict[str, o
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_data_argument(parser, "gsm8k and math")
+    parser = harness.parser(__doc__, "gsm8k and math")
     parser.add_argument("--rows", type=int, default=60_000, help="of the whole command")
     parser.add_argument("--repeats", type=int, default=5, help="of both sets, for the filter alone")
     options = parser.parse_args()
@@ -135,14 +114,12 @@ def main() -> None:
             source = Path(folder) / f"{count}.jsonl"
             write_source(source, rows, count)
             runs.append(command(source, Path(folder) / f"out_{count}_{workers}", count, workers))
-    result = {
+    results = {
         "filter": filter_speed(rows, options.repeats),
         "command": runs,
         "other_work_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),
-        "versions": {"python": platform.python_version(), "pyarrow": version("pyarrow")},
     }
-    print(json.dumps(result, indent=2))
-    write_json(Path(__file__).with_suffix(".json"), result)
+    harness.record(options, results, ("pyarrow",))
 
 
 if __name__ == "__main__":

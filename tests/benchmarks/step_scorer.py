@@ -12,30 +12,20 @@ samples of one prompt by a policy that has become sure of itself do. Prints rati
 writes step_scorer.json beside this file.
 """
 
-import argparse
-import json
-import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "step_rm")]
+import harness
+import torch
+from tiny_step_rm import bert_tokenizer, save_bert
 
-import torch  # noqa: E402
-from machine import describe  # noqa: E402
-from tiny_step_rm import bert_tokenizer, save_bert  # noqa: E402
-
-from prime_ext.step_rm.description import FILE, Description, PairFormat  # noqa: E402
-from prime_ext.step_rm.labels import LABELS  # noqa: E402
-from prime_ext.step_rm.scorers.local import LocalScorer  # noqa: E402
-from prime_ext.step_rm.scorers.protocol import Chain  # noqa: E402
-from prime_ext.utils.files import write_json  # noqa: E402
+from prime_ext.step_rm.description import FILE, Description, PairFormat
+from prime_ext.step_rm.labels import LABELS
+from prime_ext.step_rm.scorers.local import LocalScorer
+from prime_ext.step_rm.scorers.protocol import Chain
 
 # Layers and width; the attention heads are two.
 SHAPES = {"2 x 16": (2, 16), "2 x 128": (2, 128), "4 x 256": (4, 256), "12 x 384": (12, 384)}
@@ -84,26 +74,33 @@ def one_at_a_time(scorer: LocalScorer, chains: list[Chain]) -> list[list[float]]
 
 def measure(path: Path, chains: list[Chain], batch_tokens: list[int], rounds: int, device: str) -> dict[str, object]:
     """Steps per second of both, in turn, and their ratio."""
-    n_steps = sum(len(chain.steps) for chain in chains)
-    slow, fast = [], {size: [] for size in batch_tokens}
-    for number in range(rounds + 1):
-        for size in [None, *batch_tokens]:
-            scorer = LocalScorer(path, device=device, dtype="float32", batch_tokens=size or 1)
-            if device != "cpu":
-                # First use of the device.
-                scorer.score_now([Chain(("warm up",))])
-            start = time.perf_counter()
-            if size is None:
-                expected = one_at_a_time(scorer, chains)
-            else:
-                found = [list(result.scores) for result in scorer.score_now(chains)]
-            seconds = time.perf_counter() - start
-            if size is not None:
-                worst = max(abs(a - b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True))
-                assert worst < 1e-4, worst
-            # The first round warms up.
-            if number:
-                (slow if size is None else fast[size]).append(n_steps / seconds)
+    n_steps, scores = sum(len(chain.steps) for chain in chains), {}
+
+    def score(size: int | None) -> LocalScorer:
+        # What a scorer has seen it remembers.
+        scorer = LocalScorer(path, device=device, dtype="float32", batch_tokens=size or 1)
+        if device != "cpu":
+            # First use of the device.
+            scorer.score_now([Chain(("warm up",))])
+        start = time.perf_counter()
+        if size is None:
+            scores[size] = one_at_a_time(scorer, chains)
+        else:
+            scores[size] = [list(result.scores) for result in scorer.score_now(chains)]
+        seconds[size].append(time.perf_counter() - start)
+        return scorer
+
+    seconds: dict[int | None, list[float]] = {size: [] for size in (None, *batch_tokens)}
+    for _ in range(rounds + 1):
+        for size in seconds:
+            scorer = score(size)
+    for found in scores.values():
+        pairs = zip(found, scores[None], strict=True)
+        worst = max(abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True))
+        assert worst < 1e-4, worst
+    # The first round warms up.
+    speed = {size: [n_steps / each for each in values[1:]] for size, values in seconds.items()}
+    slow, fast = speed.pop(None), speed
     ratios = {size: statistics.median(a / b for a, b in zip(fast[size], slow, strict=True)) for size in batch_tokens}
     return {
         "steps": n_steps,
@@ -116,7 +113,7 @@ def measure(path: Path, chains: list[Chain], batch_tokens: list[int], rounds: in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--samples", type=int, default=8, help="responses per prompt")
     parser.add_argument("--share", type=float, default=0.9, help="of the steps that a response has in common")
@@ -125,7 +122,6 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["2 x 16", "2 x 128", "4 x 256"], choices=list(SHAPES))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     results: dict[str, object] = {}
@@ -138,14 +134,7 @@ def main() -> None:
                 chains = responses(options.prompts, options.samples, share, seed=0)
                 found = measure(path, chains, options.batch_tokens, options.rounds, options.device)
                 results[f"{name}, {kind}"] = found
-                print(f"{name}, {kind}: {found['best ratio']}x", flush=True)
-    record = {
-        "settings": {key: str(value) for key, value in vars(options).items() if key != "output"},
-        "results": results,
-        "machine": describe(options.device),
-    }
-    print(json.dumps(record, indent=2))
-    write_json(options.output, record)
+    harness.record(options, {"results": results}, device=options.device)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The whole runs of ``tests/e2e`` compare what they log with the page as well.
 """
 
 import json
-import re
 from pathlib import Path
 
 import metric_names
@@ -36,14 +35,3 @@ def test_the_page_names_no_metric_that_nobody_logs():
 
 def test_no_metric_has_a_prefix_that_these_tests_do_not_look_for():
     assert metric_names.unknown_prefixes() == set()
-
-
-def test_no_name_is_explained_twice_in_tables_with_units():
-    rows = re.findall(r"^\| (`[^|]*) \|(?:[^|]*\|){3}$", metric_names.PAGE.read_text(), re.MULTILINE)
-    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-    assert len(names) > 80
-    assert sorted(names) == sorted(set(names))
-
-
-def test_a_metric_that_is_not_on_the_page_is_noticed():
-    assert metric_names.undocumented(["prm/loss", "prm/surprise", "actor/surprise"]) == ["prm/surprise"]

@@ -49,7 +49,7 @@ from machine import describe  # noqa: E402
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES  # noqa: E402
 from prime_ext.plan.estimate import DEVICES, UTILISATION  # noqa: E402
-from prime_ext.plan.flops import flops, prm_passes  # noqa: E402
+from prime_ext.plan.flops import Passes, flops, training_passes  # noqa: E402
 from prime_ext.plan.memory import Engine, engine_memory  # noqa: E402
 from prime_ext.plan.model_shape import adapter_weights, read_shape  # noqa: E402
 from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss  # noqa: E402
@@ -527,8 +527,8 @@ def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
 
                 with engines.fused_by(prm, fused) if fused else nothing():
                     for name, run, passes in (
-                        ("score", forward, prm_passes("none", "shared", True)),
-                        ("update", update, prm_passes("interleaved", "shared", True)),
+                        ("score", forward, Passes()),
+                        ("update", update, training_passes(recompute=True)),
                     ):
                         run()
                         times = []

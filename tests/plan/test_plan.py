@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plan says about memory and FLOPs, for models that are described by a config.json only."""
+"""Memory, FLOPs, time and disk of RL runs, for models that are described by a config.json only."""
 
 import json
 import subprocess
@@ -12,15 +12,20 @@ from omegaconf import OmegaConf, open_dict
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from prime_ext import doctor
-from prime_ext.plan.errors import PlanError
+from prime_ext.plan.flops import Passes, flops, training_passes
 from prime_ext.plan.memory import pinned_bytes
-from prime_ext.plan.model_shape import adapter_weights, read_shape
-from prime_ext.plan.plan import GIB, make_plan
+from prime_ext.plan.model_shape import PlanError, adapter_weights, read_shape
+from prime_ext.plan.plan import GIB, Known, make_plan
+from prime_ext.plan.rl import read_rl
 
 WIDTH, INTERMEDIATE, LAYERS, HEADS, KEY_VALUE_HEADS, VOCABULARY = 64, 160, 3, 4, 2, 1000
 HEAD = WIDTH // HEADS
 BLOCK = 2 * WIDTH + WIDTH * (2 * HEADS + 2 * KEY_VALUE_HEADS) * HEAD + 3 * WIDTH * INTERMEDIATE
 EMBEDDING = VOCABULARY * WIDTH
+FUSED = {"actor_rollout_ref.model.use_fused_kernels": True}
+ADAPTER = {"prm.model.lora_rank": 4, "prm.reference": "base"}
+OFFLOADED = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
+DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
 
 
 def llama_config(tie):
@@ -54,7 +59,7 @@ def composed():
 
 @pytest.fixture
 def planned(composed, models):
-    def plan(changes=None, name="prime_trainer", device=80):
+    def plan(changes=None, name="prime_trainer", device=80, mean_tokens=None):
         config = composed[name].copy()
         base = {
             "actor_rollout_ref.model.path": str(models["untied"]),
@@ -66,7 +71,7 @@ def planned(composed, models):
             for key, value in {**base, **(changes or {})}.items():
                 OmegaConf.update(config, key, value, force_add=True)
         OmegaConf.resolve(config)
-        return make_plan(config, device * GIB if device else None)
+        return make_plan(read_rl(config, Known(device * GIB, mean_tokens)))
 
     return plan
 
@@ -75,19 +80,24 @@ def part(plan, name):
     return next(memory for memory in plan.memory if memory.name == name)
 
 
+def multiples(plan, of_prm=True):
+    return {work.name: work.flops_per_token_and_weight for work in plan.work if work.of_prm is of_prm}
+
+
 # ---- sizes ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name, embeddings", [("tied", 1), ("untied", 2)])
-def test_parameters_are_those_of_the_model(models, name, embeddings):
+def test_sizes_are_those_of_the_model(models, name, embeddings):
     shape = read_shape("model", str(models[name]))
     model = LlamaForCausalLM(llama_config(name == "tied"))
     assert shape.weights == sum(parameter.numel() for parameter in model.parameters())
     assert shape.weights == LAYERS * BLOCK + embeddings * EMBEDDING + WIDTH
-    assert shape.block_weights == BLOCK
-    assert shape.root_weights == embeddings * EMBEDDING + WIDTH
+    assert (shape.block_weights, shape.root_weights) == (BLOCK, embeddings * EMBEDDING + WIDTH)
     # The input embedding is looked up, not multiplied; a tied one is the output layer too.
     assert shape.product_weights == LAYERS * BLOCK + EMBEDDING + WIDTH
+    # A critic is the model without an output layer of its own.
+    assert shape.with_values().weights == LAYERS * BLOCK + EMBEDDING + WIDTH
 
 
 def test_weights_of_an_adapter_are_those_of_peft(models):
@@ -102,39 +112,23 @@ def test_weights_of_an_adapter_are_those_of_peft(models):
         adapter_weights("prm.model", shape, 4, ["nothing"])
 
 
-def test_a_model_that_is_not_there(planned, tmp_path):
-    with pytest.raises(PlanError, match="has no config.json; the plan reads local models only"):
-        planned({"actor_rollout_ref.model.path": str(tmp_path / "missing")})
-
-
 # ---- memory --------------------------------------------------------------------------------------------------------
 
 
-def test_weights_gradients_and_states_of_a_trained_model(planned, models):
+def test_weights_gradients_and_states_are_held_sharded_and_offloaded(planned, models):
     weights = read_shape("model", str(models["untied"])).weights
-    prm = part(planned(), "PRM")
+    plan, offloaded = planned(), planned(OFFLOADED)
+    prm, eight, moved = part(plan, "PRM"), part(planned({"trainer.n_gpus_per_node": 8}), "PRM"), part(offloaded, "PRM")
     assert (prm.weights, prm.gradients, prm.optimizer) == (4 * weights, 4 * weights, 8 * weights)
     # Gradients live from the backward pass to the optimiser's step.
-    assert prm.idle == 12 * weights and prm.host == 0
-
-
-def test_fsdp_shards_what_is_held_and_not_what_is_gathered(planned):
-    one, eight = part(planned(), "PRM"), part(planned({"trainer.n_gpus_per_node": 8}), "PRM")
-    assert (eight.weights, eight.optimizer) == (one.weights / 8, one.optimizer / 8)
-    assert eight.gathered == one.gathered
+    assert (prm.idle, prm.host) == (12 * weights, 0)
+    # What is held is shared, what is gathered is not.
+    assert (eight.weights, eight.optimizer, eight.gathered) == (prm.weights / 8, prm.optimizer / 8, prm.gathered)
     hybrid = part(planned({"trainer.n_gpus_per_node": 8, "prm.engine.fsdp_size": 2}), "PRM")
-    assert hybrid.weights == one.weights / 2
-
-
-def test_offload_moves_weights_and_states_to_the_host_between_passes(planned):
-    kept = part(planned(), "PRM")
-    offloaded = part(planned({"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}), "PRM")
-    assert offloaded.idle == 0
-    assert kept.weights + kept.optimizer < offloaded.host <= 2 * (kept.weights + kept.optimizer)
-    assert offloaded.working == kept.working
+    assert hybrid.weights == prm.weights / 2
+    assert moved.idle == 0 and 12 * weights < moved.host <= 24 * weights and moved.working == prm.working
     # Then the PRM is not in the way of the others.
-    before, after = planned(), planned({"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True})
-    assert before.phases["policy"] - after.phases["policy"] == pytest.approx(kept.idle)
+    assert plan.phases["policy"] - offloaded.phases["policy"] == pytest.approx(prm.idle)
 
 
 def test_pinned_memory_comes_in_powers_of_two():
@@ -145,50 +139,36 @@ def test_pinned_memory_comes_in_powers_of_two():
 
 
 def test_a_reference_lives_on_the_host_of_an_accelerator(planned):
-    reference = part(planned(), "PRM reference")
+    reference, on_cpu = part(planned(), "PRM reference"), part(planned(name="prime_trainer_cpu"), "PRM reference")
     assert reference.idle == 0 and reference.weights < reference.host <= 2 * reference.weights
     assert reference.gradients == reference.optimizer == 0
-    on_cpu = part(planned(name="prime_trainer_cpu"), "PRM reference")
     assert on_cpu.idle == on_cpu.weights and on_cpu.host == 0
+    for name in ("policy", "kl", "none"):
+        plan = planned({"prm.reference": name, "actor_rollout_ref.actor.use_kl_loss": True})
+        assert [memory.name for memory in plan.memory] == ["policy", "KL reference", "PRM"]
 
 
-@pytest.mark.parametrize("reference", ["policy", "kl", "none"])
-def test_other_references_need_no_second_model(planned, reference):
-    plan = planned({"prm.reference": reference, "actor_rollout_ref.actor.use_kl_loss": True})
-    assert [memory.name for memory in plan.memory] == ["policy", "KL reference", "PRM"]
-
-
-def test_an_adapter_has_gradients_and_states_of_its_own_size(planned, models):
-    plan = planned({"prm.model.lora_rank": 4, "prm.reference": "base"})
+def test_an_adapter_and_frozen_layers_have_gradients_and_states_of_their_size(planned, models):
+    plan = planned(ADAPTER)
     adapter = adapter_weights("prm.model", read_shape("model", str(models["untied"])), 4, "all-linear")
-    prm = part(plan, "PRM")
-    assert (prm.gradients, prm.optimizer) == (4 * adapter, 8 * adapter)
+    assert (part(plan, "PRM").gradients, part(plan, "PRM").optimizer) == (4 * adapter, 8 * adapter)
     assert [memory.name for memory in plan.memory] == ["policy", "PRM"]
-
-
-def test_frozen_layers_have_no_gradients_states_and_kept_activations(planned):
-    plan, whole = planned({"prm.trainable_layers": 1}), planned()
+    plan = planned({"prm.trainable_layers": 1})
     assert part(plan, "PRM") == part(planned({"prm.trainable_layers": 0.3}), "PRM")
     assert (part(plan, "PRM").gradients, part(plan, "PRM").optimizer) == (4 * BLOCK, 8 * BLOCK)
-    assert part(plan, "PRM").activations < part(whole, "PRM").activations
+    assert part(plan, "PRM").activations < part(planned(), "PRM").activations
     # Forward once; a third of it again, and of the backward pass.
     assert multiples(plan)["PRM update"] == pytest.approx(2 + 6 / LAYERS)
 
 
 def test_logits_are_what_fused_log_probabilities_spare(planned):
-    tokens = 16384
-    plain = part(planned(), "PRM")
-    assert plain.logits == tokens * VOCABULARY * 8
-    fused = part(planned({"prm.model.use_fused_kernels": True}), "PRM")
+    assert part(planned(), "PRM").logits == 16384 * VOCABULARY * 8
+    fused = {"prm.model.use_fused_kernels": True}
     # Two copies of a chunk, and the sum of the output layer's gradient, which an adapter does not have.
-    assert fused.logits == 256 * VOCABULARY * 4 * 2 + VOCABULARY * WIDTH * 4
-    adapter = {"prm.model.use_fused_kernels": True, "prm.model.lora_rank": 4, "prm.reference": "base"}
-    assert part(planned(adapter), "PRM").logits == 256 * VOCABULARY * 4 * 2
+    assert part(planned(fused), "PRM").logits == 256 * VOCABULARY * 4 * 2 + VOCABULARY * WIDTH * 4
+    assert part(planned(fused | ADAPTER), "PRM").logits == 256 * VOCABULARY * 4 * 2
     rows = {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 2}
     assert part(planned(rows), "PRM").logits == 2 * 1024 * VOCABULARY * 8
-
-
-FUSED = {"actor_rollout_ref.model.use_fused_kernels": True}
 
 
 @pytest.mark.parametrize(
@@ -205,75 +185,72 @@ FUSED = {"actor_rollout_ref.model.use_fused_kernels": True}
 )
 def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, tokens):
     plan = planned({"data.train_batch_size": 512, "trainer.n_gpus_per_node": 2, **changes})
-    reference = next(passes for passes in plan.forward if passes.name == "PRM reference")
-    assert reference.tokens == tokens
+    passes = {passes.name: passes for passes in plan.run.forward}
+    # interleaved scores in the update.
+    assert set(passes) == {"policy", "PRM reference"}
     # 512 prompts, 4 rollouts of 1,024 tokens, on 2 devices.
-    assert reference.passes == -(-512 * 4 * 1024 // 2 // tokens)
-    assert reference.copied == part(plan, "PRM reference").weights
+    assert passes["PRM reference"].tokens == tokens
+    assert passes["PRM reference"].passes == -(-512 * 4 * 1024 // 2 // tokens)
     plain = part(plan, "PRM reference")
+    assert passes["PRM reference"].copied == plain.weights
     assert plain.logits == (tokens * VOCABULARY * 8 if not changes.get(*FUSED) else 256 * VOCABULARY * 4 * 2)
 
 
 def test_the_larger_of_training_and_scoring_counts(planned):
-    large = {"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"}
-    prm, forward = part(planned(large), "PRM"), {passes.name: passes for passes in planned(large).forward}
-    assert prm.working > part(planned(), "PRM").working and prm.logits == part(planned(), "PRM").logits
-    assert prm.working > 4_000_000 * VOCABULARY * 8
-    assert forward["PRM"].passes == 1 and forward["PRM"].passes_of_training == 2 and forward["PRM"].copied == 0
-    # interleaved scores in the update.
-    assert {passes.name for passes in planned().forward} == {"policy", "PRM reference"}
+    plan = planned({"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"})
+    prm, forward = part(plan, "PRM"), next(passes for passes in plan.run.forward if passes.name == "PRM")
+    assert prm.logits == part(planned(), "PRM").logits and prm.working > 4_000_000 * VOCABULARY * 8
+    assert (forward.passes, forward.passes_of_training, forward.copied) == (1, 2, 0)
 
 
-def test_a_critic_is_planned_with_the_tokens_that_verl_gives_it(planned):
+def test_a_critic_has_values_in_place_of_logits(planned):
     gae = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
+    plan = planned(gae)
+    critic, policy = part(plan, "critic"), part(plan, "policy")
+    assert policy.weights - critic.weights == pytest.approx(4 * EMBEDDING)
+    assert critic.logits < policy.logits / 100
+    assert multiples(plan, of_prm=False)["critic values"] == 2 and multiples(plan, of_prm=False)["critic update"] == 8
     for key in ("critic.ppo_max_token_len_per_gpu", "critic.ppo_infer_max_token_len_per_gpu"):
-        plan = planned(gae | {key: 2048})
-        assert plan.facts["tokens per micro-batch and device"]["critic"] == 2048
+        assert planned(gae | {key: 2048}).run.engines["critic"].tokens == 2048
 
 
 def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(planned):
     plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.4})
-    assert plan.rollout["total"] == pytest.approx(0.4 * 80 * GIB)
+    assert plan.run.rollout["total"] == pytest.approx(0.4 * 80 * GIB)
     awake = planned({"actor_rollout_ref.rollout.free_cache_engine": False})
-    assert awake.phases["PRM"] - planned().phases["PRM"] == pytest.approx(awake.rollout["total"])
+    assert awake.phases["PRM"] - planned().phases["PRM"] == pytest.approx(awake.run.rollout["total"])
 
 
-def test_a_warning_names_the_part_that_does_not_fit_and_the_largest_lever(planned):
-    logits = planned({"prm.max_token_len_per_gpu": 10_000_000, "prm.reference": "policy"}, device=40)
-    assert len(logits.warnings) == 1 and "\n" not in logits.warnings[0]
-    assert "the part 'PRM' needs about" in logits.warnings[0] and "of a device's 40.0" in logits.warnings[0]
-    crowded = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.99})
-    assert "the part 'rollout' needs" in crowded.warnings[0]
+def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_time_with_top_k(planned):
+    plain = planned({"prm.update_mode": "before"})
+    both = planned(DISTILLED | {"prime.anchor.kind": "ema"})
+    one = planned(DISTILLED | {"prime.anchor.kind": "ema", "prime.process.top_k": 8})
+    average = part(both, "policy average")
+    assert average.idle == 0 and average.weights > 0  # on the host
+    added, spared = both.phases["policy"] - plain.phases["policy"], both.phases["policy"] - one.phases["policy"]
+    assert spared == both.run.engines["policy"].tokens * VOCABULARY * 2
+    assert added > 2 * spared
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"prm.max_token_len_per_gpu": 10_000_000, "prm.reference": "policy"}, "the part 'PRM' needs about"),
+        ({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.99}, "the part 'rollout' needs"),
+        ({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001}, "gpu_memory_utilization=1e-06 leaves"),
+    ],
+)
+def test_a_warning_names_the_part_that_does_not_fit(planned, changes, said):
+    (warning,) = planned(changes).warnings
+    assert said in warning and "\n" not in warning
     assert planned().warnings == []
 
 
-def test_a_rollout_engine_without_room_for_a_sequence(planned):
-    plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001})
-    assert any("gpu_memory_utilization=1e-06 leaves" in warning for warning in plan.warnings)
-
-
-def test_a_critic_has_values_in_place_of_logits(planned, models):
-    plan = planned({"algorithm.adv_estimator": "gae"})
-    critic = next(part for part in plan.memory if part.name == "critic")
-    policy = next(part for part in plan.memory if part.name == "policy")
-    # The untied model: what the policy has, without its output layer.
-    assert policy.weights - critic.weights == pytest.approx(4 * EMBEDDING)
-    assert critic.logits < policy.logits / 100
-    assert multiples(plan, of_prm=False)["critic values"] == 2 and multiples(plan, of_prm=False)["critic update"] == 8
-    assert (
-        read_shape("model", str(models["tied"])).with_values().weights == read_shape("m", str(models["tied"])).weights
-    )
-
-
-def test_pspo_has_no_prm_and_says_what_is_missing(composed, models, planned):
-    config = composed["pspo_trainer"].copy()
-    with open_dict(config):
-        config.actor_rollout_ref.model.path = str(models["untied"])
-    OmegaConf.resolve(config)
-    plan = make_plan(config, 80 * GIB)
+def test_pspo_has_no_prm_and_says_what_is_missing(planned):
+    plan = planned(name="pspo_trainer")
     assert {part.name for part in plan.memory} == {"policy", "critic", "KL reference"}
-    assert plan.facts["not in the plan"] == "the step reward model" and plan.prm_share == 0
-    assert "not in the plan" not in planned().facts
+    assert plan.run.facts["not in the plan"] == "the step reward model" and plan.prm_share == 0
+    assert "not in the plan" not in planned().run.facts
 
 
 def test_megatron_is_beyond_the_plan(planned):
@@ -284,8 +261,15 @@ def test_megatron_is_beyond_the_plan(planned):
 # ---- FLOPs ---------------------------------------------------------------------------------------------------------
 
 
-def multiples(plan, of_prm=True):
-    return {work.name: work.flops_per_token_and_weight for work in plan.work if work.of_prm is of_prm}
+def test_passes_in_closed_form():
+    # Forward, and with recomputation again; gradients of activations and of weights.
+    assert training_passes(recompute=True).flops_per_token_and_weight == 2 + 2 + 4
+    assert training_passes(recompute=False, adapter=True).flops_per_token_and_weight == 2 + 2
+    assert training_passes(recompute=True).attention_forwards == 4
+    quarter = training_passes(recompute=True, share=0.25)
+    assert (quarter.flops_per_token_and_weight, quarter.attention_forwards) == (2 + 0.25 * 6, 1 + 0.25 * 3)
+    # Two layers of width 6, one sequence of 4 tokens: scores and values, 2 FLOPs each, for half of the pairs.
+    assert flops(Passes(), weights=0, attention_width=2 * 6, tokens=4, length=4) == 2 * (2 * 2 * 6 * 4 * 4 / 2)
 
 
 @pytest.mark.parametrize(
@@ -301,45 +285,23 @@ def multiples(plan, of_prm=True):
         ({"prm.replay.batches": 2, "prm.replay.ratio": 0.5}, {"PRM reference": 2, "PRM update": 12}),
         ({"prm.replay.ratio": 0.5}, {"PRM reference": 2, "PRM update": 8}),
         ({"prm.update_freq": 4}, {"PRM reference": 2, "PRM score": 1.5, "PRM update": 2}),
-        ({"prm.model.lora_rank": 4, "prm.reference": "base"}, {"PRM reference": 2, "PRM update": 6}),
+        (ADAPTER, {"PRM reference": 2, "PRM update": 6}),
         ({"prm.model.enable_gradient_checkpointing": False}, {"PRM reference": 2, "PRM update": 6}),
         ({"prm.accuracy_freq": 10}, {"PRM reference": 2, "PRM update": 8, "PRM accuracy": 0.2}),
+        # A pull over the vocabulary takes the place of the scoring pass.
+        (DISTILLED, {"PRM reference": 2, "PRM in the policy's update": 2, "PRM update": 8}),
     ],
 )
 def test_passes_of_the_prm_by_configuration(planned, changes, expected):
     assert multiples(planned({"prm.accuracy_freq": 0} | changes)) == pytest.approx(expected)
 
 
-DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
-
-
-def test_a_pull_over_the_vocabulary_takes_the_place_of_the_scoring_pass(planned):
-    plan = planned({"prm.accuracy_freq": 0, "prime.anchor.kind": "ema"} | DISTILLED)
-    assert multiples(plan) == {"PRM reference": 2, "PRM in the policy's update": 2, "PRM update": 8}
-    assert multiples(plan, of_prm=False)["policy average"] == 2
-
-
-def test_logits_of_the_targets_are_held_in_the_policys_update_those_of_one_at_a_time_with_top_k(planned):
-    plain = planned({"prm.update_mode": "before"})
-    both = planned(DISTILLED | {"prime.anchor.kind": "ema"})
-    one = planned(DISTILLED | {"prime.anchor.kind": "ema", "prime.process.top_k": 8})
-    average = next(part for part in both.memory if part.name == "policy average")
-    assert average.idle == 0 and average.weights > 0  # on the host
-    added, spared = both.phases["policy"] - plain.phases["policy"], both.phases["policy"] - one.phases["policy"]
-    tokens, vocabulary = both.facts["tokens per micro-batch and device"]["policy"], 1000
-    assert spared == tokens * vocabulary * 2
-    assert added > 2 * spared
-
-
-def test_the_share_of_the_prm(planned):
+def test_flops_of_a_step_and_the_share_of_the_prm(planned, models):
     """Rollout 2, old log-probabilities 2, policy 8; reference 2, PRM 8: 10 of 22."""
     plan = planned({"prm.accuracy_freq": 0})
     assert plan.prm_share == pytest.approx(10 / 22)
     assert planned({"prm.enable": False, "prime.process.coefficient": 0}).prm_share == 0
-
-
-def test_the_flops_of_a_pass_grow_with_the_rollouts_of_a_step(planned, models):
-    plan = planned()
+    assert multiples(planned({"prime.anchor.kind": "ema"}), of_prm=False)["policy average"] == 2
     old = next(work for work in plan.work if work.name == "old log-probabilities")
     shape, tokens = read_shape("model", str(models["untied"])), 8 * 4 * 1024
     assert old.flops == 2 * shape.product_weights * tokens + 2 * LAYERS * WIDTH * 1024 * tokens
@@ -349,26 +311,17 @@ def test_the_flops_of_a_pass_grow_with_the_rollouts_of_a_step(planned, models):
 
 
 def test_hours_are_flops_over_peak_and_utilisation(planned):
-    plan = planned({"prm.accuracy_freq": 0, "trainer.total_training_steps": 100})
+    changes = {"prm.accuracy_freq": 0, "trainer.total_training_steps": 100}
+    plan, half = planned(changes), planned(changes, mean_tokens=512)
     work = {part.name: part.flops for part in plan.work}
-    update = work["policy update"]
     # The paper's table 2 for what is not computed: the rollout and the rest, per second of the policy's update.
     computed = sum(work.values()) - work["rollout (the kept responses)"]
-    wanted = (computed + update * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
+    wanted = (computed + work["policy update"] * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
     a100 = plan.hours[0]
     assert a100.device == "A100" and a100.step_seconds == pytest.approx(wanted)
     assert a100.run_hours == a100.device_hours == pytest.approx(100 * wanted / 3600)
-
-
-def test_shorter_rollouts_take_less_time_and_unknown_steps_no_hours(planned, composed, models):
-    whole = planned()
-    assert whole.hours[0].run_hours is None
-    config = composed["prime_trainer"].copy()
-    with open_dict(config):
-        config.actor_rollout_ref.model.path = str(models["untied"])
-    OmegaConf.resolve(config)
-    half, full = make_plan(config, None, mean_tokens=512), make_plan(config, None)
-    assert half.hours[0].step_seconds == pytest.approx(full.hours[0].step_seconds / 2)
+    assert half.hours[0].step_seconds == pytest.approx(wanted / 2)
+    assert planned().hours[0].run_hours is None
 
 
 @pytest.mark.parametrize(
@@ -381,54 +334,43 @@ def test_shorter_rollouts_take_less_time_and_unknown_steps_no_hours(planned, com
     ],
 )
 def test_checkpoints_on_disk(planned, models, changes, kept):
-    plan = planned({"trainer.max_actor_ckpt_to_keep": None, **changes})
+    run = planned({"trainer.max_actor_ckpt_to_keep": None, **changes}).run
     weights = read_shape("model", str(models["untied"])).weights
     # float32 weights and two states of Adam.
-    assert plan.kept == kept and plan.checkpoint == {"policy": 12 * weights, "PRM": 12 * weights}
+    assert run.kept == kept and run.checkpoint == {"policy": 12 * weights, "PRM": 12 * weights}
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_a_table(models, capsys):
-    path = f"actor_rollout_ref.model.path={models['tied']}"
-    arguments = ["--plan", "--config-name", "prime_trainer_cpu", path, "--device-memory", "24"]
-    assert doctor.main(arguments) == 0
+def test_the_command_prints_tables_or_json(models, capsys):
+    words = ["--plan", "--config-name", "prime_trainer_cpu", f"actor_rollout_ref.model.path={models['tied']}"]
+    assert doctor.main([*words, "--device-memory", "24"]) == 0
     out = capsys.readouterr().out
     for text in ("GiB per device", "policy average", "share of the PRM", "6.0 N", "fits:"):
         assert text in out
-    assert doctor.main([*arguments[:-1], "0.5"]) == 1
+    assert doctor.main([*words, "--device-memory", "0.5"]) == 1
     assert "warning: the part" in capsys.readouterr().out
-
-
-def test_the_command_prints_json(models, capsys):
-    path = f"actor_rollout_ref.model.path={models['tied']}"
-    assert doctor.main(["--plan", "--json", "--config-name", "prime_trainer_cpu", "--device-memory", "24", path]) == 0
+    assert doctor.main([*words, "--device-memory", "24", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["device_bytes"] == 24 * GIB and plan["warnings"] == []
     assert plan["peak"]["bytes"] == max(plan["phases"].values())
 
 
 def test_models_that_are_not_here_take_their_sizes_from_elsewhere(models, capsys):
-    path = "actor_rollout_ref.model.path=somebody/untied"
-    stand_ins = ["--model-configs", str(models["untied"].parent)]
-    folder = models["untied"].name
-    assert doctor.main(["--plan", "--device-memory", "80", path]) == 2
-    capsys.readouterr()
-    assert doctor.main(["--plan", "--device-memory", "80", *stand_ins, path.replace("untied", folder)]) == 0
+    folder, words = models["untied"], ["--plan", "--device-memory", "80"]
+    assert doctor.main([*words, f"actor_rollout_ref.model.path=somebody/{folder.name}"]) == 2
+    assert f"actor_rollout_ref.model.path: somebody/{folder.name} has no config.json" in capsys.readouterr().err
+    words += ["--model-configs", str(folder.parent)]
+    assert doctor.main([*words, f"actor_rollout_ref.model.path=somebody/{folder.name}"]) == 0
     out = capsys.readouterr().out
     assert "H200" in out and "checkpoint" in out and "not here: data.train_files" in out
 
 
-def test_a_configuration_that_would_not_start_is_no_plan(models, capsys):
-    path = f"actor_rollout_ref.model.path={models['tied']}"
-    assert doctor.main(["--plan", "--device-memory", "80", path, "prime.filter.lower=0.9"]) == 1
-    assert "prime.filter" in capsys.readouterr().out
-
-
-def test_mistakes_are_one_line(models, capsys):
-    assert doctor.main(["--plan", "actor_rollout_ref.model.path=/nowhere"]) == 2
-    assert "actor_rollout_ref.model.path: /nowhere has no config.json" in capsys.readouterr().err
+def test_what_would_not_start_and_mistakes_are_one_line(models, capsys):
+    words = ["--plan", "--device-memory", "80", f"actor_rollout_ref.model.path={models['tied']}"]
+    assert doctor.main([*words, "prime.filter.lower=0.9"]) == 1
+    assert "warning: prime.filter" in capsys.readouterr().out
     assert doctor.main(["--plan", "prm.no_such_key=1"]) == 2
     assert "no_such_key" in capsys.readouterr().err
     with pytest.raises(SystemExit):
@@ -436,14 +378,8 @@ def test_mistakes_are_one_line(models, capsys):
 
 
 def test_a_plan_for_accelerators_is_made_without_one(models):
-    command = [
-        sys.executable,
-        "-m",
-        "prime_ext.doctor",
-        "--plan",
-        "--json",
-        f"actor_rollout_ref.model.path={models['tied']}",
-    ]
-    done = subprocess.run([*command, "--device-memory", "80"], capture_output=True, text=True, timeout=600)
+    path = f"actor_rollout_ref.model.path={models['tied']}"
+    command = [sys.executable, "-m", "prime_ext.doctor", "--plan", "--json", path, "--device-memory", "80"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["facts"]["device"] == "cuda"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from prime_ext.config.compose import compose_config
-from prime_ext.plan.errors import PlanError
-from prime_ext.plan.plan import make_plan
+from prime_ext.plan.model_shape import PlanError
+from prime_ext.plan.plan import Known
+from prime_ext.plan.rl import read_rl
 from prime_ext.preflight.check import check_config
 from recipes.multi_node.wait_for_nodes import wait
 
@@ -217,7 +218,7 @@ def test_the_policy_can_be_on_megatron_and_the_prm_is_not(machine):
     assert (config.actor_rollout_ref.actor.strategy, config.prm.engine.strategy) == ("megatron", "fsdp2")
     assert config.actor_rollout_ref.actor.megatron.param_offload and config.prm.engine.param_offload
     with pytest.raises(PlanError, match="^the plan knows the strategies fsdp and fsdp2, not megatron of the policy$"):
-        make_plan(config, device_bytes=None)
+        read_rl(config, Known())
     (line,) = check_config(compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"]))
     assert line.startswith("prm.engine.strategy=megatron: the PRM runs on fsdp and fsdp2 only")
     # 8 ranks in groups of 4 that share the weights: 2 data-parallel ones, which 3 rollouts do not divide over.

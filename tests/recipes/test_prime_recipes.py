@@ -17,9 +17,8 @@ from recipe_calls import calls_of, differences, name_of, overrides_of, variants_
 from prime_ext import doctor
 from prime_ext.config.compose import SFT_CONFIG, compose_config
 from prime_ext.offline_prm.__main__ import compose as compose_offline
-from prime_ext.plan import offline_plan
-from prime_ext.plan.supervised_config import check_sft
 from prime_ext.preflight.check import check_config
+from prime_ext.preflight.sft import check_sft
 from recipes.prime import code_rows
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "prime"
@@ -34,8 +33,6 @@ VARIANTS = {
     for recipe in PAPER["recipes"]
     if recipe["script"] == "run_eurus2-7b_fsdp.sh"
 }
-# A dry run calls one of these with the recipe's words.
-PLANS = {"prime_ext.doctor": doctor.main, "prime_ext.plan.offline_plan": offline_plan.main}
 
 
 def run(script, *words, **knobs):
@@ -55,7 +52,8 @@ def called(folder, script, *words, **knobs):
 def planned(capsys, folder, script, *words, **knobs):
     """The plan of a dry run, made in this process, which has loaded everything; and its exit status."""
     module, _, _, arguments = called(folder, script, *words, DRY_RUN="1", **knobs)
-    status = PLANS[module]([*arguments, "--json"])
+    assert module == "prime_ext.doctor"
+    status = doctor.main([*arguments, "--json"])
     return status, json.loads(capsys.readouterr().out)
 
 

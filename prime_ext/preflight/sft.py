@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What verl's SFT trainer would refuse, ignore or round off."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.config.checks import SettingsError, number, whole_number
+from prime_ext.config.compose import SFT_CONFIG, compose_config
+
+# Read by verl's dataset, but not in its file; they are added with a plus.
+ADDED_DATA_KEYS = ("seed", "shuffle", "image_key", "video_key", "image_patch_size")
+# Key, check and bounds.
+NUMBERS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
+    ("data.train_batch_size", whole_number, (1,)),
+    ("data.max_length", whole_number, (1,)),
+    ("data.max_token_len_per_gpu", whole_number, (1,)),
+    ("data.micro_batch_size_per_gpu", whole_number, (1,)),
+    ("trainer.total_epochs", whole_number, (1,)),
+    ("trainer.n_gpus_per_node", whole_number, (1,)),
+    ("trainer.nnodes", whole_number, (1,)),
+    ("engine.ulysses_sequence_parallel_size", whole_number, (1,)),
+    ("model.lora_rank", whole_number, (0,)),
+    ("optim.lr", number, (0.0, float("inf"), True)),
+    ("optim.lr_warmup_steps_ratio", number, (0.0, 1.0)),
+)
+
+
+def check_sft(config: DictConfig) -> list[str]:
+    """What verl's SFT trainer would refuse, ignore or round off. Returns one line per problem."""
+    problems = [*_numbers(config), *_keys(config)]
+    return problems or list(_batches(config))
+
+
+def _numbers(config: DictConfig) -> Iterable[str]:
+    for key, check, bounds in NUMBERS:
+        try:
+            check(key, OmegaConf.select(config, key), *bounds)
+        except SettingsError as error:
+            yield str(error)
+
+
+def _keys(config: DictConfig) -> Iterable[str]:
+    """Keys that were added with a plus, and values that verl's own classes refuse."""
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.config import HFModelConfig
+
+    # Those build nothing but themselves; the model's would load its tokenizer.
+    for section in ("engine", "optim", "checkpoint"):
+        try:
+            omega_conf_to_dataclass(config[section])
+        except Exception as error:
+            # Hydra names the class and the place before the cause.
+            cause = error.__cause__ or error
+            yield f"{section}: verl refuses it ({(str(cause).splitlines() or [type(cause).__name__])[0]})"
+    base = compose_config(SFT_CONFIG, [])
+    known = {name: set(section) if OmegaConf.is_dict(section) else set() for name, section in base.items()}
+    known["model"] |= {field.name for field in fields(HFModelConfig)}
+    known["data"] |= set(ADDED_DATA_KEYS)
+    for name in config:
+        if name not in known:
+            yield f"unknown section {name}; verl's SFT trainer has {', '.join(known)}"
+        elif name in ("data", "model", "trainer"):
+            yield from (f"unknown key {name}.{key}" for key in config[name] if key not in known[name])
+
+
+def _batches(config: DictConfig) -> Iterable[str]:
+    data, engine = config.data, config.engine
+    devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    parallel = engine.ulysses_sequence_parallel_size
+    if devices % parallel:
+        yield f"engine.ulysses_sequence_parallel_size={parallel} does not divide the {devices} devices"
+        return
+    ranks, batch = devices // parallel, data.train_batch_size
+    if batch % ranks:
+        yield (
+            f"data.train_batch_size={batch} is no multiple of the {ranks} groups of devices that share a batch; verl "
+            f"would train on {batch // ranks * ranks} rows per step"
+        )
+    elif not data.use_dynamic_bsz and (batch // ranks) % data.micro_batch_size_per_gpu:
+        yield (
+            f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu} does not divide the {batch // ranks} rows "
+            f"of a device"
+        )
+    if data.use_dynamic_bsz and data.max_token_len_per_gpu * parallel < data.max_length:
+        yield (
+            f"data.max_token_len_per_gpu={data.max_token_len_per_gpu} times "
+            f"engine.ulysses_sequence_parallel_size={parallel} is less than data.max_length={data.max_length}, so that "
+            f"a long conversation fits into no micro-batch"
+        )
+    if engine.get("fsdp_size", -1) > 0 and devices % engine.fsdp_size:
+        yield f"engine.fsdp_size={engine.fsdp_size} does not divide the {devices} devices"
