@@ -21,7 +21,10 @@ begin() {
         fi
         [[ $# -ge 1 ]] && exit 0 || exit 2
     fi
-    (($# >= least)) || { echo "${script##*/}: give $least arguments; -h explains" >&2; exit 2; }
+    if (($# < least)); then
+        echo "${script##*/}: give $least arguments: $(usage "$script" | grep -m1 "${script##*/}" | sed 's/^ *//')" >&2
+        exit 2
+    fi
 }
 
 # begin_variation BASE ARGUMENTS...: of a recipe that is another one with other numbers: set RUN to BASE, which is below

@@ -240,4 +240,4 @@ def test_neither_verl_nor_ray_is_imported():
     code = (
         "import sys, recipes.lab_study.run, recipes.lab_study.report; print(sorted({'verl', 'ray'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -63,4 +63,7 @@ def test_the_recipe_explains_itself_and_wants_a_model_and_data():
     help_text = subprocess.run([*recipe, "-h"], capture_output=True, text=True, env=environment())
     assert help_text.returncode == 0 and "prm.loss=step_ce" in help_text.stdout and "N_PROC" in help_text.stdout
     one_word = subprocess.run([*recipe, "model"], capture_output=True, text=True, env=environment())
-    assert one_word.returncode == 2 and "give MODEL and DATA" in one_word.stderr
+    assert (
+        one_word.returncode == 2
+        and "give 2 arguments: bash recipes/train_implicit_prm.sh MODEL DATA" in one_word.stderr
+    )
