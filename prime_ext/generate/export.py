@@ -24,7 +24,7 @@ from prime_ext.utils.files import atomic_path, read_json, write_text
 
 TRACKER = "latest_checkpointed_iteration.txt"
 LORA_META = "lora_train_meta.json"
-# Where prime_ext/prm/bias.py saves the bias.
+# What prime_ext/prm/bias.py saves beside the weights.
 BIAS_FILE = "bias.json"
 ROLES = ("actor", "prm")
 _PEFT_PREFIX = "base_model.model."

@@ -10,10 +10,10 @@ from verl.utils.device import get_device_name
 
 from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.config.settings import BiasSettings
+from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json
 
 # Inside the PRM's folder of a checkpoint.
-FILE = "bias.json"
 
 BETAS = (0.9, 0.99)
 # At the logit of the mean outcome the first gradient is 0 but for rounding, of which AdamW must not make a full step.
@@ -73,7 +73,7 @@ class OutcomeBias:
         """Write b, its moments, and the beta it belongs to."""
         moments = self._optimizer.state.get(self.parameter, {})
         state = {name: float(moments[name]) if moments else 0.0 for name in _MOMENTS}
-        write_json(folder / FILE, {"bias": self.value if self._started else None, "beta": beta, **state})
+        write_json(folder / BIAS_FILE, {"bias": self.value if self._started else None, "beta": beta, **state})
 
     def load(self, folder: Path) -> None:
         """Restore what :meth:`save` wrote.
@@ -81,11 +81,11 @@ class OutcomeBias:
         Raises:
             FileNotFoundError: the checkpoint was saved without a bias.
         """
-        if not (folder / FILE).is_file():
+        if not (folder / BIAS_FILE).is_file():
             raise FileNotFoundError(
-                f"the checkpoint has no bias of the PRM at {folder / FILE}; it was saved with prm.bias.enable=false"
+                f"the checkpoint has no bias of the PRM, {folder / BIAS_FILE}; it was saved with prm.bias.enable=false"
             )
-        state = read_json(folder / FILE)
+        state = read_json(folder / BIAS_FILE)
         if state["bias"] is None:
             return
         self._started = True

@@ -12,8 +12,7 @@ from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
 from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.config.settings import SettingsError
-from prime_ext.generate.export import export
-from prime_ext.prm.bias import FILE
+from prime_ext.generate.export import BIAS_FILE, export
 
 pytestmark = pytest.mark.slow
 
@@ -105,18 +104,18 @@ def test_a_resumed_bias_goes_on_bit_for_bit(results, steps):
 
 
 def test_a_checkpoint_without_a_bias_is_refused(results):
-    assert results["missing"].endswith(f"{FILE}; it was saved with prm.bias.enable=false")
+    assert results["missing"].endswith(f"{BIAS_FILE}; it was saved with prm.bias.enable=false")
 
 
 def test_without_it_there_is_none(results, run):
     update, _ = results["none"]
     assert update["bias"] is None and update["loss"][0] == pytest.approx(math.log(2), abs=1e-5)
-    assert not (run[1] / "without" / FILE).exists()
+    assert not (run[1] / "without" / BIAS_FILE).exists()
 
 
 def test_an_exported_prm_says_what_its_bias_is(run, tmp_path):
     _, folder = run
-    saved = json.loads((folder / "prm1" / FILE).read_text())
+    saved = json.loads((folder / "prm1" / BIAS_FILE).read_text())
     assert saved["beta"] == 0.5 and saved["step"] == 2.0
     export(folder / "prm1", tmp_path / "with")
     assert f"beta = 0.5, b = {saved['bias']}" in (tmp_path / "with" / "README.md").read_text()
