@@ -76,12 +76,6 @@ def place_at_ends(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     return placed_BT.scatter_(1, column_BS, value_BS)[:, :-1]
 
 
-def spread_over_tokens(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Each step's value at all of its valid tokens, 0 elsewhere, ``(B, T)``."""
-    taken_BT = value_BS.gather(1, spans.step_BT.clamp_min(0))
-    return torch.where(spans.step_BT >= 0, taken_BT, taken_BT.new_zeros(()))
-
-
 def end_mask(spans: StepSpans) -> torch.Tensor:
     """1.0 at the last token of each step: the source mask of step rewards, ``(B, T)`` float32."""
     return place_at_ends(spans.mask_BS.float(), spans)

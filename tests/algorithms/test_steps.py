@@ -13,7 +13,6 @@ from prime_ext.algorithms.steps import (
     delimiter_boundaries,
     end_mask,
     place_at_ends,
-    spread_over_tokens,
     step_spans,
     sum_over_steps,
 )
@@ -55,16 +54,14 @@ def test_values_of_steps_go_back_and_forth(batch, seed):
     boundary_BT = random_boundaries(batch, seed)
     spans = step_spans(boundary_BT, batch.mask_BT)
     total_BS = sum_over_steps(batch.reward_BT, spans)
-    placed_BT, spread_BT = place_at_ends(total_BS, spans), spread_over_tokens(total_BS, spans)
-    expected_placed, expected_spread = torch.zeros_like(placed_BT), torch.zeros_like(placed_BT)
+    placed_BT = place_at_ends(total_BS, spans)
+    expected_placed = torch.zeros_like(placed_BT)
     for i in batch.rows:
         for k, step in enumerate(steps_by_loops(batch.tokens(i), boundary_BT[i])):
             total = sum(float(batch.reward_BT[i, t]) for t in step)
             assert float(total_BS[i, k]) == pytest.approx(total)
             expected_placed[i, step[-1]] = total
-            expected_spread[i, step] = total
     torch.testing.assert_close(placed_BT, expected_placed)
-    torch.testing.assert_close(spread_BT, expected_spread)
     assert end_mask(spans).sum() == spans.mask_BS.sum()
     assert not placed_BT[end_mask(spans) == 0].any()
 
