@@ -14,7 +14,7 @@ Collections (``gold``, ``pred``, ``label``):
 - ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labelled by hand, one rule of ours per line.
 
 Beside ours stands math-verify alone with its default settings; ``--graders`` adds any callable ``(gold, pred) ->
-bool``. Every disagreement goes into the JSON beside this file.
+bool``. The JSON beside this file has our disagreements pair by pair, and how many the others have.
 """
 
 import importlib
@@ -31,6 +31,7 @@ from math_verify import parse, verify
 
 from prime_ext.verifiers.math import MathVerifier, extract
 
+OURS = "prime_ext"
 Pair = tuple[str, str, bool]
 Grader = Callable[[str, str], bool | None]
 
@@ -133,8 +134,13 @@ def measure(grader: Grader, pairs: list[Pair]) -> dict:
         "ms_per_pair": round(1000 * seconds / len(pairs), 3),
         "false_positives": [pair[:2] for pair, answer in judged if answer and not pair[2]],
         "false_negatives": [pair[:2] for pair, answer in judged if answer is not None and not answer and pair[2]],
-        "undecided": [pair for pair, answer in judged if answer is None],
+        "undecided": [pair[:2] for pair, answer in judged if answer is None],
     }
+
+
+def counted(result: dict) -> dict:
+    """The same, with numbers in place of the pairs."""
+    return {name: len(value) if isinstance(value, list) else value for name, value in result.items()}
 
 
 def main() -> None:
@@ -149,7 +155,7 @@ def main() -> None:
         verdict = verifier.verify_answer(pred, gold)
         return None if verdict.grader_failure else verdict.correct
 
-    graders: dict[str, Grader] = {"prime_ext": ours, "math-verify alone": math_verify_alone}
+    graders: dict[str, Grader] = {OURS: ours, "math-verify alone": math_verify_alone}
     graders |= verl_graders() if options.verl else {}
     for given in options.graders:
         name, _, target = given.partition("=")
@@ -158,6 +164,10 @@ def main() -> None:
     results = {
         collection: {name: measure(grader, pairs) for name, grader in graders.items()}
         for collection, pairs in collections(options.data).items()
+    }
+    results = {
+        collection: {name: found if name == OURS else counted(found) for name, found in of.items()}
+        for collection, of in results.items()
     }
     harness.record(options, {"collections": results}, ("math-verify", "latex2sympy2_extended", "sympy"))
 
