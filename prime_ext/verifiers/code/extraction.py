@@ -8,7 +8,7 @@ _LANGUAGES = ("python", "python3", "py", "")
 MAX_PROGRAM_CHARACTERS = 200_000
 
 
-def extract_program(response: str, require_fence: bool = True) -> str | None:
+def extract_program(response: str) -> str | None:
     """Return the program in a response, or None if there is none.
 
     A fence opens on a line of three or more backticks, alone or followed by ``python``, ``python3`` or ``py``, and
@@ -17,38 +17,29 @@ def extract_program(response: str, require_fence: bool = True) -> str | None:
     before unnamed ones; fences of other languages are passed over. An unclosed fence is no answer: the response was cut
     off.
 
-    Args:
-        response: text of the response; time is linear in its length.
-        require_fence: without it, a response that has no fence line at all is taken to be the program.
+    The time is linear in the length of the response.
     """
     named: str | None = None
     unnamed: str | None = None
     opened: tuple[int, str] | None = None
     lines: list[str] = []
-    any_fence = False
     for line in response.splitlines():
         ticks, info = _fence(line)
         if opened is None:
             if ticks:
-                any_fence = True
                 opened, lines = (ticks, info), []
         elif ticks >= opened[0] and not info:
             language = opened[1].lower()
             if language in _LANGUAGES:
-                program = "\n".join(lines) + "\n"
-                if language:
-                    named = program
-                else:
-                    unnamed = program
+                found = "\n".join(lines) + "\n"
+                named, unnamed = (found, unnamed) if language else (named, found)
             opened = None
         else:
             lines.append(line)
-    program_found = named if named is not None else unnamed
-    if program_found is None and not any_fence and not require_fence:
-        program_found = response
-    if program_found is None or not program_found.strip() or len(program_found) > MAX_PROGRAM_CHARACTERS:
+    program = named if named is not None else unnamed
+    if program is None or not program.strip() or len(program) > MAX_PROGRAM_CHARACTERS:
         return None
-    return program_found
+    return program
 
 
 def as_methods(program: str, entry_points: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ exactly, floating-point numbers with the tolerance.
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
@@ -22,20 +21,15 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?
 _MOST_DIGITS = 400
 # An output this much longer than what is expected is wrong without a look at it.
 _LENGTH_FACTOR, _LENGTH_MARGIN = 32, 1 << 16
+# How far a floating-point result may be off, times the larger magnitude or in itself.
+_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a floating-point result may be off: by ``relative`` times the larger magnitude, or by ``absolute``."""
-
-    relative: float = 1e-6
-    absolute: float = 1e-6
-
-    def agree(self, got: float, expected: float) -> bool:
-        return math.isclose(got, expected, rel_tol=self.relative, abs_tol=self.absolute)
+def _close(got: float, expected: float) -> bool:
+    return math.isclose(got, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
 
 
-def words_agree(got: str, expected: str, tolerance: Tolerance) -> bool:
+def words_agree(got: str, expected: str) -> bool:
     if got == expected:
         return True
     if len(got) > _MOST_DIGITS or len(expected) > _MOST_DIGITS:
@@ -47,60 +41,59 @@ def words_agree(got: str, expected: str, tolerance: Tolerance) -> bool:
             return int(got) == int(expected)
         number = float(got)
         return number.is_integer() and int(number) == int(expected)
-    return tolerance.agree(float(got), float(expected))
+    return _close(float(got), float(expected))
 
 
-def outputs_agree(got: bytes, expected: str, tolerance: Tolerance | None = None) -> bool:
+def outputs_agree(got: bytes, expected: str) -> bool:
     """Whether standard output agrees with what was expected."""
-    tolerance = tolerance or Tolerance()
     if len(got) > _LENGTH_FACTOR * len(expected) + _LENGTH_MARGIN:
         return False
     got_lines = _lines(got.decode("utf-8", "surrogateescape"))
     expected_lines = _lines(expected)
     if len(got_lines) != len(expected_lines):
         return False
-    return all(_line_agrees(*pair, tolerance) for pair in zip(got_lines, expected_lines, strict=True))
+    return all(_line_agrees(*pair) for pair in zip(got_lines, expected_lines, strict=True))
 
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
-def _line_agrees(got: str, expected: str, tolerance: Tolerance) -> bool:
+def _line_agrees(got: str, expected: str) -> bool:
     if got == expected:
         return True
     got_words, expected_words = got.split(), expected.split()
     return len(got_words) == len(expected_words) and all(
-        words_agree(*pair, tolerance) for pair in zip(got_words, expected_words, strict=True)
+        words_agree(*pair) for pair in zip(got_words, expected_words, strict=True)
     )
 
 
-def values_agree(got: Any, expected: Any, tolerance: Tolerance | None = None) -> bool:
+def values_agree(got: Any, expected: Any) -> bool:
     """Whether two JSON values agree. Nesting deeper than Python's recursion limit never does."""
     try:
-        return _values_agree(got, expected, tolerance or Tolerance())
+        return _values_agree(got, expected)
     except RecursionError:
         return False
 
 
-def _values_agree(got: Any, expected: Any, tolerance: Tolerance) -> bool:
+def _values_agree(got: Any, expected: Any) -> bool:
     if isinstance(expected, list):
         return (
             isinstance(got, list)
             and len(got) == len(expected)
-            and all(_values_agree(*pair, tolerance) for pair in zip(got, expected, strict=True))
+            and all(_values_agree(*pair) for pair in zip(got, expected, strict=True))
         )
     if isinstance(expected, dict):
         return (
             isinstance(got, dict)
             and got.keys() == expected.keys()
-            and all(_values_agree(got[key], value, tolerance) for key, value in expected.items())
+            and all(_values_agree(got[key], value) for key, value in expected.items())
         )
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, float) and isinstance(got, int | float):
         try:
-            return (math.isnan(expected) and math.isnan(got)) or tolerance.agree(got, expected)
+            return (math.isnan(expected) and math.isnan(got)) or _close(got, expected)
         except OverflowError:
             return False  # an integer beyond the range of floats
     if isinstance(expected, int) and isinstance(got, int | float):

@@ -3,14 +3,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from prime_ext.verifiers.code import test_suite
 from prime_ext.verifiers.code.extraction import as_methods, extract_program
-from prime_ext.verifiers.code.judge import Tolerance, outputs_agree, values_agree
+from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 from prime_ext.verifiers.code.problems import (
     AssertionProblem,
     CallProblem,
@@ -65,6 +65,8 @@ class FailedTest:
     words: str
 
 
+# The tests that failed, by their places.
+Failures = list[tuple[int, FailedTest]]
 # Asks for executions, is sent them, returns the verdict's parts. One body serves threads, asyncio and batches.
 Steps = Generator[Request, Execution, Verdict]
 
@@ -77,8 +79,6 @@ class CodeVerifier:
         limits: limits of each test, the time limit counted in execution only.
         seconds_per_problem: most seconds of execution over all tests of one problem. What it cuts off has failed with
             ``timeout``.
-        tolerance: for floating-point results.
-        require_fence: see :func:`extract_program`.
 
     Raises:
         SandboxUnavailable: this machine cannot confine programs.
@@ -92,16 +92,12 @@ class CodeVerifier:
         *,
         limits: Limits | None = None,
         seconds_per_problem: float = 60.0,
-        tolerance: Tolerance | None = None,
-        require_fence: bool = True,
     ) -> None:
         if not seconds_per_problem > 0:
             raise ValueError(f"seconds_per_problem={seconds_per_problem!r} must be a number > 0")
         self.limits = limits or Limits()
         self.sandbox: Backend = sandbox if sandbox is not None else Sandbox(self.limits)
         self.seconds_per_problem = seconds_per_problem
-        self.tolerance = tolerance or Tolerance()
-        self.require_fence = require_fence
 
     def with_limits(self, seconds: float | None = None, seconds_per_problem: float | None = None) -> "CodeVerifier":
         """This verifier, in the same sandbox, with other limits of time; None leaves one as it is.
@@ -115,8 +111,6 @@ class CodeVerifier:
             self.sandbox,
             limits=self.limits if seconds is None else replace(self.limits, seconds=seconds),
             seconds_per_problem=self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem,
-            tolerance=self.tolerance,
-            require_fence=self.require_fence,
         )
 
     def verify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
@@ -143,11 +137,6 @@ class CodeVerifier:
         verifier = self.with_limits(seconds, seconds_per_problem)
         return await asyncio.wrap_future(verifier.submit(response, test_cases, reward=reward))
 
-    def verify_batch(self, pairs: Iterable[tuple[str, TestCases]], *, reward: RewardName = "all") -> list[Verdict]:
-        """Return the verdicts on many (response, test cases), in their order."""
-        futures = [self.submit(response, test_cases, reward=reward) for response, test_cases in pairs]
-        return [future.result() for future in futures]
-
     def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
         """Return the verdict on a program that is already without its response."""
         return self.submit_program(program, test_cases, reward=reward).result()
@@ -158,17 +147,18 @@ class CodeVerifier:
 
     def submit_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
         """Start the verification of a program and return its future."""
-        return self._drive(self._steps(program, test_cases, reward))
+        _check_reward(reward)
+        return self._drive(self._verdict(program, test_cases, reward))
 
     def submit(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
         """Start a verification and return its future."""
-        program = extract_program(response, self.require_fence)
-        if program is None:
-            _check_reward(reward)
-            done: Future[Verdict] = Future()
-            done.set_result(no_answer(0.0, "no complete Python fence" if self.require_fence else "no program"))
-            return done
-        return self._drive(self._steps(program, test_cases, reward))
+        _check_reward(reward)
+        program = extract_program(response)
+        if program is not None:
+            return self.submit_program(program, test_cases, reward=reward)
+        done: Future[Verdict] = Future()
+        done.set_result(no_answer(0.0, "no complete Python fence"))
+        return done
 
     def _drive(self, steps: Steps) -> "Future[Verdict]":
         future: Future[Verdict] = Future()
@@ -187,29 +177,22 @@ class CodeVerifier:
         advance(lambda: next(steps))
         return future
 
-    def _steps(self, program: str, test_cases: TestCases, reward: RewardName) -> Steps:
-        _check_reward(reward)
-        return self._verdict(program, test_cases, reward)
-
     def _verdict(self, program: str, test_cases: TestCases, reward: RewardName) -> Steps:
         started = time.perf_counter()
+        note = ""
+        parts: dict[str, float] = {}
         try:
             problem = parse_test_cases(test_cases)
             if isinstance(problem, AssertionProblem):
                 program = as_methods(program, problem.entry_points)
-            number = len(problem.tests)
-            if isinstance(problem, AssertionProblem):
                 failures, note = yield from self._run_assertions(program, problem, reward)
+                parts = problem.scores([index for index, _ in failures])
             else:
                 failures = yield from self._run_pairs(program, problem, reward)
-                note = ""
-        except MalformedTests as error:
-            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, f"tests: {error}"[:_DETAIL])
-        except GraderFailure as error:
-            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, str(error)[:_DETAIL])
-        seconds = time.perf_counter() - started
-        failed = [index for index, _ in failures]
-        parts = problem.scores(failed) if isinstance(problem, AssertionProblem) else {}
+        except (MalformedTests, GraderFailure) as error:
+            reason = f"tests: {error}" if isinstance(error, MalformedTests) else str(error)
+            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, reason[:_DETAIL])
+        number, seconds = len(problem.tests), time.perf_counter() - started
         if not failures:
             return replace(correct(program, seconds, f"{number} of {number} tests passed{note}"), parts=parts)
         index, first = failures[0]
@@ -219,9 +202,9 @@ class CodeVerifier:
 
     def _run_pairs(
         self, program: str, problem: StdinProblem | CallProblem, reward: RewardName
-    ) -> Generator[Request, Execution, list[tuple[int, FailedTest]]]:
+    ) -> Generator[Request, Execution, Failures]:
         """Run every test in a fork of its own, one after the other; return the failures."""
-        failures: list[tuple[int, FailedTest]] = []
+        failures: Failures = []
         left, code = self.seconds_per_problem, b""
         for index in range(len(problem.tests)):
             if left <= 0:
@@ -245,22 +228,22 @@ class CodeVerifier:
             words = _WORDS.get(execution.ending) or _last_line(execution)
             return FailedTest(_OUTCOMES[execution.ending], words)
         if isinstance(problem, StdinProblem):
-            right = outputs_agree(execution.stdout, problem.tests[index].expected, self.tolerance)
+            right = outputs_agree(execution.stdout, problem.tests[index].expected)
             return None if right else FailedTest(Outcome.WRONG, "wrong output")
         try:
             value = loads(execution.result)["value"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return FailedTest(Outcome.ERROR, "the call did not return")
-        if any(values_agree(value, expected, self.tolerance) for expected in problem.tests[index].expected):
+        if any(values_agree(value, expected) for expected in problem.tests[index].expected):
             return None
         return FailedTest(Outcome.WRONG, "wrong result")
 
     def _run_assertions(
         self, program: str, problem: AssertionProblem, reward: RewardName
-    ) -> Generator[Request, Execution, tuple[list[tuple[int, FailedTest]], str]]:
+    ) -> Generator[Request, Execution, tuple[Failures, str]]:
         """Run the tests in one go; those behind a test that ended the go run alone, if every test counts."""
         number = len(problem.tests)
-        failures: list[tuple[int, FailedTest]] = []
+        failures: Failures = []
         left, together, position = self.seconds_per_problem, False, 0
         while position < number:
             if left <= 0:

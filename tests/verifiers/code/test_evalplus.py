@@ -22,24 +22,18 @@ ROW = {
 @pytest.mark.parametrize(
     ("output", "expected", "atol", "right"),
     [
-        (1, 1.0, 0, True),
         ([1, 2], (1, 2), 0, False),
         # Floats have a tolerance of a millionth even where the problem has none, and of their type and length only.
         (0.3, 0.1 + 0.2, 0, True),
         (0.3001, 0.1 + 0.2, 0, False),
         (3, 3.0000001, 0, False),
-        ([0.1, 0.2], [0.1, 0.2 + 1e-8], 0, True),
-        ([0.1], [0.1, 0.2], 0, False),
         ((0.1, 0.2), [0.1, 0.2 + 1e-8], 0, False),
         # A list that holds anything but floats is exact.
         ([0.3, "a"], [0.1 + 0.2, "a"], 0, False),
-        (10.005, 10.0, 1e-2, True),
         ([[10.005]], [[10.0]], 1e-2, True),
         ({"a": 10.005}, {"a": 10.0}, 1e-2, False),
         ("a", "b", 1e-2, False),
         (1 + 1e-9j, 1 + 0j, 1e-6, True),
-        (float("nan"), float("nan"), 0, False),
-        (None, 1.0, 0, False),
     ],
 )
 def test_outputs_agree_by_the_rules_of_evalplus(output, expected, atol, right):
@@ -76,8 +70,6 @@ def test_a_root_is_right_where_the_polynomial_is_zero():
 @pytest.mark.parametrize(
     ("number", "arguments", "wanted"),
     [
-        (1, [[1], 2], [[1], 2]),
-        (2, [[1], [2]], [(1,), (2,)]),
         (63, [[[1, 2], [3]]], [[(1, 2), (3,)]]),
         (106, [[1], [2, 3]], [[1], (2, 3)]),
         (115, [[[1, 1], [], 3]], [[{1}, {}, {}]]),
@@ -107,10 +99,7 @@ def test_no_problem_has_two_shapes():
         ({"task_id": 3}, "task_id must be a text"),
         ({"entry_point": "f g"}, "entry_point 'f g' is no name"),
         ({"base_input": [1]}, "base_input must be a list of lists of arguments"),
-        ({"plus_input": {}}, "plus_input must be a list of lists of arguments"),
         ({"atol": -1}, "atol must be a number of at least 0, got -1"),
-        ({"atol": None}, "atol must be a number of at least 0, got None"),
-        ({"base_input": [], "plus_input": []}, "there is no test"),
         ({"prompt": "def f(:"}, "the prompt is no Python"),
     ],
 )
@@ -126,75 +115,59 @@ def test_the_base_tests_may_stand_alone():
 
 @pytest.fixture(scope="module")
 def verifier():
-    return CodeVerifier(require_fence=False)
+    return CodeVerifier()
 
 
-def solved(verifier, program, **change):
-    return verifier.verify_program(program, {**ROW, **change})
+IN_PLACE = """
+def twice(values):
+    for i in range(len(values)):
+        values[i] += values[i]
+    return values
+"""
+# Neither the reference solution's source nor its outputs are in the program's process.
+LOOKS_FOR_THE_REFERENCE = """
+import gc
+def twice(values):
+    found = [o for o in gc.get_objects() if isinstance(o, dict) and '_evalplus_check' in o]
+    return 'found' if found or '_evalplus' in globals() else [value + value for value in values]
+"""
+ENDLESS_IF_EMPTY = """
+def twice(values):
+    while not values: pass
+    return [2 * value for value in values]
+"""
 
 
-def test_a_program_may_complete_the_prompt_and_may_change_its_arguments(verifier):
-    program = "def twice(values):\n    for i in range(len(values)):\n        values[i] += values[i]\n    return values"
-    verdict = solved(verifier, program)
-    assert verdict.correct and verdict.parts == {"base": 1.0, "plus": 1.0}
-    assert verdict.detail == "3 of 3 tests passed"
-
-
-def test_the_reference_solution_is_out_of_reach(verifier):
-    """Neither its source nor its outputs are in the program's process."""
-    program = (
-        "import gc\n"
-        "def twice(values):\n"
-        "    found = [o for o in gc.get_objects() if isinstance(o, dict) and '_evalplus_check' in o]\n"
-        "    return 'found' if found or '_evalplus' in globals() else [value + value for value in values]"
-    )
-    assert solved(verifier, program).correct
+@pytest.mark.parametrize(
+    ("program", "outcome", "plus"),
+    [(IN_PLACE, "correct", 1.0), (LOOKS_FOR_THE_REFERENCE, "correct", 1.0), (ENDLESS_IF_EMPTY, "timeout", 0.0)],
+)
+def test_programs_and_their_parts(verifier, program, outcome, plus):
+    verdict = verifier.with_limits(seconds=5.0).verify_program(program, ROW)
+    assert (verdict.outcome, verdict.parts) == (outcome, {"base": 1.0, "plus": plus}), verdict.detail
 
 
 def test_a_reference_solution_that_fails_is_the_graders_fault(verifier):
-    verdict = solved(verifier, "def twice(values): return []", canonical_solution="    return 1 / 0\n")
+    row = {**ROW, "canonical_solution": "    return 1 / 0\n"}
+    verdict = verifier.verify_program("def twice(values): return []", row)
     assert verdict.grader_failure and "ZeroDivisionError" in verdict.detail and not verdict.parts
 
 
 def test_a_function_may_bear_a_name_of_the_oracle(verifier):
-    row = {
-        **ROW,
-        "prompt": '"""Add one."""\n',
-        "canonical_solution": "def agree(x):\n    return x + 1\n",
-        "entry_point": "agree",
-        "base_input": [[1]],
-        "plus_input": [[2]],
-    }
-    assert verifier.verify_program("def agree(x): return x + 1", row).correct
+    solution = "def agree(x):\n    return x + 1\n"
+    row = {**ROW, "prompt": '"""Add one."""\n', "canonical_solution": solution, "entry_point": "agree"}
+    row |= {"base_input": [[1]], "plus_input": [[2]]}
+    assert verifier.verify_program(solution, row).correct
     assert not verifier.verify_program("def agree(*x): return True", row).correct
 
 
-def test_an_endless_program_fails_both_parts_or_the_part_in_which_it_does_not_end(verifier):
-    short = verifier.with_limits(seconds=5.0)
-    endless = "def twice(values):\n    while not values: pass\n    return [2 * value for value in values]"
-    verdict = solved(short, endless)
-    assert verdict.outcome == "timeout" and verdict.parts == {"base": 1.0, "plus": 0.0}
-    assert verifier.with_limits() is verifier
-    with pytest.raises(ValueError, match="seconds_per_problem=0 must be a number > 0"):
+def test_a_limit_that_makes_no_sense_is_refused(verifier):
+    with pytest.raises(ValueError, match="seconds_per_problem=0"):
         verifier.with_limits(seconds_per_problem=0)
 
 
-def test_fractions_and_parts_are_told_apart(verifier):
-    verdict = verifier.verify_program("def twice(values): return values and [2 * values[0], 4]", ROW, reward="fraction")
-    assert verdict.score == pytest.approx(2 / 3) and verdict.parts == {"base": 1.0, "plus": 0.0}
-
-
-LEETCODE = {"test": "assert Solution().double(2) == 4\nassert Solution().double(0) == 0"}
-
-
-@pytest.mark.parametrize(
-    ("program", "right"),
-    [
-        ("class Solution:\n    def double(self, x):\n        return 2 * x", True),
-        ("def double(self, x):\n    return 2 * x", True),
-        ("def double(self, x):\n    return 3 * x", False),
-    ],
-)
-def test_a_method_without_its_class_is_put_into_it(verifier, program, right):
+def test_a_method_without_its_class_is_put_into_it(verifier):
     """As the evaluation of PRIME does with LeetCode's."""
-    assert verifier.verify_program(program, LEETCODE).correct is right
+    cases = {"test": "assert Solution().double(2) == 4\nassert Solution().double(0) == 0"}
+    assert verifier.verify_program("def double(self, x):\n    return 2 * x", cases).correct
+    assert not verifier.verify_program("def double(self, x):\n    return 3 * x", cases).correct

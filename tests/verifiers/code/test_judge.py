@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.verifiers.code.judge import Tolerance, outputs_agree, values_agree
+from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 
 WORDS = st.text(alphabet=st.characters(categories=("L", "N", "P")), min_size=1, max_size=8)
 LINES = st.lists(st.lists(WORDS, min_size=1, max_size=4), max_size=5)
@@ -21,62 +21,40 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize(
-    "got, expected",
+    ("got", "expected", "agrees"),
     [
-        ("1 2\n", "1 2"),
-        ("1  2 \r\n\n", "1 2\n"),
-        ("\n\n1\n\n2", "1\n2\n"),
-        ("2.0", "2"),
-        ("+7", "7"),
-        ("007", "7"),
-        ("0.3333333", "0.33333333"),
-        ("1e3", "1000.0"),
-        ("1000000.5", "1000000.0"),
-        ("-0.0", "0"),
-        ("YES", "YES"),
-        ("nan inf", "nan inf"),
-        ("", "\n"),
-        ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ("1  2 \r\n\n", "1 2\n", True),
+        ("\n\n1\n\n2", "1\n2\n", True),
+        ("", "\n", True),
+        ("1 2", "1\n2", False),
+        ("12", "1 2", False),
+        ("1", "1 1", False),
+        ("yes", "YES", False),
+        # Integers are exact, however they are written.
+        ("2.0", "2", True),
+        ("+007", "7", True),
+        ("-0.0", "0", True),
+        ("2.000001", "2", False),
+        ("1000001", "1000000", False),
+        ("123456789012345678901234567891", "123456789012345678901234567890", False),
+        ("1e99999999", "2", False),
+        # What has a point or an exponent may be off by a millionth.
+        ("0.3333333", "0.33333333", True),
+        ("1e3", "1000.0", True),
+        ("1000000.5", "1000000.0", True),
+        ("0.34", "0.33", False),
+        # Other texts are no numbers.
+        ("nan inf", "nan inf", True),
+        ("nan", "0.0", False),
+        ("inf", "1e300", False),
+        ("1_000", "1000", False),
+        ("١", "1", False),
+        ("True", "1", False),
+        ("\udcff", "1", False),
     ],
 )
-def test_these_agree(got, expected):
-    assert outputs_agree(got.encode(), expected)
-
-
-@pytest.mark.parametrize(
-    "got, expected",
-    [
-        ("1 2", "1\n2"),
-        ("12", "1 2"),
-        ("1", "1 1"),
-        ("", "1"),
-        ("1", ""),
-        ("yes", "YES"),
-        ("2.000001", "2"),
-        ("1000001", "1000000"),
-        ("0.34", "0.33"),
-        ("nan", "0.0"),
-        ("inf", "1e300"),
-        ("1_000", "1000"),
-        ("١", "1"),
-        ("0x10", "16"),
-        ("123456789012345678901234567891", "123456789012345678901234567890"),
-        ("1e400", "2"),
-        ("1e99999999", "2"),
-        ("True", "1"),
-    ],
-)
-def test_these_do_not(got, expected):
-    assert not outputs_agree(got.encode(), expected)
-
-
-def test_bytes_that_are_no_text_agree_with_nothing():
-    assert not outputs_agree(b"\xff\xfe", "1")
-
-
-def test_the_tolerance_can_be_chosen():
-    assert outputs_agree(b"0.34", "0.33", Tolerance(0.1, 0.1))
-    assert not outputs_agree(b"0.3333333", "0.33333333", Tolerance(0.0, 0.0))
+def test_outputs(got, expected, agrees):
+    assert outputs_agree(got.encode("utf-8", "surrogateescape"), expected) is agrees
 
 
 @given(LINES, st.data())
@@ -112,19 +90,12 @@ def test_a_value_agrees_with_itself_through_json(value):
     assert values_agree(json.loads(json.dumps(value)), value)
 
 
-@given(JSON, JSON)
-def test_any_two_values_can_be_judged(a, b):
-    assert values_agree(a, b) in (True, False)
-
-
 @pytest.mark.parametrize(
     "got, expected",
     [
         (True, 1),
         (1, True),
-        (0, False),
         ("1", 1),
-        ([1], 1),
         (None, 0),
         ([1, 2], [2, 1]),
         ({"a": 1}, {"a": 1, "b": 2}),

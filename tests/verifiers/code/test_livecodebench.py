@@ -27,19 +27,17 @@ def row(public, private, name=""):
     }
 
 
-def test_public_tests_come_before_private_ones():
-    problem = parse_test_cases(json.dumps(row([STDIN], [{**STDIN, "input": "5 6\n"}])))
-    assert isinstance(problem, StdinProblem) and [test.stdin for test in problem.tests] == ["1 2\n", "5 6\n"]
+def test_public_tests_come_before_private_ones_packed_or_not():
+    private = [{**STDIN, "input": "5 6\n"}]
+    for cases in (row([STDIN], private), json.dumps(row([STDIN], private)), row([STDIN], json.dumps(private))):
+        problem = parse_test_cases(cases)
+        assert isinstance(problem, StdinProblem) and [test.stdin for test in problem.tests] == ["1 2\n", "5 6\n"]
 
 
 def test_a_function_is_called_with_a_value_per_line():
     problem = parse_test_cases(row([CALL], [CALL], "total"))
     assert isinstance(problem, CallProblem) and problem.function == "total"
     assert problem.tests[1].arguments == ([1, 2], 3) and problem.tests[1].expected == (6,)
-
-
-def test_private_tests_may_be_plain_json():
-    assert parse_test_cases(row([STDIN], json.dumps([STDIN, STDIN]))) == parse_test_cases(row([STDIN], [STDIN, STDIN]))
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -68,14 +66,12 @@ def test_a_pickle_that_would_run_something_is_refused_and_does_not(tmp_path, pro
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("value", [["[]"], {"a": "b"}, b"[]", 3, None, ("a", "b"), ["a"] * 100])
-def test_a_pickle_of_anything_but_a_text_is_refused(value):
-    with pytest.raises(MalformedTests, match="the pickle of private_test_cases holds"):
-        pickled_text(pickle.dumps(value))
+NO_TEXTS = [pickle.dumps(value) for value in (["[]"], {"a": "b"}, b"[]", 3, None, ("a", "b"), ["a"] * 100)]
+NO_PICKLES = [b"", b"\x80", b"no pickle", pickle.dumps("a")[:-1], pickle.dumps("abc")[:-4]]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"no pickle", pickle.dumps("a")[:-1], pickle.dumps("abc")[:-4]])
-def test_what_is_no_whole_pickle_is_refused(data):
+@pytest.mark.parametrize("data", NO_TEXTS + NO_PICKLES)
+def test_a_pickle_of_anything_but_a_text_and_no_whole_pickle_are_refused(data):
     with pytest.raises(MalformedTests):
         pickled_text(data)
 
@@ -84,16 +80,12 @@ def test_what_is_no_whole_pickle_is_refused(data):
     ("change", "message"),
     [
         ({"public_test_cases": "["}, "public_test_cases: no JSON"),
-        ({"public_test_cases": "{}"}, "public_test_cases must be a list of tests, got dict"),
         ({"public_test_cases": '[{"input": "1"}]'}, "public_test_cases: test 1 has no input and output that are texts"),
         ({"private_test_cases": None}, "private_test_cases must be a text, got NoneType"),
-        ({"private_test_cases": "%%%"}, "private_test_cases is neither JSON nor packed"),
         ({"private_test_cases": base64.b64encode(b"abc").decode()}, "private_test_cases is neither JSON nor packed"),
         ({"private_test_cases": packed("no JSON")}, "private_test_cases: no JSON"),
-        ({"metadata": "{"}, "metadata: no JSON"),
         ({"metadata": '{"func_name": "f"}'}, "a test is 'stdin', but metadata has calls of f"),
         ({"public_test_cases": json.dumps([CALL])}, "a test is 'functional', but metadata has no func_name"),
-        ({"public_test_cases": "[]", "private_test_cases": "[]"}, "there is no test"),
     ],
 )
 def test_rows_that_are_not_of_livecodebench_are_refused(change, message):

@@ -31,32 +31,31 @@ def test_standard_input_as_dict_or_as_json():
     assert parse_test_cases(cases) == parse_test_cases(json.dumps(cases)) == parse_test_cases(expected) == expected
 
 
-def test_calls_with_one_json_value_per_line():
-    problem = parse_test_cases({"fn_name": "f", "inputs": ['[1, 2]\n"x"'], "outputs": ["[3]"]})
-    assert problem == CallProblem("f", (CallTest(([1, 2], "x"), ([3],)),))
-
-
-def test_calls_with_lists_of_arguments():
-    problem = parse_test_cases({"fn_name": "f", "inputs": [[1, 2], [3, 4]], "outputs": [[3], 7]})
-    # Whether [3] is the result or holds it is not said: either counts.
-    assert problem == CallProblem("f", (CallTest((1, 2), ([3], 3)), CallTest((3, 4), (7,))))
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "tests"),
+    [
+        (['[1, 2]\n"x"'], ["[3]"], [CallTest(([1, 2], "x"), ([3],))]),
+        # Whether [3] is the result or holds it is not said: either counts.
+        ([[1, 2], [3, 4]], [[3], 7], [CallTest((1, 2), ([3], 3)), CallTest((3, 4), (7,))]),
+    ],
+)
+def test_calls_with_json_lines_or_lists_of_arguments(inputs, outputs, tests):
+    problem = parse_test_cases({"fn_name": "f", "inputs": inputs, "outputs": outputs})
+    assert problem == CallProblem("f", tuple(tests))
 
 
 @pytest.mark.parametrize(
     "cases, message",
     [
-        ({"inputs": [], "outputs": []}, "no test"),
         ({"test_list": []}, "no test"),
         ({"test": "x = 1\ndef f(): pass\nf(g())"}, "no test"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
-        ({"inputs": "1", "outputs": "1"}, "lists"),
         ({"inputs": [1], "outputs": ["1"]}, "int instead of text"),
         ({"fn_name": "f", "inputs": ["{"], "outputs": ["1"]}, "no JSON"),
         ({"fn_name": "f", "inputs": [1], "outputs": ["1"]}, "int instead of arguments"),
         ({"fn_name": 3, "inputs": ["1"], "outputs": ["1"]}, "fn_name"),
         ({}, "neither inputs nor tests"),
         ("{", "no JSON"),
-        ("[1]", "list, not a dict"),
         (None, "NoneType"),
         ({"test": "def check(", "entry_point": "f"}, "no Python"),
         ({"test": "assert f()", "entry_point": "f"}, "no check"),
@@ -75,9 +74,7 @@ def test_malformed_cases_say_what_is_wrong(cases, message):
         (["assert f(1) == 2"], ("f",)),
         (["assert set(f(1)) == set([1])", "assert not f(2)"], ("f",)),
         (["assert sum(10, 15) == 6"], ("sum",)),
-        (["assert sum(10) == 6", "assert set(sum(3)) == {1}"], ("sum",)),
         (["assert count(3) == gcd(1, 2)"], ("count", "gcd")),
-        (["assert gcd(4, 6) == 2"], ("gcd",)),
         (["import math\nassert math.isclose(f(2), 1.0)"], ("f",)),
         (["a = make(3)\nassert use(a) == [x for x in range(3)]"], ("make", "use")),
     ],

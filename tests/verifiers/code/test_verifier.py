@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdicts on programs: what passes, what fails and why, and what is the grader's own fault."""
 
-import ast
 import asyncio
-import gzip
-import json
-import random
-import threading
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
-from benchmark_rows import data_folder
+from benchmark_rows import SAMPLES, data_folder
 
+from prime_ext.utils.rows import read_source
 from prime_ext.verifiers import Outcome
-from prime_ext.verifiers.code import CodeVerifier, Tolerance
+from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
-
-ROOT = Path(__file__).resolve().parents[3]
 
 SUM = {"inputs": ["1 2\n", "3 4\n", "5 6\n", "10 20\n"], "outputs": ["3\n", "7\n", "11\n", "30\n"]}
 ADD = "print(sum(map(int, input().split())))"
@@ -36,14 +29,6 @@ def hasty(verifier):
     return CodeVerifier(verifier.sandbox, limits=Limits(seconds=3.0, memory_bytes=512 << 20))
 
 
-def _rows(name):
-    path = data_folder(name) / name
-    if name.endswith(".gz"):
-        return [json.loads(line) for line in gzip.open(path, "rt")]
-    text = path.read_text()
-    return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
-
-
 def _fenced(program):
     return f"Here it is:\n```python\n{program}\n```\n"
 
@@ -54,14 +39,12 @@ class TestStandardInput:
         assert verdict.correct and verdict.score == 1.0 and verdict.detail == "4 of 4 tests passed"
         assert verdict.extracted == ADD + "\n"
 
-    def test_the_first_failure_is_named(self, verifier):
-        verdict = verifier.verify(_fenced("a, b = map(int, input().split())\nprint(a + b if a < 5 else 0)"), SUM)
-        assert (verdict.outcome, verdict.score, verdict.detail) == (Outcome.WRONG, 0.0, "test 3 of 4: wrong output")
-
-    def test_the_fraction_counts_every_test(self, verifier):
-        program = "a, b = map(int, input().split())\nprint(a + b if a != 3 else 0)"
-        assert verifier.verify_program(program, SUM, reward="fraction").score == 0.75
-        assert verifier.verify_program(ADD, SUM, reward="fraction").score == 1.0
+    def test_the_first_failure_is_named_and_the_fraction_counts_every_test(self, verifier):
+        program = "a, b = map(int, input().split())\nprint(a + b if a != 5 else 0)"
+        for reward, score in (("all", 0.0), ("fraction", 0.75)):
+            verdict = verifier.verify(_fenced(program), SUM, reward=reward)
+            found = (verdict.outcome, verdict.score, verdict.detail)
+            assert found == (Outcome.WRONG, score, "test 3 of 4: wrong output")
 
     def test_a_test_that_hangs_does_not_spoil_the_next(self, hasty):
         program = "a, b = map(int, input().split())\nwhile a == 5: pass\nprint(a + b)"
@@ -74,12 +57,12 @@ class TestStandardInput:
         [
             ("while True: pass", Outcome.TIMEOUT, "time limit"),
             ("x = bytearray(1 << 30)", Outcome.OUT_OF_MEMORY, "memory limit"),
-            ("1 / 0", Outcome.ERROR, "ZeroDivisionError: division by zero"),
             ("def f(:", Outcome.ERROR, "SyntaxError: invalid syntax"),
             ("import sys; sys.exit(3)", Outcome.ERROR, "exit code 3"),
             ("import os; os.abort()", Outcome.ERROR, "exit code -"),
             ("print('x' * 10**8)", Outcome.ERROR, "output limit"),
             ("raise Exception('x' * 10**6)", Outcome.ERROR, "xxx"),
+            (ADD + "\n1 / 0", Outcome.ERROR, "ZeroDivisionError"),
         ],
     )
     def test_a_program_s_faults_are_its_own(self, verifier, hasty, program, outcome, detail):
@@ -93,20 +76,10 @@ class TestStandardInput:
         verdict = verifier.verify_program(program, SUM, reward="fraction")
         assert not verdict.grader_failure and verdict.score in (0.25, 1.0)
 
-    def test_output_before_a_failure_does_not_count(self, verifier):
-        assert verifier.verify_program(ADD + "\n1 / 0", SUM).score == 0.0
-
     def test_the_problem_has_a_time_of_its_own(self, verifier):
         short = CodeVerifier(verifier.sandbox, limits=Limits(seconds=60.0), seconds_per_problem=0.5)
         verdict = short.verify_program("while True: pass", SUM, reward="fraction")
         assert verdict.score == 0.0 and verdict.seconds < 60
-
-    def test_the_tolerance_is_configured(self, verifier):
-        cases = {"inputs": [""], "outputs": ["0.5"]}
-        assert not verifier.verify_program("print(0.51)", cases).correct
-        assert (
-            CodeVerifier(verifier.sandbox, tolerance=Tolerance(0.1, 0.1)).verify_program("print(0.51)", cases).correct
-        )
 
 
 class TestCalls:
@@ -117,8 +90,7 @@ class TestCalls:
         [
             "def f(a, b): return sum(a) + b",
             "class Solution:\n    def f(self, a: List[int], b: int) -> int: return sum(a) + b",
-            "f = lambda a, b: float(sum(a) + b)",
-            "def f(a, b):\n    print('chatter')\n    return sum(a) + b\nif __name__ == '__main__': f()",
+            "f = lambda a, b: [print('chatter'), float(sum(a) + b)][1]\nif __name__ == '__main__': f()",
         ],
     )
     def test_functions_and_methods(self, verifier, program):
@@ -128,7 +100,6 @@ class TestCalls:
         "form",
         [
             {"inputs": [[1]], "outputs": [[[1, 2]]]},
-            {"inputs": [[1]], "outputs": [[1, 2]]},
             {"inputs": ["1"], "outputs": ["[1, 2]"]},
         ],
     )
@@ -143,7 +114,6 @@ class TestCalls:
             ("def f(a, b): return {6}", Outcome.ERROR),
             ("def f(a, b): exit()", Outcome.ERROR),
             ("def f(a, b): return str(sum(a) + b)", Outcome.WRONG),
-            ("def f(a): return 6", Outcome.ERROR),
         ],
     )
     def test_what_does_not_pass(self, verifier, program, outcome):
@@ -265,29 +235,15 @@ class TestTheGrader:
 
 
 class TestMany:
-    def test_batches_keep_their_order(self, verifier):
-        pairs = [(_fenced(ADD if n % 3 else "print(0)"), SUM) for n in range(30)]
-        assert [v.correct for v in verifier.verify_batch(pairs)] == [n % 3 != 0 for n in range(30)]
-
-    def test_asyncio(self, verifier):
+    def test_many_at_once_keep_their_order(self, verifier):
         async def many():
-            return await asyncio.gather(*(verifier.averify(_fenced(ADD), SUM) for _ in range(100)))
+            responses = [_fenced(ADD if number % 3 else "print(0)") for number in range(100)]
+            return await asyncio.gather(*(verifier.averify(response, SUM) for response in responses))
 
-        assert all(verdict.correct for verdict in asyncio.run(many()))
-
-    def test_threads(self, verifier):
-        verdicts = []
-        threads = [
-            threading.Thread(target=lambda: verdicts.append(verifier.verify(_fenced(ADD), SUM))) for _ in range(32)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(verdicts) == 32 and all(verdict.correct for verdict in verdicts)
+        assert [verdict.correct for verdict in asyncio.run(many())] == [number % 3 != 0 for number in range(100)]
 
 
-# Of the samples the first three, of the whole set the others.
+# For the rows of the samples.
 LEETCODE = {
     "add-an-amount-to-every-node": (
         "class Solution:\n    def addToAll(self, head: Optional[ListNode], amount: int) -> Optional[ListNode]:\n"
@@ -302,87 +258,27 @@ LEETCODE = {
         "class Solution:\n    def byFrequency(self, word: str) -> str:\n"
         "        return ''.join(sorted(set(word), key=lambda letter: (-word.count(letter), letter)))"
     ),
-    "minimum-number-of-pushes-to-type-word-i": (
-        "class Solution:\n    def minimumPushes(self, word: str) -> int:\n"
-        "        return sum(i // 8 + 1 for i in range(len(word)))"
-    ),
-    "double-a-number-represented-as-a-linked-list": (
-        "class Solution:\n    def doubleIt(self, head: Optional[ListNode]) -> Optional[ListNode]:\n"
-        "        stack, node, carry = [], None, 0\n        while head:\n            stack.append(head.val)\n"
-        "            head = head.next\n        while stack or carry:\n"
-        "            carry, digit = divmod(2 * (stack.pop() if stack else 0) + carry, 10)\n"
-        "            node = ListNode(digit, node)\n        return node"
-    ),
-    "insert-greatest-common-divisors-in-linked-list": (
-        "class Solution:\n    def insertGreatestCommonDivisors(self, head):\n"
-        "        node = head\n        while node.next:\n"
-        "            node.next = ListNode(math.gcd(node.val, node.next.val), node.next)\n"
-        "            node = node.next.next\n        return head"
-    ),
 }
 
 
-def mutated(program: str, seed: int) -> str | None:
-    """Return the program with one constant or operator changed, None if it has none."""
-    tree = ast.parse(program)
-    generator = random.Random(seed)
-    pairs = [
-        (ast.Add, ast.Sub), (ast.Mult, ast.Add), (ast.Mod, ast.Mult), (ast.FloorDiv, ast.Mult), (ast.Lt, ast.GtE),
-        (ast.Gt, ast.LtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.And, ast.Or), (ast.Sub, ast.Add),
-        (ast.GtE, ast.Lt), (ast.LtE, ast.Gt), (ast.NotEq, ast.Eq), (ast.Or, ast.And),
-    ]  # fmt: skip
-    swaps = dict(pairs)
-    sites = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and type(node.value) in (int, bool, float):
-            sites.append((node, "value", node.value + 1 if type(node.value) is not bool else not node.value))
-        elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in swaps:
-            sites.append((node, "op", swaps[type(node.op)]()))
-        elif isinstance(node, ast.Compare) and type(node.ops[0]) in swaps:
-            sites.append((node, "ops", [swaps[type(node.ops[0])](), *node.ops[1:]]))
-    if not sites:
-        return None
-    node, name, value = generator.choice(sites)
-    setattr(node, name, value)
-    return ast.unparse(tree)
-
-
 class TestDataSets:
-    def test_humaneval_in_two_processes(self, verifier):
-        rows = _rows("humaneval/HumanEval.jsonl.gz")
-        right = verifier.verify_batch([(_fenced(row["prompt"] + row["canonical_solution"]), row) for row in rows])
-        assert [v.detail for v in right if not v.correct] == []
-        assert not any("one process" in verdict.detail for verdict in right)
-        stubs = verifier.verify_batch([(_fenced(row["prompt"] + "\n    pass"), row) for row in rows])
-        assert not any(v.correct or v.grader_failure for v in stubs)
-
-    def test_mbpp_in_two_processes(self, verifier):
-        rows = _rows("mbpp/new_mbpp.json")
-        right = verifier.verify_batch([(_fenced(row["code"]), row) for row in rows], reward="fraction")
-        assert [v.detail for v in right if not v.correct] == []
-        assert not any("one process" in verdict.detail for verdict in right)
+    @pytest.mark.parametrize("name", ["humaneval/HumanEval.jsonl.gz", "mbpp/new_mbpp.json"])
+    def test_reference_solutions_pass_in_two_processes_and_stubs_do_not(self, verifier, name):
+        for _, row in read_source(data_folder(name) / name):
+            right = row["code"] if "code" in row else row["prompt"] + row["canonical_solution"]
+            verdict = verifier.verify_program(right, row, reward="fraction")
+            assert verdict.correct and "one process" not in verdict.detail, verdict.detail
+            stub = verifier.verify_program(f"def {row['entry_point']}(*_): pass" if "entry_point" in row else "", row)
+            assert not stub.correct and not stub.grader_failure
 
     def test_leetcode_runs_stubs_and_solutions(self, verifier):
-        rows = _rows("leetcode/leetcode-test.json")
-        stubs = [row["prompt"].rpartition('"""')[2].rstrip() + "\n        return None\n" for row in rows]
-        verdicts = verifier.verify_batch([(_fenced(s), {"test": r["test"]}) for s, r in zip(stubs, rows, strict=True)])
-        assert {(v.outcome, v.grader_failure) for v in verdicts} == {(Outcome.WRONG, False)}
-        solved = [row for row in rows if row["url"].rpartition("/")[2] in LEETCODE]
-        assert len(solved) == 3
-        for row in solved:
-            verdict = verifier.verify_program(LEETCODE[row["url"].rpartition("/")[2]], {"test": row["test"]})
+        rows = {
+            row["url"].rpartition("/")[2]: row for _, row in read_source(SAMPLES / "leetcode" / "leetcode-test.json")
+        }
+        for row in rows.values():
+            stub = row["prompt"].rpartition('"""')[2].rstrip() + "\n        return None\n"
+            verdict = verifier.verify_program(stub, {"test": row["test"]})
+            assert (verdict.outcome, verdict.grader_failure) == (Outcome.WRONG, False)
+        for name, solution in LEETCODE.items():
+            verdict = verifier.verify_program(solution, {"test": rows[name]["test"]})
             assert verdict.correct and "process" not in verdict.detail
-
-    def test_a_changed_solution_mostly_fails(self, hasty):
-        rows = _rows("humaneval/HumanEval.jsonl.gz")
-        pairs = []
-        for index, row in enumerate(rows):
-            program = mutated(row["prompt"] + row["canonical_solution"], index)
-            if program is not None:
-                pairs.append((_fenced(program), row))
-        verdicts = hasty.verify_batch(pairs)
-        assert not any(verdict.grader_failure for verdict in verdicts)
-        failed = sum(not verdict.correct for verdict in verdicts)
-        print(f"{failed} of {len(verdicts)} changed solutions fail")
-        # Some changes mean nothing (a larger upper bound, a default that is never used).
-        assert len(verdicts) > 0.85 * len(rows) and failed > 0.8 * len(verdicts)

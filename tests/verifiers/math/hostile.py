@@ -5,173 +5,100 @@ import random
 
 MARKER = "prime_ext_was_here"
 
+# One a word: towers; factorials, binomials, sums; undefined values; what the grammar or sympy would misread.
+SHORT = r"""
+    9^{9^{9^9}} 9^{9^{9^{9^{9}}}} ((9^9)^{9999})^{9999} ((9**9)**9999)**9999 10^{1000000} 2^{2^{2^{2^{99}}}}
+    (((2^{99})^{99})^{99})^{99} 9^{999999999} \left(9^{9^9}\right)^{-1} e^{e^{e^{e^{9}}}} 10^{10^{10}} \sqrt{9^{9^9}}
+    x^{99999999} (x+1)^{2000} (x+y+z+w)^{60} 1e999999999 1e-999999999 9^{-9^{9}}
 
-def hostile_answers(marker: str = MARKER) -> list[str]:
-    """Return fixed hostile answers; executing one of the payloads would create the file ``marker``."""
-    matrix = r"\begin{pmatrix}" + r"\\".join("&".join(f"x_{{{i}{j}}}" for j in range(40)) for i in range(40))
-    numbers = r"\begin{vmatrix}" + r"\\".join("&".join(str(i * j + 7) for j in range(40)) for i in range(40))
+    (10!)! 1000000! ((3!)!)! 9!!!!!!!!!!!! (9^9)! \binom{1000000}{500000} \binom{\binom{99}{9}}{9}
+    \sum_{n=1}^{10^{9}}n \sum_{n=1}^{1000000000}\frac{1}{n} \prod_{k=1}^{99999}k \prod_{k=1}^{999}k^{999}
+    \int_0^1x^{x^{x^{x}}}dx \lim_{x\to0}\frac{\sin(\tan{x})-\tan(\sin{x})}{x^7}
+    \sum_{a=1}^{999}\sum_{b=1}^{999}\sum_{c=1}^{999}a^bc
+
+    1/0 \frac{1}{0} \frac{0}{0} \infty-\infty 0^{0^{0}} \log{0} \tan\frac{\pi}{2} 0^{-1}
+
+    \variable{os.system} \operatorname{zeros}(9999,9999) |x^{99}|<\sin{x}<|x|^{x^{2}}<5 ((((((((1))))))))
+    {((((((({x})))))))} \log_{2^5}\log_{2^5}\log_{2^5}\log_{2^5}\log_{2^5}2 \pm1\pm1\pm1\pm1\pm1\pm1
+""".split()
+
+# Other scripts and control characters.
+CHARACTERS = "１２３ ٣ ५ ① Ⅷ 𝟓 ²³ ½½".split() + ["\x00", "\ud800", "1\u202e2"]
+
+# For graders that evaluate; MARKER is the file that would come to exist.
+PAYLOADS = r"""
+__import__('os').system('touch MARKER')
+(open('MARKER','w'))
+[open('MARKER','w')]
+{open('MARKER','w')}
+x=open('MARKER','w')
+__import__('pathlib').Path('MARKER').touch()
+\text{__import__('os').system('touch MARKER')}
+\operatorname{__import__('os').system('touch MARKER')}
+exec("open('MARKER','w')")
+eval(compile("open('MARKER','w')",'x','exec'))
+sympify("open('MARKER','w')")
+Function('open')('MARKER','w')
+lambda: open('MARKER','w')
+$(touch MARKER)
+`touch MARKER`
+'; touch MARKER; '
+\input{/etc/passwd}
+\write18{touch MARKER}
+().__class__.__bases__[0].__subclasses__()
+"""
+
+# Each many times over, against graders' regular expressions, ours included.
+REPEATED = (
+    r"""
+    ( { [ | - - x \boxed{ \text{ \frac \frac1 \sqrt( ^ _{ \left \left. \begin{pmatrix} \overline{ \pm \approx \in \\
+    = < : ; % 1% 1: 1, x= ' f( #### ** ~ \, a_{ \sin aa- \text{or} 5\text{a}
+""".split()
+    + ["1 ", "a b ", "1 1/", "answer ", "answer is ", "or ", " ", "\ue000"]
+)
+
+# What opens, what is inside and what closes, so many times.
+NESTED = [
+    ("(", "1", ")", 5000), ("{", "1", "}", 5000), ("(", "x", ")", 300), ("[", "", "]", 40), (r"\sqrt{", "2", "}", 1000),
+    (r"\frac{1}{", "2", "}", 300), (r"\boxed{", "1", "}", 2000), ("|", "x", "|", 200), ("(-", "1", ")", 200),
+    ("a_{", "1", "}", 200), (r"\text{a", "", "}", 3000), ("f(", "x", ")", 3000),
+]  # fmt: skip
+
+
+def _matrix(kind: str, cell: str) -> str:
+    rows = ("&".join(cell.format(i=i, j=j, product=i * j + 7) for j in range(40)) for i in range(40))
+    return rf"\begin{{{kind}}}" + r"\\".join(rows) + rf"\end{{{kind}}}"
+
+
+def _large() -> list[str]:
     return [
-        # towers, plain and folded
-        "9^{9^{9^9}}",
-        "9^{9^{9^{9^{9}}}}",
-        "((9^9)^{9999})^{9999}",
-        "((9**9)**9999)**9999",
-        "10^{1000000}",
-        "2^{2^{2^{2^{99}}}}",
-        "(((2^{99})^{99})^{99})^{99}",
-        "9^{999999999}",
-        r"\left(9^{9^9}\right)^{-1}",
-        r"e^{e^{e^{e^{9}}}}",
-        "10^{10^{10}}",
-        r"\sqrt{9^{9^9}}",
-        "x^{99999999}",
-        "(x+1)^{2000}",
-        "(x+y+z+w)^{60}",
-        "1e999999999",
-        "1e-999999999",
-        "9^{-9^{9}}",
-        # factorials, binomials, sums
-        "(10!)!",
-        "1000000!",
-        "((3!)!)!",
-        "9!!!!!!!!!!!!",
-        "(9^9)!",
-        r"\binom{1000000}{500000}",
-        r"\binom{\binom{99}{9}}{9}",
-        r"\sum_{n=1}^{10^{9}} n",
-        r"\sum_{n=1}^{1000000000} \frac{1}{n}",
-        r"\prod_{k=1}^{99999} k",
-        r"\int_0^1 x^{x^{x^{x}}} dx",
-        r"\lim_{x\to0}\frac{\sin(\tan x)-\tan(\sin x)}{x^7}",
-        r"\sum_{a=1}^{999}\sum_{b=1}^{999}\sum_{c=1}^{999} a^bc",
-        # division by zero, infinities
-        "1/0",
-        r"\frac{1}{0}",
-        r"\frac{0}{0}",
-        r"\infty-\infty",
-        r"0^{0^{0}}",
-        r"\log 0",
-        r"\tan\frac{\pi}{2}",
-        r"0^{-1}",
-        # what the grammar or sympy would make of names, sums and inequalities
-        r"\variable{os.system}",
-        r"\operatorname{zeros}(9999,9999)",
-        r"\prod_{k=1}^{999}k^{999}",
-        r"|x^{99}|<\sin x<|x|^{x^{2}}<5",
-        "a:" * 50 + "b",
-        "9" * 60 + "," + "9" * 60,
-        r"\text{" + "a, " * 150 + "}",
-        # nesting
-        "(" * 5000 + "1" + ")" * 5000,
-        "{" * 5000 + "1" + "}" * 5000,
-        "{" * 5000,
-        "(" * 300 + "x" + ")" * 300,
-        "[" * 40 + "]" * 40,
-        r"\sqrt{" * 1000 + "2" + "}" * 1000,
-        r"\frac{1}{" * 300 + "2" + "}" * 300,
-        r"\boxed{" * 5000,
-        r"\boxed{" * 2000 + "1" + "}" * 2000,
-        "((((((((1))))))))",
-        "{((((((({x})))))))}",
-        "|" * 200 + "x" + "|" * 200,
-        "-" * 3000 + "1",
-        "(-" * 200 + "1" + ")" * 200,
-        # size
-        matrix + r"\end{pmatrix}",
-        numbers + r"\end{vmatrix}",
-        "1" * 10**5,
+        _matrix("pmatrix", "x_{{{i}{j}}}"),
+        _matrix("vmatrix", "{product}"),
         "1" * 10**6,
-        "0." + "3" * 10**5,
         "9" * 999,
+        "9" * 60 + "," + "9" * 60,
+        "0." + "3" * 10**5,
+        "0." + r"\overline{3}" * 2000,
         "1," * 20000 + "1",
-        r"\cup".join(f"({i},{i + 1})" for i in range(60)),
+        "a:" * 50 + "b",
+        "x=" * 20000 + "5",
         "+".join(["x"] * 3000),
-        "x" * 100000,
-        " " * 10**6,
+        r"\text{" + "a, " * 150 + "}",
+        r"\cup".join(f"({i},{i + 1})" for i in range(60)),
         r"\{" + ",".join(map(str, range(300))) + r"\}",
         r"\frac{" + "1" * 4000 + "}{" + "7" * 4000 + "}",
         "1/" + "9" * 5000,
         r"\log_{2^5}" * 60 + "2",
-        r"\log_{2^5}\log_{2^5}\log_{2^5}\log_{2^5}\log_{2^5} 2",
-        r"\sin" * 300 + "x",
-        "a_{" * 200 + "1" + "}" * 200,
-        # other scripts and control characters
-        "１２３",
-        "٣",
-        "५",
-        "①",
-        "Ⅷ",
-        "\x00",
-        "\ud800",
-        "1\u202e2",
-        "\ue000" * 50,
-        "𝟓",
-        "²³",
-        "½½",
         "e\u0301" * 300,
-        # payloads for graders that evaluate
-        f"__import__('os').system('touch {marker}')",
-        f"(open('{marker}','w'))",
-        f"[open('{marker}','w')]",
-        f"__import__('pathlib').Path('{marker}').touch()",
-        rf"\text{{__import__('os').system('touch {marker}')}}",
-        f"exec(\"open('{marker}','w')\")",
-        f"eval(compile(\"open('{marker}','w')\",'x','exec'))",
-        f"Function('open')('{marker}','w')",
-        f"{{open('{marker}','w')}}",
-        f"lambda: open('{marker}','w')",
-        f"\\operatorname{{__import__('os').system('touch {marker}')}}",
-        f"x=open('{marker}','w')",
-        f"$(touch {marker})",
-        f"`touch {marker}`",
-        f"'; touch {marker}; '",
-        r"\input{/etc/passwd}",
-        r"\write18{touch " + marker + "}",
-        f"sympify(\"open('{marker}','w')\")",
-        "().__class__.__bases__[0].__subclasses__()",
-        # against our own regular expressions
-        r"\text{" * 3000,
-        r"\text{a" * 3000 + "}" * 3000,
-        "1," * 5000 + "x",
-        "1 " * 50000,
-        "~" * 50000,
-        r"\," * 30000,
-        "a b " * 20000,
-        "aa-" * 20000,
-        "1 1/" * 20000,
-        r"\frac" * 10000,
-        r"\frac1" * 10000,
-        r"\sqrt(" * 10000,
-        "^" * 50000,
-        "_{" * 20000,
-        r"\left" * 20000,
-        r"\left." * 20000,
-        r"5\text{a}" * 3000,
-        "answer " * 20000,
-        "answer is " * 20000,
-        "#### " * 20000,
-        "\\" * 99999,
-        "=" * 9000,
-        "<" * 9000,
-        ":" * 9000,
-        ";" * 9000,
-        r"\pm" * 2000,
-        r"\pm1\pm1\pm1\pm1\pm1\pm1",
-        "**" * 30000,
-        r"\begin{pmatrix}" * 2000,
-        "%" * 5000,
-        "1%" * 5000,
-        r"\overline{" * 3000,
-        "0." + r"\overline{3}" * 2000,
-        r"\text{or}" * 5000,
-        "or " * 30000,
-        "x=" * 20000 + "5",
-        "1:" * 9000 + "1",
-        r"\approx" * 3000,
-        r"\in" * 3000,
-        "'" * 9000,
-        "f(" * 3000 + "x" + ")" * 3000,
     ]
+
+
+def hostile_answers(marker: str = MARKER) -> list[str]:
+    """Return fixed hostile answers; executing one of the payloads would create the file ``marker``."""
+    payloads = [line.replace("MARKER", marker) for line in PAYLOADS.strip().splitlines()]
+    repeated = [piece * (60_000 // len(piece)) for piece in REPEATED]
+    nested = [opened * times + inside + closed * times for opened, inside, closed, times in NESTED]
+    return [*SHORT, *CHARACTERS, *payloads, *repeated, *nested, *_large()]
 
 
 def random_hostile_answer(generator: random.Random) -> str:

@@ -11,20 +11,14 @@ from prime_ext.verifiers.math import STYLES, extract, extract_answer
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
-        (r"So \boxed{5}.", "5"),
         (r"So \fbox{5}.", "5"),
         (r"\boxed {5}", "5"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
         (r"\boxed{ }", None),
         (r"\boxed{5", None),
-        (r"boxed{5}", None),
         (r"The answer is 5.", None),
-        ("", None),
-        (r"\boxed{\boxed{5}}", "5"),
         (r"\boxed{x = \boxed{5}}", "5"),
         (r"First \boxed{3}. Then we add 2. In total \boxed{5}.", "5"),
-        (r"\boxed{3} } }. Now \boxed{5}", "5"),
         (r"{{{ \boxed{5} and \boxed{", "5"),
         (r"\boxed{\text{a } b}", r"\text{a } b"),
         # The last complete one: a response cut off in its last box falls back to the one before.
@@ -39,14 +33,11 @@ def test_the_last_complete_box(response, answer):
     ("response", "answer"),
     [
         (r"x = \boxed{2} and y = \boxed{3}.", "2, 3"),
-        (r"$\boxed{2}$, $\boxed{3}$", "2, 3"),
         (r"\boxed{2} or \boxed{3}", "2, 3"),
         ("\\[\\boxed{2}\\]\n\\[\\boxed{3}\\]", "2, 3"),
-        ("Case 1: \\boxed{2}\nCase 2: \\boxed{3}", "2, 3"),
         ("(a) $\\boxed{2}$\n\n(b) $\\boxed{3}$", "2, 3"),
         (r"\boxed{5}, \boxed{5.0}, that is \boxed{5}", "5, 5.0"),
         (r"\boxed{5} and \boxed{ 5 }", "5"),
-        ("The width is \\boxed{2} and the height is \\boxed{3}", "2, 3"),
         # A conclusion replaces what came before, even in one sentence.
         (r"The sum is \boxed{4}, so the answer is \boxed{16}", "16"),
         ("\\boxed{4}.\n\nTherefore, the answer is \\boxed{16}", "16"),
@@ -65,17 +56,13 @@ def test_too_many_different_boxes_in_one_statement_are_no_answer():
 @pytest.mark.parametrize(
     ("style", "response", "answer"),
     [
-        ("gsm8k", "She has 18.\n#### 18", "18"),
         ("gsm8k", "#### 17\nno, wait\n#### 1,800", "1,800"),
         ("gsm8k", r"It is \boxed{18}.", "18"),
-        ("gsm8k", "The answer is 18.", "18"),
         ("gsm8k", "#### \nThe answer is 18.", "18"),
         ("gsm8k", "18", None),
         ("answer_is", "The final answer is: $3.5$. I hope it is correct.", "$3.5$"),
-        ("answer_is", "Answer: **12**", "12"),
         ("answer_is", "the answer is 1. No, the answer is 2.", "2"),
         ("answer_is", "So the answer to the question is 7!", "7"),
-        ("answer_is", "answer", None),
         ("lenient", "So she pays $1,200.50 in all", "$1,200.50"),
         ("lenient", "nothing", None),
         ("boxed", "#### 18", None),
@@ -90,31 +77,12 @@ def test_an_unknown_style_is_refused_by_name():
         extract("5", "last_number")
 
 
+PIECES = r"\boxed{ { } \boxed{1} #### 1, \\ $1 \boxed \fbox{\boxed{ a -$1%".split()
+PIECES += [r"\boxed{1} and ", "answer ", "answer is ", "the answer : ", "\n", " ", "Answer: \\boxed{1}\n"]
+
+
 @pytest.mark.parametrize("style", sorted(STYLES))
-@pytest.mark.parametrize(
-    "piece",
-    [
-        r"\boxed{",
-        "{",
-        "}",
-        r"\boxed{1}",
-        r"\boxed{1} and ",
-        "answer ",
-        "answer is ",
-        "the answer : ",
-        "#### ",
-        "1,",
-        "\\",
-        "$1 ",
-        "\n",
-        " ",
-        r"\boxed",
-        r"\fbox{\boxed{",
-        "a",
-        "-$1%",
-        "Answer: \\boxed{1}\n",
-    ],
-)
+@pytest.mark.parametrize("piece", PIECES)
 def test_the_time_is_linear_in_the_text(style, piece):
     def seconds(length):
         text = piece * (length // len(piece))

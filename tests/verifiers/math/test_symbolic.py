@@ -5,12 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-import sympy
 from antlr4.atn.PredictionMode import PredictionMode
 
 from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.normalize import normalize
-from prime_ext.verifiers.math.symbolic import Unparsable, _latex, _Reader, judge, parse
+from prime_ext.verifiers.math.symbolic import _latex, _Reader, judge
 
 PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
 TEXTS = sorted({text for pair in PAIRS for text in map(normalize, (pair["gold"], pair["pred"])) if "\\{" not in text})
@@ -31,34 +30,19 @@ def test_the_quick_mode_agrees_with_the_slow_one_wherever_it_succeeds():
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("2(3)", 6),
-        ("(2)(3)", 6),
-        (r"2\frac{1}{3}", sympy.Rational(7, 3)),
-        (r"2\frac{4}{3}", sympy.Rational(8, 3)),
-        ("0.1+0.2", sympy.Rational(3, 10)),
-        ("2^{10}", 1024),
-        ("R^{2}-r^{2}", sympy.Symbol("R", real=True) ** 2 - sympy.Symbol("r", real=True) ** 2),
-        (r"\sin 90\text{degrees}", 1),
-        (r"\gcd(12,18)", 6),
-        (r"\hbar-\hbar_{1}", sympy.Symbol("N5c68626172", real=True) - sympy.Symbol("N5c686261725f31", real=True)),
-        ("x(y+1)", sympy.Symbol("x", real=True) * (sympy.Symbol("y", real=True) + 1)),
-    ],
-)
-def test_what_the_grammar_alone_would_misread(text, value):
-    assert sympy.simplify(parse(text).doit() - value) == 0
-
-
-@pytest.mark.parametrize("text", ["", "1+", r"\frac{1}", "x)", "@"])
-def test_syntax_errors_have_a_name(text):
-    with pytest.raises(Unparsable):
-        parse(text)
-
-
-@pytest.mark.parametrize(
     ("gold", "answer", "outcome"),
     [
+        # What the grammar alone would misread.
+        ("x+2(3)", "x+6", "correct"),
+        (r"x+2\frac{1}{3}", r"x+\frac{7}{3}", "correct"),
+        (r"x+2\frac{4}{3}", r"x+\frac{8}{3}", "correct"),
+        ("0.1x+0.2x", "0.3x", "correct"),
+        ("R^{2}-r^{2}", "0", "wrong"),
+        (r"x+\sin 90^\circ", "x+1", "correct"),
+        (r"x+\gcd(12,18)", "x+6", "correct"),
+        (r"\hbar-\hbar_{1}", "0", "wrong"),
+        ("x(y+1)", "xy+x", "correct"),
+        # Close, but not equal.
         ("2^{2008}-2", "2^{2008}-3", "wrong"),
         ("2^{2008}-2", r"2(2^{2007}-1)", "correct"),
         ("x^{2008}-2", "x^{2008}-3", "wrong"),
@@ -72,7 +56,9 @@ def test_syntax_errors_have_a_name(text):
         ("f(x)+1", "1+f(x)", "correct"),
         ("f(x)+1", "f(x)+2", "wrong"),
         (r"\mathbb{R}\setminus\{0\}", r"\mathbb{R}\setminus\{1\}", "wrong"),
+        # Not understood: the gold answer is the grader's fault, the prediction is wrong.
         ("1+*2", "3", "error"),
+        (r"\frac{1}", "3", "error"),
         ("x", "1+*2", "wrong"),
         ("x", r"\frac{1}{0}", "wrong"),
     ],

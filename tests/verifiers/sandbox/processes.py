@@ -6,18 +6,23 @@ import time
 from pathlib import Path
 
 
+def alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def processes_of(marker: str) -> list[int]:
     """Return the processes whose command line holds the text: a server and its children name the server's directory."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                line = Path("/proc", entry, "cmdline").read_bytes()
-                state = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[0]
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if marker.encode() in line and state != "Z":
-                found.append(int(entry))
+    for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            if marker.encode() in Path(f"/proc/{process}/cmdline").read_bytes() and alive(process):
+                found.append(process)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
     return found
 
 

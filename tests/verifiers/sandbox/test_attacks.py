@@ -81,7 +81,3 @@ def test_a_cheat_does_not_pass_a_function_s_tests(name, suite, attacked):
 def test_two_runs_do_not_see_each_other(attacked):
     attacked.run("open('left', 'w').write('x')")
     assert attacked.run("import os; print(os.listdir('.'))").stdout == b"[]\n"
-
-
-def test_the_whole_list_is_long_enough():
-    assert len(attacks.ALL) >= 80 and len(attacks.CHEATS) >= 25
