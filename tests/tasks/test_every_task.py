@@ -46,14 +46,6 @@ def fenced(program):
     return f"So:\n```python\n{program}\n```"
 
 
-def solutions(name, task, problems):
-    """A program that solves each of the invented problems."""
-    if name.startswith("livecodebench"):
-        return [LIVE[problem] for problem in problems]
-    (path,) = (SAMPLES / path.removesuffix(".gz") for path in task.source.local["test"])
-    return [row["prompt"] + row["canonical_solution"] for _, row in read_source(path)]
-
-
 @pytest.mark.parametrize("name", task_names())
 def test_every_task_has_rows_to_be_tried_on(name):
     task = load_task(name)
@@ -69,24 +61,25 @@ def test_every_task_has_rows_to_be_tried_on(name):
         assert set(problem.groups) == set(task.groups)
 
 
-@pytest.mark.parametrize("name", INVENTED_MATH)
-def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
-    task, found = invented(name)
-    problems = list(found.values())
-    texts = [f"Thus \\boxed{{{problem.gold}}}." for problem in problems]
-    assert all(verdict.correct for verdict in judge(task, zip(problems, texts, strict=True)))
-    swapped = texts[1:] + texts[:1]
-    assert not any(verdict.correct for verdict in judge(task, zip(problems, swapped, strict=True)))
+def responses(name, task, problems):
+    """For each of the invented problems one that solves it."""
+    if name in INVENTED_MATH:
+        return [f"Thus \\boxed{{{problem.gold}}}." for problem in problems.values()]
+    if name == "livecodebench_v6":
+        programs = [LIVE[problem] for problem in problems]
+    else:
+        (path,) = (SAMPLES / path.removesuffix(".gz") for path in task.source.local["test"])
+        programs = [row["prompt"] + row["canonical_solution"] for _, row in read_source(path)]
+    return [fenced(program) for program in programs]
 
 
-@pytest.mark.parametrize("name", INVENTED_CODE)
-def test_canonical_solutions_pass_and_those_of_other_problems_do_not(name):
+@pytest.mark.parametrize("name", INVENTED_MATH + INVENTED_CODE)
+def test_gold_answers_and_reference_solutions_are_right_and_those_of_other_problems_wrong(name):
     task, found = invented(name)
-    problems, programs = list(found.values()), solutions(name, task, found)
-    verdicts = judge(task, [(problem, fenced(program)) for problem, program in zip(problems, programs, strict=True)])
+    problems, right = list(found.values()), responses(name, task, found)
+    verdicts = judge(task, zip(problems, right, strict=True))
     assert [verdict.detail for verdict in verdicts if not verdict.correct] == []
-    swapped = programs[1:] + programs[:1]
-    verdicts = judge(task, [(problem, fenced(program)) for problem, program in zip(problems, swapped, strict=True)])
+    verdicts = judge(task, zip(problems, right[1:] + right[:1], strict=True))
     assert not any(verdict.correct or verdict.grader_failure for verdict in verdicts)
 
 
@@ -117,9 +110,6 @@ def test_a_missing_file_of_several_is_named(tmp_path):
     ("name", "first", "last", "rows"),
     [
         ("livecodebench_v2", "2023-05", "2024-05", 3),
-        ("livecodebench_v3", "2023-05", "2024-07", 4),
-        ("livecodebench_v4", "2023-05", "2024-11", 6),
-        ("livecodebench_v5", "2023-05", "2024-12", 7),
         ("livecodebench_v6", "2023-05", "2025-03", 8),
         # Both days are within the window.
         ("livecodebench_2408_2411", "2024-08", "2024-11", 2),
@@ -134,21 +124,11 @@ def test_releases_and_windows_of_livecodebench(name, first, last, rows):
 def test_livecodebench_asks_for_the_method_or_for_a_program():
     task, problems = invented("livecodebench_v2")
     (method,) = task.messages(problems["90001"])
-    assert (
-        "```python\nclass Solution:\n    def largestPair(self, nums: List[int]) -> int:\n        \n```\n\n### Answer"
-        in (method["content"])
-    )
-    assert "stdin" not in method["content"]
+    assert "def largestPair(self, nums: List[int]) -> int:" in method["content"] and "stdin" not in method["content"]
     (program,) = task.messages(problems["inv001_a"])
-    assert program["content"].startswith("### Question:\nA line holds integers.")
-    assert "### Format: Read the inputs from stdin" in program["content"] and "starter code" not in program["content"]
-    assert program["content"].endswith(
-        "\n\n### Answer: (use the provided format with backticks)\n\n\n\nWrite Python code to solve the problem. "
-        "Present the code in \n```python\nYour code\n```\nat the end."
-    )
+    assert "Read the inputs from stdin" in program["content"] and "starter code" not in program["content"]
     system, user = task.messages(problems["inv001_a"], "official")
-    assert system["content"].startswith("You are an expert Python programmer.")
-    assert user["content"].endswith("### Answer: (use the provided format with backticks)\n\n")
+    assert system["role"] == "system" and program["content"].startswith(user["content"].rstrip())
 
 
 def test_base_and_plus_are_scored_apart():
@@ -160,17 +140,5 @@ def test_base_and_plus_are_scored_apart():
         "def spread(values):\n    return max(values, default=0) - min(values, default=0)",
     )
     verdicts = judge(task, [(problem, fenced(program)) for program in programs])
-    assert [dict(verdict.parts) for verdict in verdicts] == [
-        {"base": 1.0, "plus": 0.0},
-        {"base": 0.0, "plus": 0.0},
-        {"base": 1.0, "plus": 1.0},
-    ]
+    assert [tuple(verdict.parts.values()) for verdict in verdicts] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
     assert [verdict.score for verdict in verdicts] == [0.0, 0.0, 1.0]
-    assert verdicts[0].detail.startswith("test 3 of 5: ValueError")
-
-
-@pytest.mark.parametrize("name", INVENTED_CODE)
-def test_a_response_without_a_program_is_no_answer(name):
-    task, problems = invented(name)
-    (verdict,) = judge(task, [(next(iter(problems.values())), "I do not know.")])
-    assert verdict.outcome == "no_answer" and verdict.score == 0 and not verdict.parts

@@ -5,39 +5,8 @@ import pytest
 import yaml
 
 from prime_ext.tasks.cells import Composed, RowError
-from prime_ext.tasks.task import Decoding, Source
-from prime_ext.tasks.task_file import FOLDER, TaskError, load_task, main, task_names
-
-NUMERIC = ("awpnli", "newsnli", "qqa", "redditnli", "rte_quant", "stresstest")
-PSPO = {"awpnli": 86.76, "newsnli": 64.91, "redditnli": 67.60, "rte_quant": 71.57, "stresstest": 52.29, "qqa": 54.70}
-
-
-def test_the_six_sets_are_there():
-    assert set(NUMERIC) <= set(task_names())
-
-
-@pytest.mark.parametrize("name", NUMERIC)
-def test_a_numeric_task_is_complete(name):
-    task = load_task(name)
-    assert task.grader == "choice" and task.data_source == name
-    assert set(task.prompts) == {"default", "fields_only"}
-    assert task.decoding["paper"] == Decoding(
-        do_sample=True, num_beams=5, min_new_tokens=10, max_new_tokens=512, batch_size=1
-    )
-    assert task.decoding["sampling"].n == 8 and task.decoding["sampling"].num_beams == 1
-    assert task.metrics == ("accuracy", "micro_f1", "macro_f1")
-    (published,) = task.references
-    assert published.values["PSPO-WRS"] == PSPO[name] and "DIRECT-BIT/PSPO" in published.source
-    assert len(published.values) == 7
-    for prompt in task.prompts.values():
-        # Every option has a line of its own, and the instruction is the only difference.
-        assert f"### option{task.n_options}: " in prompt.user and f"option{task.n_options + 1}" not in prompt.user
-        assert prompt.user.endswith("### Response: Let's think step by step.")
-    assert task.prompts["default"].user.endswith(task.prompts["fields_only"].user)
-    for number, option in enumerate(task.option_names, start=1):
-        assert f"### option{number}: {option}\n" in task.prompts["default"].user
-        assert all(gold.values[option] == str(number) for gold in task.gold)
-
+from prime_ext.tasks.task import Source
+from prime_ext.tasks.task_file import FOLDER, TaskError, load_task, main
 
 MATH = {
     "name": "mine",
@@ -129,37 +98,24 @@ def _changed(path, value, name):
     [
         # Keys that are missing, unknown or of the wrong type.
         ("awpnli", "title", None, "the file needs the key 'title'"),
-        ("awpnli", "title", "", "title must be a text that is not empty"),
         ("awpnli", "prompt", {"user": "x"}, "the file has no key 'prompt'; did you mean prompts"),
-        ("awpnli", "options", True, "options must be"),
         ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
         ("awpnli", "options", ["yes"], "options must have at least 2 items"),
-        ("awpnli", "options", 1, "options must be greater than or equal to 2"),
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
         ("awpnli", "source/rows/all", 0, "source.rows.all must be greater than or equal to 1, got '0'"),
-        ("awpnli", "fields/statement1", [], "fields.statement1.column must be"),
         ("awpnli", "gold/0/columns", ["a", "b"], "gold.0 has no key"),
         ("awpnli", "decoding/paper/beams", 5, "decoding.paper has no key 'beams'; did you mean num_beams"),
-        ("awpnli", "decoding/paper/num_beams", 0, "decoding.paper.num_beams must be greater than or equal to 1"),
-        ("awpnli", "references/0/values/PSPO-WRS", 186.0, "references.0.values.PSPO-WRS must be less than or equal"),
-        ("awpnli", "references/0/source", None, "references.0 needs the key 'source'"),
         ("aime2024", "source/where", {"url": "("}, "source.where.url must be a regular expression (missing )"),
         ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be one of answer_is, boxed, gsm8k, lenient"),
-        ("minerva_math", "gold/0/corrections", {"a": 3}, "gold.0.corrections.a must be a valid string"),
         ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
         ("mbpp", "source/url", {"test": "http://example.org/a"}, "source.url.test.0 must match pattern '^https://"),
-        ("gsm8k", "source/between", {"day": "2024-02-01"}, "source.between.day must be"),
-        ("livecodebench_v2", "limits/seconds", 0, "limits.seconds must be greater than 0"),
         ("livecodebench_v2", "limits/second", 6, "limits has the key 'second'; a key must match pattern"),
-        ("livecodebench_v2", "fields/format", {"first": ["a"]}, "fields.format"),
-        ("livecodebench_v2", "fields/a b", ["a"], "fields has the key 'a b'; a key must match pattern"),
         # Keys that contradict each other.
         ("awpnli", "name", "other", "name must be that of the file, 'mine', got 'other'"),
         ("awpnli", "overlaps", "aime2021", "overlaps must be the name of a task, got 'aime2021'"),
         ("awpnli", "data_source", "nowhere", "data_source: no verifier for data_source='nowhere'"),
         ("awpnli", "data_source", "math500", "options must be left out: math500 is judged as math"),
-        ("awpnli", "options", None, "options are missing: awpnli is judged as choice"),
         ("awpnli", "source/hub", None, "source.hub, source.files and source.revision belong together"),
         ("awpnli", "source", {"rows": {"all": 3}}, "source needs hub and files, url, local, or generated"),
         ("awpnli", "source", {"generated": "gsm8k"}, "source.generated must be one of last_digit_chain"),
@@ -168,25 +124,16 @@ def _changed(path, value, name):
         ("gsm8k", "source/between", {"day": ["2", "1"]}, "source.between.day must be the first and the last"),
         ("awpnli", "texts", ["premise"], "texts has 'premise', which is no field; fields are statement1, statement2"),
         ("awpnli", "gold/0/values/entailment", 3, "gold.0.values must say which option, 1 to 2"),
-        ("awpnli", "gold/0/values", None, "gold.0.values must say which option, 1 to 2"),
         ("math500", "gold", [{"columns": ["a", "b"]}], "gold.0 of math needs a single column"),
         ("humaneval", "gold/0/unit", "u", "gold.0.unit must be left out: it is for mathematics, not code"),
-        ("humaneval", "gold/0/values", {"a": 1}, "gold.0.values must be left out: the gold of code is its tests"),
         ("gsm8k", "limits", {"seconds": 6}, "limits must be left out: they are for programs, not math"),
         ("awpnli", "extraction", "boxed", "extraction must be left out: it is for mathematics, not choice"),
         ("awpnli", "prompts/default", None, "prompts needs the key 'default'"),
         ("awpnli", "prompts/default/user", "{{premise}}", "prompts.default shows {{premise}}, which is no field"),
         ("awpnli", "prompts/default/user", "Decide.", "prompts.default.user shows no field; write e.g. {{statement1}}"),
         ("awpnli", "decoding/greedy/temperature", 0.3, "decoding.greedy.temperature has no effect without do_sample"),
-        ("awpnli", "decoding/greedy/n", 4, "decoding.greedy.n has no effect without do_sample: true"),
-        (
-            "awpnli",
-            "decoding/paper/min_new_tokens",
-            600,
-            "decoding.paper.min_new_tokens must be at most",
-        ),
+        ("awpnli", "decoding/paper/min_new_tokens", 600, "decoding.paper.min_new_tokens must be at most"),
         ("awpnli", "metrics", ["f1"], "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1"),
-        ("math500", "metrics", ["macro_f1"], "metrics has 'macro_f1', which is for multiple choice, not math"),
         ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
         ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
         ("awpnli", "references/0/metric", "accurracy", "references.metric must be one of metrics, got 'accurracy'"),
@@ -211,8 +158,8 @@ def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
 
 def test_a_file_may_extend_one_that_extends_another(tmp_path):
     task = load_task(write(tmp_path, {"name": "mine", "extends": "humaneval_plus", "source": {"rows": None}}))
-    assert task.source.hub == "" and task.source.url == load_task("humaneval_plus").source.url
-    assert task.decoding == load_task("humaneval").decoding and task.source.rows == {}
+    assert task.source.url == load_task("humaneval_plus").source.url and task.source.rows == {}
+    assert task.decoding == load_task("humaneval").decoding
 
 
 def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
@@ -224,20 +171,23 @@ def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("content", "message"),
     [
         ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
-        ({"extends": "aime.yaml"}, "extends must be the name of a task, got 'aime.yaml'"),
-        ({"extends": "aime", "name": "aime"}, "name must be that of the file, 'mine', got 'aime'"),
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
         ({"extends": "aime", "source": {"hub": None}}, "source.hub, source.files and source.revision belong together"),
         ({"extends": "aime", "prompt": 3}, "the file has no key 'prompt'; did you mean prompts"),
+        ("name: [", "not YAML"),
+        ("name: a\nname: b\n", "key 'name' is given twice"),
+        ("", "the file must be a mapping"),
+        ("- a", "the file must be a mapping"),
+        ("1: a", "the key 1 must be a text"),
     ],
 )
-def test_mistakes_in_a_file_that_extends_another_are_one_line(tmp_path, change, message):
+def test_mistakes_in_a_file_that_extends_another_or_is_no_mapping_are_one_line(tmp_path, content, message):
     with pytest.raises(TaskError) as caught:
-        load_task(write(tmp_path, {"name": "mine", **change}))
-    assert str(caught.value).startswith("mine.yaml: ") and message in str(caught.value)
+        load_task(write(tmp_path, {"name": "mine", **content} if isinstance(content, dict) else content))
+    assert str(caught.value).startswith("mine.yaml") and message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -258,16 +208,11 @@ def test_a_field_may_be_a_text_around_cells(tmp_path, row, text):
     assert task.problem({"prompt": "p", "test": "t", "entry_point": "f", **row}).fields["form"] == text
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"starter": " "}, "no text in column starter or meta.kind; it has starter"),
-        ({"starter": ["a"]}, "starter must be a text"),
-    ],
-)
-def test_a_field_without_its_cells_says_so(row, message):
-    with pytest.raises(RowError, match=message):
-        Composed(tuple(COMPOSED["first_of"])).read(row)
+def test_a_field_without_its_cells_says_so():
+    composed = Composed(tuple(COMPOSED["first_of"]))
+    for row, message in (({"starter": " "}, "starter or meta.kind; it has starter"), ({"starter": ["a"]}, "a text")):
+        with pytest.raises(RowError, match=message):
+            composed.read(row)
 
 
 def test_limits_of_programs_reach_the_verifier(tmp_path):
@@ -284,22 +229,6 @@ def test_only_rows_between_two_days_belong_to_a_window():
         window.holds({"date": "2024-08-01"})
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name: [", "mine.yaml is not YAML"),
-        ("name: a\nname: b\n", "key 'name' is given twice"),
-        ("", "mine.yaml: the file must be a mapping"),
-        ("- a", "mine.yaml: the file must be a mapping"),
-        ("1: a", "the key 1 must be a text"),
-    ],
-)
-def test_a_file_that_is_no_mapping_is_one_line(tmp_path, text, message):
-    with pytest.raises(TaskError) as caught:
-        load_task(write(tmp_path, text))
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_an_unknown_task_suggests_near_names():
     with pytest.raises(TaskError, match=r"no task 'rte-quant'; did you mean rte_quant"):
         load_task("rte-quant")
@@ -308,7 +237,7 @@ def test_an_unknown_task_suggests_near_names():
 
 
 def test_the_command_lists_shows_and_checks(tmp_path, capsys):
-    assert main([]) == 0 and set(NUMERIC) <= set(capsys.readouterr().out.split())
+    assert main([]) == 0 and {"awpnli", "math500"} <= set(capsys.readouterr().out.split())
     assert main(["qqa"]) == 0 and '"options": 2' in capsys.readouterr().out
     assert main([str(write(tmp_path, MATH))]) == 0
     assert main([str(write(tmp_path, "name: ["))]) == 2

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from prime_ext.tasks import task_rows
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import NoData, load_problems, web_file
 from prime_ext.utils.rows import SourceError
@@ -62,9 +61,3 @@ def test_a_task_says_where_its_rows_are(monkeypatch, tmp_path):
         load_problems(load_task("mbpp_plus"))
     with pytest.raises(NoData, match="MbppPlus.jsonl.gz does not exist; get it from https://github.com/evalplus/mbpp"):
         load_problems(load_task("mbpp_plus"), tmp_path)
-
-
-def test_the_cache_is_in_the_home_folder_by_default(server, monkeypatch, tmp_path):
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(task_rows.Path, "home", lambda: tmp_path / "home")
-    assert web_file(f"{server.address}/a.jsonl").parent == tmp_path / "home" / ".cache" / "prime_ext" / "web"
