@@ -13,6 +13,7 @@ head-room reinforcement learning is shown on.
 """
 
 import hashlib
+import operator as operators
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from prime_ext.verifiers.math import MathVerifier
 DATA_SOURCE = "prime_ext/last_digit_chain"
 OPERANDS = {"+": tuple(range(1, 10)), "-": tuple(range(1, 10)), "*": (3, 7, 9)}
 CHAIN_LENGTHS = (4, 5, 6, 7)
+_APPLY = {"+": operators.add, "-": operators.sub, "*": operators.mul}
 
 # Percent of all prompts, by hash, that belong to each split: disjoint whatever the seeds and sizes are.
 SPLITS = {"test": (0, 10), "val": (10, 15), "sft": (15, 60), "train": (60, 100)}
@@ -42,18 +44,8 @@ _verifier = MathVerifier()
 
 
 def apply_operation(value: int, operator: str, operand: int) -> int:
-    """Return ``value operator operand`` modulo 10.
-
-    Raises:
-        ValueError: the operator is not ``+``, ``-`` or ``*``.
-    """
-    if operator == "+":
-        return (value + operand) % 10
-    if operator == "-":
-        return (value - operand) % 10
-    if operator == "*":
-        return (value * operand) % 10
-    raise ValueError(f"operator must be '+', '-' or '*', got {operator!r}")
+    """Return ``value operator operand`` modulo 10; the operator is ``+``, ``-`` or ``*``."""
+    return _APPLY[operator](value, operand) % 10
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reward manager and the implicit PRM's pipeline make the same rewards of the same step scores."""
 
-import copy
-import functools
 import itertools
 import math
 
@@ -24,17 +22,8 @@ from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
 
 
-@functools.cache
-def default_section():
-    return OmegaConf.to_container(configuration().pspo, resolve=True)
-
-
 def settings_with(**values):
-    section = copy.deepcopy(default_section())
-    for key, value in values.items():
-        *parents, name = key.split("__")
-        functools.reduce(dict.__getitem__, parents, section)[name] = value
-    return PSPOSettings.from_mapping(section)
+    return PSPOSettings.from_mapping(OmegaConf.to_container(configuration(**values).pspo, resolve=True))
 
 
 def priced(scores, **values):
@@ -84,9 +73,6 @@ def test_rewards_of_bounded_shapes_lie_between_0_and_1(scores, shape):
     assert 0.0 <= result.reward <= 1.0 + 1e-12 and result.reward == pytest.approx(math.fsum(result.paid), abs=1e-9)
 
 
-def test_no_steps():
+def test_no_steps_and_a_score_of_0_are_worth_0_and_no_error():
     assert priced([]) == PricedChain(0.0, 0.0, 0.0) and priced([], accumulation__mode="none").score is None
-
-
-def test_a_score_of_0_makes_a_geometric_mean_of_0_and_not_an_error():
     assert priced([0.9, 0.0, 0.9]).reward == 0.0

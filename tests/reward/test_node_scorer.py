@@ -45,33 +45,26 @@ async def ask(batcher, chains, tokens=10):
     return await asyncio.gather(*(batcher.score(item, tokens) for item in chains))
 
 
-def test_responses_at_the_same_time_are_one_batch_and_each_gets_its_own_scores():
-    scorer = Checker()
-    outcomes = asyncio.run(ask(MicroBatcher(scorer, SOON, 10_000), [chain(n, n % 3 == 0) for n in range(50)]))
-    assert len(scorer.batches) == 1
-    assert [outcome.scores[0] > 0.5 for outcome in outcomes] == [n % 3 == 0 for n in range(50)]
-
-
-def test_a_batch_is_sent_when_its_tokens_are_together_without_waiting():
-    scorer = Checker()
-
-    async def many():
-        # Two of forty tokens fill a batch of eighty; the window would be over in half a minute.
-        return await asyncio.wait_for(ask(MicroBatcher(scorer, LATE, 80), [chain(n) for n in range(10)], 40), 600)
-
-    assert len(asyncio.run(many())) == 10
-    assert [len(batch) for batch in scorer.batches] == [2] * 5
-
-
-def test_a_response_that_does_not_fit_sends_the_others_ahead():
+@pytest.mark.parametrize(
+    ("window", "most", "tokens", "batches"),
+    [
+        (SOON, 10_000, [10] * 50, [50]),
+        # Full batches are sent without waiting.
+        (LATE, 80, [40] * 10, [2] * 5),
+        # What does not fit sends the others ahead.
+        (SOON, 100, [60, 60, 500], [1, 1, 1]),
+    ],
+)
+def test_responses_go_together_up_to_so_many_tokens_and_each_gets_its_own_scores(window, most, tokens, batches):
     scorer = Checker()
 
-    async def three():
-        batcher = MicroBatcher(scorer, SOON, 100)
-        return await asyncio.gather(*(batcher.score(chain(n), tokens) for n, tokens in enumerate((60, 60, 500))))
+    async def together():
+        batcher = MicroBatcher(scorer, window, most)
+        return await asyncio.gather(*(batcher.score(chain(n, n % 3 == 0), size) for n, size in enumerate(tokens)))
 
-    asyncio.run(three())
-    assert [len(batch) for batch in scorer.batches] == [1, 1, 1]
+    outcomes = asyncio.run(asyncio.wait_for(together(), 600))
+    assert [outcome.scores[0] > 0.5 for outcome in outcomes] == [n % 3 == 0 for n in range(len(tokens))]
+    assert [len(batch) for batch in scorer.batches] == batches
 
 
 def test_a_batch_does_not_wait_for_the_one_before_it():
@@ -109,24 +102,20 @@ def test_the_response_that_breaks_a_batch_fails_alone():
     assert [len(batch) for batch in scorer.batches] == [3, 1, 1, 1]
 
 
-def test_a_scorer_that_always_breaks_fails_every_response_once_and_ends():
-    class Dead(Checker):
-        async def score(self, chains):
-            self.batches.append(chains)
-            raise RuntimeError("out of memory")
-
-    scorer = Dead()
-    outcomes = asyncio.run(ask(MicroBatcher(scorer, SOON, 1000), [chain(n) for n in range(5)]))
-    assert outcomes == [ScoringFailure("RuntimeError: out of memory")] * 5 and len(scorer.batches) == 6
+class Dead(Checker):
+    async def score(self, chains):
+        raise RuntimeError("out of memory")
 
 
-def test_a_scorer_that_gives_too_few_results_is_not_believed():
-    class Short(Checker):
-        async def score(self, chains):
-            return (await super().score(chains))[:-1]
+class Short(Checker):
+    async def score(self, chains):
+        return (await super().score(chains))[:-1]
 
-    (outcome,) = asyncio.run(ask(MicroBatcher(Short(), SOON, 1000), [chain(1)]))
-    assert outcome == ScoringFailure("StepRMError: the scorer gave 0 results for 1 responses")
+
+@pytest.mark.parametrize(("scorer", "reason"), [(Dead, "out of memory"), (Short, "0 results for 1 responses")])
+def test_a_scorer_that_always_breaks_or_gives_too_few_results_fails_every_response(scorer, reason):
+    outcomes = asyncio.run(ask(MicroBatcher(scorer(), SOON, 1000), [chain(n) for n in range(5)]))
+    assert all(isinstance(outcome, ScoringFailure) and reason in outcome.reason for outcome in outcomes)
 
 
 @pytest.mark.parametrize("sent", [False, True])

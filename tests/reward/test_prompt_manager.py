@@ -27,11 +27,17 @@ def columns(question):
     }
 
 
-QUESTIONS = [("Compute 2+3*4.", r"\boxed{2+3*4}", 0.0), ("Compute 2+3*4.", r"\boxed{14}", 1.0)]
-QUESTIONS += [("Four threes and a two?", r"\boxed{2+3*4}", 1.0), ("Four threes and a two?", r"\boxed{2+3*5}", 0.0)]
+QUESTIONS = pytest.mark.parametrize(
+    ("question", "response", "reward"),
+    [
+        ("Compute 2+3*4.", r"\boxed{2+3*4}", 0.0),
+        ("Compute 2+3*4.", r"\boxed{14}", 1.0),
+        ("Four threes and a two?", r"\boxed{2+3*4}", 1.0),
+    ],
+)
 
 
-@pytest.mark.parametrize(("question", "response", "reward"), QUESTIONS)
+@QUESTIONS
 def test_prime(question, response, reward):
     async def run():
         configured = load_reward_manager(compose_config("prime_trainer", []), TOKENIZER)
@@ -41,7 +47,7 @@ def test_prime(question, response, reward):
     assert rewarded["reward_score"] == rewarded["reward_extra_info"]["acc"] == reward
 
 
-@pytest.mark.parametrize(("question", "response", "reward"), QUESTIONS)
+@QUESTIONS
 def test_pspo(question, response, reward):
     rewarded = asyncio.run(manager(compute_score=compute_score).run_single(row(response, **columns(question))))
     assert rewarded["reward_extra_info"]["acc"] == reward

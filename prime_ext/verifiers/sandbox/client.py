@@ -257,11 +257,6 @@ class Sandbox:
         """What confines the programs on this machine."""
         return self._current().server.protection
 
-    @property
-    def server_pid(self) -> int:
-        """Process id of the fork server (of bubblewrap, if that is around it)."""
-        return self._current().server.pid
-
     def submit(self, request: Request) -> "Future[Execution]":
         """Queue a request and return its future, which never raises for what a program does."""
         job = Job(request, request.limits or self.limits)

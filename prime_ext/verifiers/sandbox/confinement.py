@@ -28,14 +28,12 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(error, f"prctl {option}: {os.strerror(error)}")
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, and die at once if that has happened already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+def cpu_seconds(seconds: float) -> int:
+    """Return the limit of processor seconds that goes with a wall time limit."""
+    return int(seconds) + 2
 
 
-def drop_capabilities() -> None:
+def _drop_capabilities() -> None:
     """Make root as weak as its files allow: no capability is left, and none can be gained."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     if _libc.capset(header, struct.pack("6I", *[0] * 6)) != 0:
@@ -43,43 +41,11 @@ def drop_capabilities() -> None:
         raise OSError(error, f"capset: {os.strerror(error)}")
 
 
-def cpu_seconds(seconds: float) -> int:
-    """Return the limit of processor seconds that goes with a wall time limit."""
-    return int(seconds) + 2
-
-
 def _lower(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
     resource.setrlimit(kind, (value, value))
-
-
-def set_limits(seconds: float, memory_bytes: int, output_bytes: int) -> None:
-    """Lower this process's limits (see :class:`~prime_ext.verifiers.sandbox.limits.Limits`) for good."""
-    _lower(resource.RLIMIT_AS, memory_bytes)
-    _lower(resource.RLIMIT_CPU, cpu_seconds(seconds))
-    _lower(resource.RLIMIT_FSIZE, output_bytes)
-    _lower(resource.RLIMIT_NOFILE, 64)
-
-
-def weaken_server(limits: bool) -> None:
-    """Take from the server what neither it nor its children need; they inherit the loss, which saves time per run.
-
-    Raises:
-        OSError: the kernel refused.
-    """
-    if limits:
-        _lower(resource.RLIMIT_STACK, _MAIN_STACK_BYTES)
-        for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
-            _lower(kind, 0)
-        # Counts all tasks of the user, the trainer's included, and does not bind root: no more than a backstop. New
-        # processes are refused by the system call filter, threads are counted by the server.
-        _lower(resource.RLIMIT_NPROC, 32768)
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    drop_capabilities()
-    # Nobody of the same user may look into or write such a process's memory through /proc.
-    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 @dataclass
@@ -100,15 +66,28 @@ class Confinement:
     _rules: list[tuple[int, int]] = field(default_factory=list)
 
     def prepare(self) -> None:
-        """Weaken this process and open the readable paths once; called in the server before it forks."""
-        weaken_server(self.limits)
-        for path in self.readable:
-            if os.path.exists(path):
-                rights = landlock.READ if os.path.isdir(path) else landlock.READ_FILE
-                self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
-        for path in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"):
-            if os.path.exists(path):
-                self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), landlock.DEVICE))
+        """Weaken this process and open the readable paths once; called in the server before it forks.
+
+        Its children inherit what it has given up, which saves time per run.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        if self.limits:
+            _lower(resource.RLIMIT_STACK, _MAIN_STACK_BYTES)
+            for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
+                _lower(kind, 0)
+            # Counts all tasks of the user, the trainer's included, and does not bind root: no more than a backstop. New
+            # processes are refused by the system call filter, threads are counted by the server.
+            _lower(resource.RLIMIT_NPROC, 32768)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _drop_capabilities()
+        # Nobody of the same user may look into or write such a process's memory through /proc.
+        _prctl(_PR_SET_DUMPABLE, 0)
+        rights = {path: landlock.READ if os.path.isdir(path) else landlock.READ_FILE for path in self.readable}
+        rights |= dict.fromkeys(("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"), landlock.DEVICE)
+        for path in filter(os.path.exists, rights):
+            self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights[path]))
 
     @property
     def descriptors(self) -> list[int]:
@@ -121,8 +100,13 @@ class Confinement:
             OSError: the kernel refused a protection that the probe had found. The child must not go on then.
         """
         if self.limits:
-            set_limits(seconds, memory_bytes, output_bytes)
-        die_with(parent)
+            _lower(resource.RLIMIT_AS, memory_bytes)
+            _lower(resource.RLIMIT_CPU, cpu_seconds(seconds))
+            _lower(resource.RLIMIT_FSIZE, output_bytes)
+            _lower(resource.RLIMIT_NOFILE, 64)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)  # the parent has died already
         if self.landlock_abi:
             directory = os.open(work, os.O_PATH | os.O_CLOEXEC)
             landlock.restrict(self.landlock_abi, [*self._rules, (directory, landlock.WORK)])

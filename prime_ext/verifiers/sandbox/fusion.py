@@ -6,6 +6,7 @@ service's own isolation and memory limit hold, output is text, and a run is one 
 run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.test_suite`).
 """
 
+import dataclasses
 import inspect
 import json
 import secrets
@@ -18,6 +19,7 @@ from prime_ext.verifiers.sandbox.plain_data import ListNode, TreeNode
 from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, Request, SuiteRequest
 
 _STDERR_TAIL = 4096
+_MOST_AT_A_TIME = 16
 _PRELUDE = f"""
 import bisect, collections, copy, datetime, functools, heapq, itertools, json
 import math, operator, re, string, sys, typing
@@ -35,7 +37,7 @@ _CALL = """
 import json as _json
 _payload = _json.loads({payload!r})
 _names = {{"__name__": "solution"}}
-exec(compile({prelude!r}, "prelude.py", "exec"), _names)
+exec(compile(_payload["prelude"], "prelude.py", "exec"), _names)
 exec(compile(_payload["program"], "solution.py", "exec"), _names)
 _holder, _name = _names.get("Solution"), _payload["function"]
 _function = getattr(_holder(), _name) if isinstance(_holder, type) and hasattr(_holder, _name) else _names[_name]
@@ -76,19 +78,18 @@ class FusionSandbox:
     Args:
         endpoint: URL of the service.
         limits: limits of a run unless it brings its own; the service takes note of ``seconds`` and nothing else.
-        workers: most requests at a time, and threads that wait for them.
         attempts: how often a request is tried before it counts as a failure of the sandbox.
 
     Raises:
         ImportError: the package sandbox-fusion is not installed.
     """
 
-    def __init__(self, endpoint: str, limits: Limits | None = None, workers: int = 16, attempts: int = 3) -> None:
+    def __init__(self, endpoint: str, limits: Limits | None = None, attempts: int = 3) -> None:
         self._fusion = _client()
         self.endpoint = endpoint
         self.limits = limits or Limits()
         self._attempts = attempts
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="prime_ext-fusion")
+        self._executor = ThreadPoolExecutor(_MOST_AT_A_TIME, thread_name_prefix="prime_ext-fusion")
 
     def submit(self, request: Request) -> "Future[Execution]":
         """Queue a request and return its future, which never raises for what a program or the service does."""
@@ -99,19 +100,6 @@ class FusionSandbox:
             refusal.set_result(Execution(Ending.FINISHED, exit_code=0, result=json.dumps(report).encode() + b"\n"))
             return refusal
         return self._executor.submit(self._run, request)
-
-    def run(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
-        """Run a script on its standard input and wait for its end."""
-        return self.submit(ProgramRequest(program, stdin, limits)).result()
-
-    def close(self) -> None:
-        self._executor.shutdown(cancel_futures=True)
-
-    def __enter__(self) -> "FusionSandbox":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, request: Request) -> Execution:
         limits = request.limits or self.limits
@@ -132,23 +120,12 @@ class FusionSandbox:
 
 def _script(request: Request, mark: str) -> tuple[str, str]:
     """Return the script to run and its standard input."""
-    prelude = _PRELUDE if request.prelude else ""
-    if isinstance(request, CallRequest):
-        payload = {"program": request.program, "function": request.function, "arguments": list(request.arguments)}
-        return _CALL.format(payload=json.dumps(payload), prelude=prelude, mark=mark), ""
-    if isinstance(request, SuiteRequest):
-        suite = {
-            "prelude": prelude,
-            "context": request.context,
-            "program": request.program,
-            "setup": request.setup,
-            "tests": list(request.tests),
-            "stop_at_first": request.stop_at_first,
-            "nonce": request.nonce,
-        }
-        return _SUITE.format(payload=json.dumps(suite), mark=mark), ""
-    stdin = request.stdin.decode("utf-8", "replace") if isinstance(request.stdin, bytes) else request.stdin
-    return prelude + request.program, stdin
+    if isinstance(request, ProgramRequest):
+        stdin = request.stdin.decode("utf-8", "replace") if isinstance(request.stdin, bytes) else request.stdin
+        return request.program, stdin
+    template = _CALL if isinstance(request, CallRequest) else _SUITE
+    payload = json.dumps({**dataclasses.asdict(request), "limits": None, "prelude": _PRELUDE})
+    return template.format(payload=payload, mark=mark), ""
 
 
 def _execution(answer: Any, mark: str, limits: Limits) -> Execution:

@@ -117,20 +117,20 @@ def _guarded(action: Callable[[], None]) -> None:
 
 def run_program(payload: dict[str, Any]) -> None:
     """Run the program as a script on its standard input."""
-    program, with_prelude, code, keep_code = (payload[name] for name in ("program", "prelude", "code", "keep_code"))
+    program, code, keep_code = (payload[name] for name in ("program", "code", "keep_code"))
     del payload
 
     def action() -> None:
         compiled = marshal.loads(code) if code else compile(program, "program.py", "exec", dont_inherit=True)
         if keep_code:
             os.write(wire.RESULT, marshal.dumps(compiled))
-        exec(compiled, _new_module("__main__", prelude.NAMESPACE if with_prelude else {}).__dict__)
+        exec(compiled, _new_module("__main__", {}).__dict__)
 
     _guarded(action)
 
 
-def _load(program: str, with_prelude: bool, context: str = "") -> dict[str, Any]:
-    module = _new_module("solution", prelude.NAMESPACE if with_prelude else {})
+def _load(program: str, context: str = "") -> dict[str, Any]:
+    module = _new_module("solution", prelude.NAMESPACE)
     exec(compile(context, "context.py", "exec", dont_inherit=True), module.__dict__)
     exec(compile(program, "solution.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
@@ -140,7 +140,7 @@ def run_call(payload: dict[str, Any]) -> None:
     """Call one function of the program, or of its class ``Solution``, and report what it returned as JSON."""
 
     def action() -> None:
-        namespace = _load(payload["program"], payload["prelude"])
+        namespace = _load(payload["program"])
         name = payload["function"]
         holder = namespace.get("Solution")
         if isinstance(holder, type) and hasattr(holder, name):
@@ -173,7 +173,7 @@ def serve_solution(payload: dict[str, Any]) -> None:
 
     def action() -> None:
         try:
-            namespace = _load(payload["program"], payload["prelude"], payload["context"])
+            namespace = _load(payload["program"], payload["context"])
         except Exception as error:
             channel.send(remote.describe(error))
             raise
@@ -243,7 +243,7 @@ def run_together(payload: dict[str, Any]) -> None:
     """
 
     def action() -> None:
-        namespace = _load(payload["program"], payload["prelude"], payload["context"])
+        namespace = _load(payload["program"], payload["context"])
         tests = payload["tests"]
         results: list[tuple[str, str]] = []
         exec(compile(tests["setup"], "setup.py", "exec", dont_inherit=True), namespace)

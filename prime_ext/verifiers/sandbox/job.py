@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request on its way through the fork server: its anonymous files, and what is read from them afterwards."""
 
+import marshal
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 from prime_ext.verifiers.sandbox import wire
 from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits
-from prime_ext.verifiers.sandbox.requests import Request, encode_payload
+from prime_ext.verifiers.sandbox.requests import Request
 
 _STDERR_TAIL = 4096
 _ENDINGS = {"timeout": Ending.TIMEOUT, "misbehaved": Ending.MISBEHAVED}
@@ -40,8 +41,9 @@ class Job:
         self.attempts = 0
         self.sent_at = 0.0
         self._descriptors: list[int] = []
-        # At once, so that it is the caller who hears of a request that cannot be sent.
-        self._roles = [(role, encode_payload(payload), stdin) for role, payload, stdin in request.roles(limits)]
+        # At once, so that it is the caller who hears of a request that cannot be sent (ValueError: nested too deeply).
+        # A child trusts the payload and reads it before anything of the program runs.
+        self._roles = [(role, marshal.dumps(payload), stdin) for role, payload, stdin in request.roles()]
 
     def open(self, number: int) -> tuple[dict[str, Any], list[int]]:
         """Create the files and return the message and descriptors for the server."""

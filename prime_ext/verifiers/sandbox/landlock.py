@@ -50,10 +50,6 @@ def abi() -> int:
         return 0
 
 
-def file_rights(version: int) -> int:
-    return _FILE_RIGHTS[min(version, 5)]
-
-
 def restrict(version: int, rules: Sequence[tuple[int, int]]) -> None:
     """Confine this thread, for ever: it may do only what ``rules`` allow, no TCP, and signal only its own kind.
 
@@ -62,7 +58,7 @@ def restrict(version: int, rules: Sequence[tuple[int, int]]) -> None:
     Raises:
         OSError: the kernel refused.
     """
-    handled = file_rights(version)
+    handled = _FILE_RIGHTS[min(version, 5)]
     attributes = _ATTRIBUTES.pack(handled, _TCP_RIGHTS if version >= 4 else 0, _SCOPES if version >= 6 else 0)
     # Older kernels reject the fields that they do not know, unless these are zero.
     ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a sandbox can be asked to run."""
 
-import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,6 @@ class ProgramRequest:
         program: Python source.
         stdin: the input; text is encoded as UTF-8.
         limits: limits of the run, None for the sandbox's own.
-        prelude: whether the program finds the usual modules without importing them.
         keep_code: put the compiled program into ``Execution.result``, for the next run of the same program.
         code: compiled program from there. It may have been tampered with by the program, and is read in confinement.
     """
@@ -25,19 +23,20 @@ class ProgramRequest:
     program: str
     stdin: bytes | str = b""
     limits: Limits | None = None
-    prelude: bool = False
     keep_code: bool = False
     code: bytes = b""
 
-    def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
+    def roles(self) -> list[tuple[str, dict[str, Any], bytes]]:
         stdin = self.stdin.encode("utf-8", "surrogatepass") if isinstance(self.stdin, str) else self.stdin
-        payload = {"program": self.program, "prelude": self.prelude, "keep_code": self.keep_code, "code": self.code}
+        payload = {"program": self.program, "keep_code": self.keep_code, "code": self.code}
         return [("program", payload, stdin)]
 
 
 @dataclass(frozen=True)
 class CallRequest:
     """Call a function of the program, or a method of its class ``Solution``, once.
+
+    The program finds the usual modules (:mod:`~prime_ext.verifiers.sandbox.prelude`) without importing them.
 
     ``Execution.result`` is then ``{"value": ...}`` as JSON, or empty if the call did not return.
     """
@@ -46,15 +45,9 @@ class CallRequest:
     function: str
     arguments: Sequence[Any]
     limits: Limits | None = None
-    prelude: bool = True
 
-    def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
-        payload = {
-            "program": self.program,
-            "function": self.function,
-            "arguments": list(self.arguments),
-            "prelude": self.prelude,
-        }
+    def roles(self) -> list[tuple[str, dict[str, Any], bytes]]:
+        payload = {"program": self.program, "function": self.function, "arguments": list(self.arguments)}
         return [("call", payload, b"")]
 
 
@@ -74,7 +67,6 @@ class SuiteRequest:
         separate: two processes, the solution never seeing the tests; otherwise one process, which a hostile solution
             can deceive.
         nonce: returned in the report of the one-process form.
-        prelude: whether the solution finds the usual modules without importing them.
     """
 
     program: str
@@ -87,10 +79,9 @@ class SuiteRequest:
     separate: bool = True
     nonce: str = ""
     limits: Limits | None = None
-    prelude: bool = True
 
-    def roles(self, limits: Limits) -> list[tuple[str, dict[str, Any], bytes]]:
-        solution: dict[str, Any] = {"program": self.program, "context": self.context, "prelude": self.prelude}
+    def roles(self) -> list[tuple[str, dict[str, Any], bytes]]:
+        solution: dict[str, Any] = {"program": self.program, "context": self.context}
         tests = {
             "setup": self.setup,
             "tests": list(self.tests),
@@ -104,12 +95,3 @@ class SuiteRequest:
 
 
 Request = ProgramRequest | CallRequest | SuiteRequest
-
-
-def encode_payload(payload: dict[str, Any]) -> bytes:
-    """Return the payload for a child, which trusts it and reads it before anything of the program runs.
-
-    Raises:
-        ValueError: nested more than 2,000 deep.
-    """
-    return marshal.dumps(payload)

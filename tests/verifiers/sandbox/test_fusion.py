@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Ending, Limits
+from prime_ext.verifiers.sandbox import Ending, Limits, ProgramRequest
 from prime_ext.verifiers.sandbox.fusion import FusionSandbox
 
 
@@ -50,8 +50,7 @@ def fusion():
     pytest.importorskip("sandbox_fusion", reason="the optional client: pip install sandbox-fusion")
     service = ThreadingHTTPServer(("127.0.0.1", 0), Service)
     threading.Thread(target=service.serve_forever, daemon=True).start()
-    with FusionSandbox(f"http://127.0.0.1:{service.server_port}", Limits(seconds=5.0), attempts=1) as sandbox:
-        yield sandbox
+    yield FusionSandbox(f"http://127.0.0.1:{service.server_port}", Limits(seconds=5.0), attempts=1)
     service.shutdown()
     service.server_close()
 
@@ -68,7 +67,7 @@ def fusion():
     ],
 )
 def test_endings_are_the_same_as_here(fusion, program, ending):
-    execution = fusion.run(program, "1\n")
+    execution = fusion.submit(ProgramRequest(program, "1\n")).result()
     assert execution.ending is ending
     if execution.finished:
         assert execution.stdout == b"2\n" and execution.seconds == 0.1
@@ -92,8 +91,8 @@ def test_the_verifier_works_with_it(fusion):
 
 
 def test_a_service_that_is_not_there_decides_nothing(fusion):
-    with FusionSandbox("http://127.0.0.1:9", attempts=1) as nobody:
-        assert nobody.run("print(1)").sandbox_failure
+    nobody = FusionSandbox("http://127.0.0.1:9", attempts=1)
+    assert nobody.submit(ProgramRequest("print(1)")).result().sandbox_failure
 
 
 def test_without_the_client_the_message_says_what_to_install(monkeypatch):

@@ -161,12 +161,12 @@ def killed_in_mid_run(sandbox, before):
 class TestDeaths:
     def test_a_server_killed_in_mid_batch_costs_nothing(self):
         with Sandbox(workers=4, bubblewrap="never") as sandbox:
-            first = sandbox.server_pid
+            first = sandbox._current().server.pid
             futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.1); print(7)")) for _ in range(24)]
             time.sleep(0.15)
             os.kill(first, signal.SIGKILL)
             assert [future.result(timeout=6000).stdout for future in futures] == [b"7\n"] * 24
-            assert sandbox.server_pid != first
+            assert sandbox._current().server.pid != first
 
     def test_a_run_that_sees_two_deaths_is_a_failure_of_the_sandbox(self):
         with Sandbox(Limits(seconds=900), workers=1, bubblewrap="never") as sandbox:
@@ -180,7 +180,7 @@ class TestDeaths:
     def test_a_server_that_hangs_is_replaced(self, monkeypatch):
         monkeypatch.setattr("prime_ext.verifiers.sandbox.client._GRACE_SECONDS", 0.5)
         with Sandbox(Limits(seconds=5), workers=1, bubblewrap="never") as sandbox:
-            os.kill(sandbox.server_pid, signal.SIGSTOP)
+            os.kill(sandbox._current().server.pid, signal.SIGSTOP)
             assert sandbox.run("print(1)").stdout == b"1\n"
 
     @pytest.mark.parametrize("bubblewrap", ["never", "always"] if shutil.which("bwrap") else ["never"])
@@ -219,7 +219,7 @@ class TestDeaths:
             futures = [sandbox.submit(ProgramRequest("import time; time.sleep(600)")) for _ in range(3)]
             with monkeypatch.context() as patch:
                 patch.setattr(sys, "executable", "/nowhere/python")
-                os.kill(sandbox.server_pid, signal.SIGKILL)
+                os.kill(sandbox._current().server.pid, signal.SIGKILL)
                 executions = [future.result(timeout=6000) for future in futures]
             assert all(execution.sandbox_failure for execution in executions)
             assert "/nowhere/python" in executions[0].stderr
@@ -243,7 +243,7 @@ class TestOtherProcesses:
     def test_a_pickled_sandbox_starts_on_first_use(self, sandbox):
         copy = pickle.loads(pickle.dumps(sandbox))
         assert copy.run("print(1)").stdout == b"1\n" and copy.limits == sandbox.limits
-        assert copy.server_pid != sandbox.server_pid
+        assert copy._current().server.pid != sandbox._current().server.pid
         copy.close()
 
 
