@@ -305,22 +305,5 @@ class WorkerPool:
             pool.join()
 
 
-_default_lock = threading.Lock()
-_default: WorkerPool | None = None
-
-
-def default_pool() -> WorkerPool:
-    """Return the pool that verifiers in this process share. It starts with its first task and ends with the process."""
-    global _default
-    with _default_lock:
-        if _default is None:
-            _default = WorkerPool(preload=("prime_ext.verifiers.math.symbolic:warm_up",))
-        return _default
-
-
-def _after_fork() -> None:
-    global _default_lock, _default
-    _default_lock, _default = threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# What the verifiers of this process share. It starts with its first task and ends with the process.
+DEFAULT_POOL = WorkerPool(preload=("prime_ext.verifiers.math.symbolic:warm_up",))

@@ -28,26 +28,20 @@ from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed
 RewardName = Literal["all", "fraction"]
 
 _DETAIL = 300
-_OUTCOMES = {
-    Ending.TIMEOUT: Outcome.TIMEOUT,
-    Ending.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY,
-    Ending.FAILED: Outcome.ERROR,
-    Ending.OUTPUT_LIMIT: Outcome.ERROR,
-    Ending.MISBEHAVED: Outcome.ERROR,
+# What an ending, or the report of a suite, makes of a test, in the terms of verdicts and in words.
+_ENDINGS = {
+    Ending.TIMEOUT: (Outcome.TIMEOUT, "time limit"),
+    Ending.OUT_OF_MEMORY: (Outcome.OUT_OF_MEMORY, "memory limit"),
+    Ending.OUTPUT_LIMIT: (Outcome.ERROR, "output limit"),
+    Ending.MISBEHAVED: (Outcome.ERROR, "too many threads or files"),
+    Ending.FAILED: (Outcome.ERROR, ""),
 }
-_WORDS = {
-    Ending.TIMEOUT: "time limit",
-    Ending.OUT_OF_MEMORY: "memory limit",
-    Ending.OUTPUT_LIMIT: "output limit",
-    Ending.MISBEHAVED: "too many threads or files",
-}
-_SUITE_OUTCOMES = {"failed": Outcome.WRONG, "timeout": Outcome.TIMEOUT, "out_of_memory": Outcome.OUT_OF_MEMORY}
-_SUITE_WORDS = {
-    "failed": "wrong result",
-    "timeout": "time limit",
-    "stopped": "the program ended early",
-    "out_of_memory": "memory limit",
-    "no_report": "the program ended early",
+_REPORTS = {
+    "failed": (Outcome.WRONG, "wrong result"),
+    "timeout": (Outcome.TIMEOUT, "time limit"),
+    "out_of_memory": (Outcome.OUT_OF_MEMORY, "memory limit"),
+    "stopped": (Outcome.ERROR, "the program ended early"),
+    "no_report": (Outcome.ERROR, "the program ended early"),
 }
 
 
@@ -225,8 +219,8 @@ class CodeVerifier:
         if execution.sandbox_failure:
             raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
         if not execution.finished:
-            words = _WORDS.get(execution.ending) or _last_line(execution)
-            return FailedTest(_OUTCOMES[execution.ending], words)
+            outcome, words = _ENDINGS[execution.ending]
+            return FailedTest(outcome, words or _last_line(execution))
         if isinstance(problem, StdinProblem):
             right = outputs_agree(execution.stdout, problem.tests[index].expected)
             return None if right else FailedTest(Outcome.WRONG, "wrong output")
@@ -292,7 +286,6 @@ def _last_line(execution: Execution) -> str:
     return line or f"exit code {execution.exit_code}"
 
 
-def _failed(outcome: str, text: str) -> FailedTest:
-    words = _SUITE_WORDS.get(outcome, "")
-    words = f"{words}: {text}" if words and text else words or text
-    return FailedTest(_SUITE_OUTCOMES.get(outcome, Outcome.ERROR), words[:200])
+def _failed(report: str, text: str) -> FailedTest:
+    outcome, words = _REPORTS.get(report, (Outcome.ERROR, ""))
+    return FailedTest(outcome, ": ".join(filter(None, (words, text)))[:200])

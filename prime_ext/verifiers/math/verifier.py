@@ -22,7 +22,7 @@ from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import restatement
 from prime_ext.verifiers.math.structure import Leaf, Node, read_answer
 from prime_ext.verifiers.verdict import Outcome, Verdict
-from prime_ext.verifiers.worker_pool import Failure, WorkerPool, default_pool
+from prime_ext.verifiers.worker_pool import DEFAULT_POOL, Failure, WorkerPool
 
 Gold = str | Sequence[str]
 _SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
@@ -129,7 +129,7 @@ class MathVerifier:
     """
 
     def __init__(self, pool: WorkerPool | None = None, *, time_limit: float | None = None) -> None:
-        self._pool = pool
+        self._pool = pool or DEFAULT_POOL
         self._time_limit = time_limit
 
     def verify(
@@ -197,8 +197,7 @@ class MathVerifier:
         unsure = tuple(one for one, outcome, _ in said if outcome == "open")
         _, outcome, rule = min(said, key=lambda one: ("correct", "open", "error", "wrong").index(one[1]))
         if outcome == "open":
-            pool = self._pool or default_pool()
-            case.said = pool.submit(_judge, unsure, found.answer, time_limit=self._time_limit)
+            case.said = self._pool.submit(_judge, unsure, found.answer, time_limit=self._time_limit)
         else:
             case.said = case.verdict((outcome, rule))
         return case
