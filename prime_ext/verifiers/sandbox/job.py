@@ -89,7 +89,6 @@ class Job:
                 stderr=stderr,
                 exit_code=code,
                 seconds=reply["seconds"],
-                max_rss=reply["max_rss"],
                 result=result,
             )
         finally:

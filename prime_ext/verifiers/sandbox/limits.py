@@ -59,7 +59,6 @@ class Execution:
         stderr: the last 4 KB of standard error, or what went wrong with the sandbox.
         exit_code: exit code, or minus the signal that ended it; None if the sandbox failed.
         seconds: wall time of the run alone.
-        max_rss: most resident memory in bytes, the interpreter included.
         result: what the harness reported on its own descriptor (function calls, assertions); a program can forge the
             report of the process that it runs in, and of no other.
     """
@@ -69,7 +68,6 @@ class Execution:
     stderr: str = ""
     exit_code: int | None = None
     seconds: float = 0.0
-    max_rss: int = 0
     result: bytes = b""
 
     @property

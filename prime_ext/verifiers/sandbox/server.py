@@ -46,7 +46,6 @@ class Process:
     pidfd: int
     work: str
     status: int | None = None
-    max_rss: int = 0
     cut_short: bool = False  # it still ran when the server ended it
 
 
@@ -166,7 +165,7 @@ class Server:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid == 0:
             return  # the event was of an earlier process with the same descriptor
-        process.status, process.max_rss = status, usage.ru_maxrss * 1024
+        process.status = status
         if usage.ru_utime + usage.ru_stime >= confinement.cpu_seconds(run.limits["seconds"]) - 0.5:
             run.verdict = "timeout"
         self._forget(process)
@@ -183,12 +182,11 @@ class Server:
     def _kill(self, process: Process) -> None:
         if process.status is None:
             # Not reaped yet, so that the number cannot have passed to somebody else.
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            pid, process.status = os.waitpid(process.pid, os.WNOHANG)
             if pid == 0:
                 process.cut_short = True
                 os.kill(process.pid, signal.SIGKILL)
-                _, status, usage = os.wait4(process.pid, 0)
-            process.status, process.max_rss = status, usage.ru_maxrss * 1024
+                _, process.status = os.waitpid(process.pid, 0)
 
     def _finish(self, run: Run) -> None:
         seconds = time.monotonic() - run.started
@@ -197,18 +195,14 @@ class Server:
                 self._kill(process)
                 self._forget(process)
         del self._runs[run.number]
-        codes = [os.waitstatus_to_exitcode(process.status) for process in run.processes if process.status is not None]
-        wire.send(
-            self._connection,
-            {
-                "run": run.number,
-                "verdict": run.verdict,
-                "codes": codes,
-                "cut_short": [process.cut_short for process in run.processes],
-                "seconds": seconds,
-                "max_rss": max(process.max_rss for process in run.processes),
-            },
-        )
+        reply = {
+            "run": run.number,
+            "verdict": run.verdict,
+            "codes": [os.waitstatus_to_exitcode(process.status or 0) for process in run.processes],
+            "cut_short": [process.cut_short for process in run.processes],
+            "seconds": seconds,
+        }
+        wire.send(self._connection, reply)
 
     def _watch(self) -> None:
         now = time.monotonic()

@@ -82,70 +82,70 @@ class TestStandardInput:
         assert verdict.score == 0.0 and verdict.seconds < 60
 
 
-class TestCalls:
-    CASES = {"fn_name": "f", "inputs": ["[1, 2]\n3", "[]\n0"], "outputs": ["6", "0"]}
+@pytest.mark.parametrize(
+    ("program", "outcome"),
+    [
+        ("class Solution:\n    def f(self, a: List[int], b: int) -> int: return sum(a) + b", Outcome.CORRECT),
+        ("f = lambda a, b: [print('chatter'), float(sum(a) + b)][1]\nif __name__ == '__main__': f()", Outcome.CORRECT),
+        ("def f(a, b): return 7", Outcome.WRONG),
+        ("def f(a, b): return str(sum(a) + b)", Outcome.WRONG),
+        ("def g(a, b): return 6", Outcome.ERROR),
+        ("def f(a, b): return {6}", Outcome.ERROR),
+        ("def f(a, b): exit()", Outcome.ERROR),
+    ],
+)
+def test_calls_of_functions_and_methods(verifier, program, outcome):
+    cases = {"fn_name": "f", "inputs": ["[1, 2]\n3", "[]\n0"], "outputs": ["6", "0"]}
+    assert verifier.verify_program(program, cases).outcome is outcome
 
-    @pytest.mark.parametrize(
-        "program",
-        [
-            "def f(a, b): return sum(a) + b",
-            "class Solution:\n    def f(self, a: List[int], b: int) -> int: return sum(a) + b",
-            "f = lambda a, b: [print('chatter'), float(sum(a) + b)][1]\nif __name__ == '__main__': f()",
-        ],
-    )
-    def test_functions_and_methods(self, verifier, program):
-        assert verifier.verify_program(program, self.CASES).correct
 
-    @pytest.mark.parametrize(
-        "form",
-        [
-            {"inputs": [[1]], "outputs": [[[1, 2]]]},
-            {"inputs": ["1"], "outputs": ["[1, 2]"]},
-        ],
-    )
-    def test_tuples_count_as_lists_in_every_form(self, verifier, form):
-        assert verifier.verify_program("def f(x): return (x, 2)", {"fn_name": "f", **form}).correct
+@pytest.mark.parametrize(("inputs", "outputs"), [([[1]], [[[1, 2]]]), (["1"], ["[1, 2]"])])
+def test_tuples_count_as_lists_in_every_form_of_calls(verifier, inputs, outputs):
+    cases = {"fn_name": "f", "inputs": inputs, "outputs": outputs}
+    assert verifier.verify_program("def f(x): return (x, 2)", cases).correct
 
-    @pytest.mark.parametrize(
-        "program, outcome",
-        [
-            ("def f(a, b): return 7", Outcome.WRONG),
-            ("def g(a, b): return 6", Outcome.ERROR),
-            ("def f(a, b): return {6}", Outcome.ERROR),
-            ("def f(a, b): exit()", Outcome.ERROR),
-            ("def f(a, b): return str(sum(a) + b)", Outcome.WRONG),
-        ],
-    )
-    def test_what_does_not_pass(self, verifier, program, outcome):
-        verdict = verifier.verify_program(program, self.CASES)
-        assert (verdict.outcome, verdict.score) == (outcome, 0.0)
+
+OBJECTS = """
+import re
+class P:
+    def __init__(self, x): self.x = x
+    def double(self): return 2 * self.x
+    def __len__(self): return self.x
+    def __getitem__(self, i): return i
+def count(n): yield from range(n)
+def search(s): return re.search('a', s)
+"""
+OF_OBJECTS = [
+    "assert list(count(3)) == [0, 1, 2]",
+    "assert P(4).double() == 8 and P(4).x == 4 and len(P(3)) == 3 and P(1)[7] == 7",
+    "assert search('abc') and not search('b')",
+]
+EXPECTS_ERROR = "try:\n    f(1)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'no'"
+# Helpers of the prompt are the tests' own, whatever the program makes of them.
+WITH_HELPER = {
+    "prompt": "def helper(x):\n    return x + 1\n\ndef f(x):\n",
+    "entry_point": "f",
+    "test": "def check(candidate):\n    assert helper(candidate(1)) == 3\n",
+}
 
 
 class TestAssertions:
-    def test_a_change_in_place_is_seen_by_the_tests(self, verifier):
-        cases = {"test": "x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]\nassert f({'a': 1}) is None"}
-        assert verifier.verify_program("def f(x):\n    if isinstance(x, list): x.sort()", cases).correct
-
-    def test_exceptions_cross(self, verifier):
-        cases = {"test": "try:\n    f(1)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'no'"}
-        assert verifier.verify_program("def f(x): raise ValueError('no')", cases).correct
-        assert not verifier.verify_program("def f(x): raise KeyError('no')", cases).correct
-
-    def test_generators_objects_and_truth(self, verifier):
-        program = (
-            "import re\nclass P:\n    def __init__(self, x): self.x = x\n    def double(self): return 2 * self.x\n"
-            "    def __len__(self): return self.x\n    def __getitem__(self, i): return i\n"
-            "def count(n):\n    yield from range(n)\ndef search(s): return re.search('a', s)"
-        )
-        cases = {
-            "test_list": [
-                "assert list(count(3)) == [0, 1, 2]",
-                "assert P(4).double() == 8 and P(4).x == 4 and len(P(3)) == 3 and P(1)[7] == 7",
-                "assert search('abc')",
-                "assert not search('b')",
-            ]
-        }
-        assert verifier.verify_program(program, cases).correct
+    @pytest.mark.parametrize(
+        ("program", "cases", "right"),
+        [
+            ("def f(x): x.sort()", {"test": "x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]"}, True),
+            ("def f(x): raise ValueError('no')", {"test": EXPECTS_ERROR}, True),
+            ("def f(x): raise KeyError('no')", {"test": EXPECTS_ERROR}, False),
+            (OBJECTS, {"test_list": OF_OBJECTS}, True),
+            # A program cannot bring about that it shares a process with its tests.
+            ("def f(x): return object()\ndef g(x): return 2", {"test_list": ["assert g(f(1)) == 2"]}, True),
+            ("def f(x): return helper(x)", WITH_HELPER, True),
+            ("def helper(x): return 3\ndef f(x): return 0", WITH_HELPER, False),
+        ],
+    )
+    def test_what_crosses_between_program_and_tests(self, verifier, program, cases, right):
+        verdict = verifier.verify_program(program, cases)
+        assert verdict.correct is right and "process" not in verdict.detail
 
     def test_each_test_counts_for_the_fraction(self, verifier, hasty):
         cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3", "assert f(4) == 4"]}
@@ -160,41 +160,12 @@ class TestAssertions:
         cases = {"test_list": ["assert apply(lambda x: x + 1, 3) == 4", "assert apply(abs, -3) == 3"]}
         verdict = verifier.verify_program("def apply(f, x): return f(x)", cases)
         assert verdict.correct and "in one process" in verdict.detail
-        for cheat in (
-            "import os; os._exit(0)",
-            "import sys; sys.exit(0)",
-            "def apply(f, x): return 0",
-            "while True: pass",
-        ):
+        for cheat in ("import os; os._exit(0)", "exit(0)", "def apply(f, x): return 0", "while True: pass"):
             assert hasty.verify_program(cheat, cases).score == 0.0
-
-    def test_a_solution_cannot_bring_about_the_single_process(self, verifier):
-        cases = {"test_list": ["assert g(f(1)) == 2"]}
-        verdict = verifier.verify_program("def f(x): return object()\ndef g(x): return 2", cases)
-        assert verdict.correct and "process" not in verdict.detail
-
-    def test_helpers_of_the_prompt_are_the_tests_own(self, verifier):
-        cases = {
-            "prompt": "def helper(x):\n    return x + 1\n\ndef f(x):\n",
-            "entry_point": "f",
-            "test": "def check(candidate):\n    assert helper(candidate(1)) == 3\n",
-        }
-        assert verifier.verify_program("def f(x): return helper(x)", cases).correct
-        assert not verifier.verify_program("def helper(x): return 3\ndef f(x): return 0", cases).correct
 
 
 class TestTheGrader:
-    @pytest.mark.parametrize(
-        "cases",
-        [
-            {},
-            {"inputs": [], "outputs": []},
-            {"inputs": ["1"], "outputs": []},
-            "not json",
-            {"test": "x = = 1"},
-            {"test_list": []},
-        ],
-    )
+    @pytest.mark.parametrize("cases", [{}, {"inputs": ["1"], "outputs": []}, "not json", {"test": "x = = 1"}])
     def test_malformed_tests_fail_the_grader_not_the_program(self, verifier, cases):
         verdict = verifier.verify(_fenced(ADD), cases)
         assert verdict.grader_failure and verdict.score is None and verdict.detail.startswith("tests: ")

@@ -48,7 +48,7 @@ class TestOrdinaryPrograms:
         execution = sandbox.run("import sys\nprint(sys.stdin.read().upper(), end='')", "grüße\n")
         assert execution.stdout.decode() == "GRÜSSE\n"
         assert execution.ending is Ending.FINISHED and execution.exit_code == 0
-        assert 0 < execution.seconds and execution.max_rss > 1 << 20
+        assert 0 < execution.seconds
 
     @pytest.mark.parametrize(
         ("program", "stdout"),
@@ -309,5 +309,5 @@ class TestSuitesThatEndBeforeTheirSolutionHasBegun:
         _, descriptors = job.open(1)
         if tests_started:
             os.pwrite(descriptors[wire.PER_PROCESS + wire.PAYLOAD], wire.STARTED, 0)
-        reply = {"run": 1, "verdict": "", "codes": codes, "cut_short": cut_short, "seconds": 0.1, "max_rss": 1}
+        reply = {"run": 1, "verdict": "", "codes": codes, "cut_short": cut_short, "seconds": 0.1}
         assert job.finish(reply).ending is expected
