@@ -9,11 +9,7 @@ from collections.abc import Callable, Sequence
 
 
 def accuracy(answers: Sequence[int | None], gold: Sequence[int]) -> float:
-    """Share of right answers.
-
-    Raises:
-        ValueError: no rows, or not one answer per gold.
-    """
+    """Share of right answers."""
     _check(answers, gold)
     return sum(answer == right for answer, right in zip(answers, gold, strict=True)) / len(gold)
 
@@ -25,11 +21,7 @@ micro_f1 = accuracy
 
 
 def macro_f1(answers: Sequence[int | None], gold: Sequence[int]) -> float:
-    """Mean F1 of the classes that occur in ``gold``; a class that is never answered has 0.
-
-    Raises:
-        ValueError: see :func:`accuracy`.
-    """
+    """Mean F1 of the classes that occur in ``gold``; a class that is never answered has 0."""
     _check(answers, gold)
     scores = []
     for option in sorted(set(gold)):
@@ -41,9 +33,7 @@ def macro_f1(answers: Sequence[int | None], gold: Sequence[int]) -> float:
 
 def _check(answers: Sequence[int | None], gold: Sequence[int]) -> None:
     if not gold or len(answers) != len(gold):
-        raise ValueError(
-            f"{len(answers)} answers for {len(gold)} gold options; there must be one each, and at least one"
-        )
+        raise ValueError(f"{len(answers)} answers for {len(gold)} gold options; there must be one each, at least one")
 
 
 METRICS: dict[str, Callable[[Sequence[int | None], Sequence[int]], float]] = {

@@ -56,11 +56,7 @@ def task_names() -> list[str]:
 
 
 def load_task(name: str | Path) -> Task:
-    """A task by its name, or from a file that ends in ``.yaml``.
-
-    Raises:
-        TaskError: see there.
-    """
+    """A task by its name, or from a file that ends in ``.yaml``; ``TaskError`` if there is none, or it is wrong."""
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()

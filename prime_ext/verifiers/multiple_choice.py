@@ -82,11 +82,7 @@ class MultipleChoiceVerifier:
         return number
 
     def verify(self, response: str, gold: str | int) -> Verdict:
-        """Compare the option that ``response`` states with the gold option.
-
-        Raises:
-            ChoiceError: see :meth:`gold_option`.
-        """
+        """Compare the option that ``response`` states with :meth:`gold_option`."""
         start = time.perf_counter()
         expected = self.gold_option(gold)
         number, reason = self._stated_option(response)

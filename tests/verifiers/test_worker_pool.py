@@ -28,11 +28,6 @@ def pool():
         yield shared
 
 
-def test_values_come_back_in_their_own_futures(pool):
-    futures = [pool.submit(double, x) for x in range(200)]
-    assert [future.result() for future in futures] == [2 * x for x in range(200)]
-
-
 @pytest.mark.parametrize("task", [forever, stuck_in_c])
 def test_a_task_past_its_time_limit_is_killed_and_only_that_one(pool, task):
     stuck = pool.submit(task, time_limit=0.5)

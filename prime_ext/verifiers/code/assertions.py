@@ -55,11 +55,7 @@ class AssertionProblem:
 
 
 def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
-    """Return HumanEval's or LeetCode's tests (``test``, optionally ``prompt``, ``entry_point``, ``imports``).
-
-    Raises:
-        MalformedTests: see there.
-    """
+    """Return HumanEval's or LeetCode's tests (``test``, optionally ``prompt``, ``entry_point``)."""
     test = _string(test_cases, "test")
     entry_point = test_cases.get("entry_point")
     if not isinstance(entry_point, str):
@@ -75,11 +71,7 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
 
 
 def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
-    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``entry_point``).
-
-    Raises:
-        MalformedTests: see there.
-    """
+    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``entry_point``)."""
     tests, imports = test_cases.get("test_list"), test_cases.get("test_imports") or []
     for name, value in (("test_list", tests), ("test_imports", imports)):
         if not isinstance(value, list) or not all(isinstance(line, str) for line in value):

@@ -69,11 +69,7 @@ def in_one_process(separate: SuiteRequest, limits: Limits) -> SuiteRequest:
 
 
 def read_report(execution: Execution, sent: SuiteRequest) -> Outcomes:
-    """Return the outcomes of the tests that ran, in order; of all tests if the solution could not be loaded.
-
-    Raises:
-        GraderFailure, NotPlain: see there.
-    """
+    """Return the outcomes of the tests that ran, in order; of all tests if the solution could not be loaded."""
     if execution.sandbox_failure:
         raise GraderFailure(f"sandbox: {execution.stderr[-300:]}")
     return _read_separate(execution, sent) if sent.separate else _read_together(execution, sent)

@@ -82,6 +82,7 @@ def test_a_pickle_of_anything_but_a_text_and_no_whole_pickle_are_refused(data):
         ({"public_test_cases": "["}, "public_test_cases: no JSON"),
         ({"public_test_cases": '[{"input": "1"}]'}, "public_test_cases: test 1 has no input and output that are texts"),
         ({"private_test_cases": None}, "private_test_cases must be a text, got NoneType"),
+        ({"private_test_cases": "%%" + packed("[]")}, "private_test_cases is neither JSON nor packed"),
         ({"private_test_cases": base64.b64encode(b"abc").decode()}, "private_test_cases is neither JSON nor packed"),
         ({"private_test_cases": packed("no JSON")}, "private_test_cases: no JSON"),
         ({"metadata": '{"func_name": "f"}'}, "a test is 'stdin', but metadata has calls of f"),
