@@ -282,11 +282,11 @@ class Sandbox:
         self.close()
 
 
-def find_protection(**options: Any) -> Protection:
+def find_protection() -> Protection:
     """Start a server as :class:`~prime_ext.verifiers.sandbox.client.Sandbox` does, and return its protections.
 
     Raises:
         SandboxUnavailable: the server does not start at all.
     """
-    with Sandbox(unsafe_no_sandbox=True, **options) as sandbox:
+    with Sandbox(unsafe_no_sandbox=True) as sandbox:
         return sandbox.protection

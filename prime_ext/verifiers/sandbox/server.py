@@ -322,7 +322,7 @@ def main(settings: dict[str, Any]) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    wire.send(connection, {"protection": protection, "pid": os.getpid()})
+    wire.send(connection, {"protection": protection})
     server = Server(connection, settings["client"], settings["base"], settings["workers"], protect)
     try:
         server.serve()

@@ -50,6 +50,7 @@ def test_calls_with_json_lines_or_lists_of_arguments(inputs, outputs, tests):
         ({"test_list": []}, "no test"),
         ({"test": "x = 1\ndef f(): pass\nf(g())"}, "no test"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
+        ({"inputs": "1", "outputs": "1"}, "lists"),
         ({"inputs": [1], "outputs": ["1"]}, "int instead of text"),
         ({"fn_name": "f", "inputs": ["{"], "outputs": ["1"]}, "no JSON"),
         ({"fn_name": "f", "inputs": [1], "outputs": ["1"]}, "int instead of arguments"),

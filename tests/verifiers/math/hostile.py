@@ -51,7 +51,7 @@ $(touch MARKER)
 # Each many times over, against graders' regular expressions, ours included.
 REPEATED = (
     r"""
-    ( { [ | - - x \boxed{ \text{ \frac \frac1 \sqrt( ^ _{ \left \left. \begin{pmatrix} \overline{ \pm \approx \in \\
+    ( { [ | - x \boxed{ \text{ \frac \frac1 \sqrt( ^ _{ \left \left. \begin{pmatrix} \overline{ \pm \approx \in \\
     = < : ; % 1% 1: 1, x= ' f( #### ** ~ \, a_{ \sin aa- \text{or} 5\text{a}
 """.split()
     + ["1 ", "a b ", "1 1/", "answer ", "answer is ", "or ", " ", "\ue000"]

@@ -20,6 +20,7 @@ from prime_ext.verifiers.math import STYLES, extract, extract_answer
         (r"\boxed{x = \boxed{5}}", "5"),
         (r"First \boxed{3}. Then we add 2. In total \boxed{5}.", "5"),
         (r"{{{ \boxed{5} and \boxed{", "5"),
+        (r"\boxed{3} } }. Now \boxed{5}", "5"),
         (r"\boxed{\text{a } b}", r"\text{a } b"),
         # The last complete one: a response cut off in its last box falls back to the one before.
         ("The length is \\boxed{3}.\nThe area is \\boxed{9", "3"),
