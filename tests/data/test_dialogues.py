@@ -129,10 +129,3 @@ def test_a_dialogue_without_an_answer_ends_and_the_others_go_on(tmp_path):
         backend = Echo()
         again = Interviewer(backend, store, Sampling(), seed=5).results([patient("a", 2), patient("b", 2)])
         assert again[0] == found[0] and len(again[1]) == 2 and backend.asked == ["b", "b"]
-
-
-def test_seeds_differ_between_prompts_samples_and_attempts():
-    prompt, other = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
-    asks = [Ask(prompt), Ask(other), Ask(prompt, sample=1), Ask(prompt, attempt=1)]
-    seeds = {seed_of(base, ask) for ask in asks for base in (0, 1)}
-    assert len(seeds) == 8 and all(0 <= seed < 2**31 for seed in seeds)

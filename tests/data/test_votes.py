@@ -80,11 +80,7 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
         # Agreeing.
         ([votes(agreeing=2, matching=2)], {}, "disagreement"),
         ([votes(agreeing=4, matching=4)], {"min_agreement": 1.0}, "disagreement"),
-        (
-            [votes(solvable=0, agreeing=0, matching=0, matches=False)],
-            {"min_solvable": 0, "min_agreement": 0},
-            "disagreement",
-        ),
+        ([votes(0, 0, 0, False)], {"min_solvable": 0, "min_agreement": 0}, "disagreement"),
         # Solvable by agreement: what the others say does not matter.
         ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0}, "unsolvable"),
         ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0, "solvable_by": "agreement"}, None),

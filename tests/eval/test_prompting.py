@@ -6,9 +6,7 @@ import json
 import pytest
 from small_tasks import ScriptedBackend, planned, run
 
-from eval.prompting import read_system
 from prime_ext.generate.backend import BackendError
-from prime_ext.tasks.action_prompt import ACTIONS
 
 FEW_SHOT = """\
 examples:
@@ -57,8 +55,6 @@ def test_chats(sums, few, tmp_path):
         ("assistant", "no idea"),
         asked,
     ]
-    actions = read_system("actions")
-    assert all(f"\n[{action}]" in actions for action in ACTIONS) and "\\n" not in actions
 
 
 def test_plain_text_for_base_models(sums, few, tmp_path):
@@ -96,19 +92,16 @@ def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):
     assert message in said and said.count("\n") == 1
 
 
-def test_show_prompt_prints_what_the_model_sees_and_ends(tasks, capsys):
+def test_show_prompt_prints_what_the_model_sees_or_else_the_chat_and_ends(tasks, capsys):
+    class Server(ScriptedBackend):
+        def shown(self, request):
+            raise BackendError("the server applies its own chat template")
+
     backend = ScriptedBackend()
     assert run(*tasks, "--show-prompt", "2", backend=backend) == 0
     printed = capsys.readouterr().out
     first = "=== sums, problem s0, prompt default: exactly what the model sees\n<user>0+1?\nBox it.<assistant>\n"
     assert first in printed and printed.count("===") == 6 and backend.asked == [] and backend.closed
-
-
-def test_show_prompt_of_a_server_shows_the_chat(tasks, capsys):
-    class Server(ScriptedBackend):
-        def shown(self, request):
-            raise BackendError("the server applies its own chat template")
-
     assert run(*tasks, "--show-prompt", "--system-prompt", "actions", backend=Server()) == 0
     head, _, chat = capsys.readouterr().out.split("=== ")[1].partition("\n")
     assert head == "sums, problem s0, prompt default: the chat; the server applies its own chat template"
