@@ -32,12 +32,7 @@ _GOLD_LETTER = re.compile(r"\(?\s*([A-J])\s*(?:\)?\s*[.:]?|(?:\)|[.:])\s*(\S.*))
 
 @dataclass(frozen=True)
 class Choice:
-    """A multiple-choice problem.
-
-    Attributes:
-        stem: the problem without its options.
-        options: text of each, by letter.
-    """
+    """A multiple-choice problem."""
 
     stem: str
     options: dict[str, str]

@@ -8,12 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from data_preprocessing.text_similarity import Settings, SimilarityIndex
 from prime_ext.step_rm.question_split import LETTERS_OF_A_TEXT, normal_form
 
 # From the most literal to the least; a row counts at the first that applies.
-LEVELS = ("exact", "normalised", "numbers", "near", "ngrams", "part")
+Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
+LEVELS: tuple[Level, ...] = get_args(Level)
 MEANING = {
     "exact": "the same text",
     "normalised": "the same words, numbers and operators; case, white space, punctuation and LaTeX layout aside",
@@ -75,10 +77,7 @@ def named_parts(texts: Sequence[str], mask_numbers: bool) -> list[str]:
 class ContaminationIndex:
     """Test rows.
 
-    Attributes:
-        settings: what near means.
-        places: where every test row stands.
-        caught: training rows that hit, by level.
+    ``places`` says where each stands, ``caught`` counts the training rows that hit, by level.
     """
 
     settings: Settings = field(default_factory=Settings)
