@@ -40,11 +40,7 @@ def intervals(
 ) -> str:
     """A point with its 95 % interval for each row.
 
-    Args:
-        rows: names and estimates, fractions.
-        label: of the axis.
-        marks: other values by row, drawn as ticks.
-        differences: the axis goes around 0 instead of from 0 to 100.
+    Estimates are fractions; ``marks`` are other values by row, drawn as ticks; of differences the axis goes around 0.
     """
     rows = rows[:MOST_ROWS]
 
@@ -92,9 +88,7 @@ def curves(lines: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], label: 
 def lengths(by_outcome: Mapping[str, Sequence[int]], longest: int) -> str:
     """Distribution of the response length in tokens, right and wrong responses apart.
 
-    Args:
-        by_outcome: lengths of ``right`` and ``wrong`` responses.
-        longest: length at which responses are cut off.
+    ``longest`` is the length at which responses are cut off.
     """
     most = max((max(own) for own in by_outcome.values() if own), default=1)
 

@@ -306,14 +306,7 @@ def plot_steps(
 ) -> None:
     """Draw the score of every step; the first wrong step in red, the threshold as a line.
 
-    Args:
-        path: PNG file.
-        scores: one per step.
-        response: whose steps they are.
-        title: of the picture.
-        kind: what the score is.
-        label: index of the first wrong step, -1 for none, None if it is not known.
-        threshold: below which a step is judged wrong; None if there is none.
+    ``label`` is the index of the first wrong step, -1 for none, None if it is not known.
     """
     import matplotlib
 
