@@ -58,15 +58,6 @@ def wording(text: str) -> str:
     return f"{normal_form(text, False)} {''.join(_OPERATOR.findall(text))}"
 
 
-@dataclass(frozen=True)
-class Match:
-    """The test row that a text hits most literally: the level, the similarity as in :class:`Hit`, and its number."""
-
-    level: str
-    similarity: float
-    key: int
-
-
 def named_parts(texts: Sequence[str], mask_numbers: bool) -> list[str]:
     """Normal forms of the texts that are long enough to name a problem: short ones ("4 in all") name nothing."""
     forms = [normal_form(text, mask_numbers) for text in texts]
@@ -144,8 +135,9 @@ class ContaminationIndex:
         self.caught[LEVELS[strongest]] += 1
         return LEVELS[strongest]
 
-    def match(self, texts: Sequence[str], levels: Sequence[str] = LEVELS) -> Match | None:
-        """The test row that a text hits at the most literal of these levels, or None; remembers nothing.
+    def match(self, texts: Sequence[str], levels: Sequence[str] = LEVELS) -> tuple[str, float, int] | None:
+        """The most literal of these levels at which a text hits a test row, the similarity as in :class:`Hit`, and the
+        number of that row; None without a hit. Remembers nothing.
 
         Of several at one level it is the most similar, of equally similar ones the first.
         """
@@ -155,7 +147,7 @@ class ContaminationIndex:
         level, form, similarity = min(
             hits, key=lambda hit: (LEVELS.index(hit[0]), -hit[2], self._first[hit[0], hit[1]])
         )
-        return Match(level, similarity, self._first[level, form])
+        return level, similarity, self._first[level, form]
 
     def _hits(self, texts: Sequence[str]) -> list[tuple[str, Hashable, float]]:
         """Level, form and similarity of everything that a text hits."""

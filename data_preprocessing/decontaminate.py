@@ -115,16 +115,11 @@ def stage(options: ContaminationOptions, plan: Path | None) -> Stage:
         match = index.match([problem.problem], options.levels) if problem.split == "train" else None
         if match is None:
             return None
-        task, row, text = shown[match.key]
-        details = {
-            "task": task,
-            "task_row": row,
-            "level": match.level,
-            "similarity": round(match.similarity, 4),
-            "task_text": text,
-            "text": problem.problem[:MAX_SHOWN],
-        }
-        return Removal(RULE, f"{task} {row}, {match.level} ({match.similarity:.2f}): {text}", details)
+        level, similarity, key = match
+        task, row, text = shown[key]
+        found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": text}
+        details = found | {"text": problem.problem[:MAX_SHOWN]}
+        return Removal(RULE, f"{task} {row}, {level} ({similarity:.2f}): {text}", details)
 
     return first_removal(removal)
 

@@ -47,15 +47,13 @@ _BLANK = re.compile(
     r"\\underline\s*\{(?:\s|~|_|\(\d\)|\\[ ,;:!_]|\\qq?uad|\\hspace\*?\s*\{[^{}]*\})*\}|_{3,}|(?:\\_\s?){2,}"
 )
 # The ways to write the label of an option; the first three labels must come in order and in one way.
-_LABELS = tuple(
-    tuple(re.compile(form.format(letter)) for letter in "ABC")
-    for form in (
-        r"(?<![A-Za-z])\({}\)",
-        r"(?<![A-Za-z0-9(]){}\)",
-        r"(?<![A-Za-z0-9.]){}\.(?!\w)",
-        r"(?<![A-Za-z0-9]){}:(?![A-Za-z])",
-    )
+LABEL_FORMS = (
+    r"(?<![A-Za-z])\({}\)",
+    r"(?<![A-Za-z0-9(]){}\)",
+    r"(?<![A-Za-z0-9.]){}\.(?!\w)",
+    r"(?<![A-Za-z0-9]){}:(?![A-Za-z])",
 )
+_LABELS = tuple(tuple(re.compile(form.format(letter)) for letter in "ABC") for form in LABEL_FORMS)
 _BRACES = re.compile(r"\\.|([{}])", re.DOTALL)
 _DIGIT = re.compile(r"\d")
 
