@@ -29,16 +29,8 @@ NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
     ("problem", "stem", "options"),
     [
         (SQUARE, "A square has area 49. Its perimeter is", ["7", "14", "28"]),
-        (
-            r"What is $2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$",
-            "What is $2+3$?",
-            ["4", "5", "6"],
-        ),
-        (
-            r"Find $x$. $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$",
-            "Find $x$.",
-            [r"\frac12", "3", "-1"],
-        ),
+        (r"$2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$", "$2+3$?", ["4", "5", "6"]),
+        (r"$x$? $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$", "$x$?", [r"\frac12", "3", "-1"]),
         ("How many?\nA. $12$; B. $13$; C. $14$; D. $15$.", "How many?", ["12", "13", "14", "15"]),
         ("How many?\nA: 12 km, B: 13 km, C: 14 km", "How many?", ["12 km", "13 km", "14 km"]),
         ("Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$", "Both?", ["$3$ and $4$", "$5$ and $6$", "7"]),

@@ -3,20 +3,17 @@ r"""What model stages do with rows, against a server that speaks OpenAI's protoc
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from scripted_server import Answer, ScriptedServer
 from tiny_llama import save_llama
 from told import ROWS, number_in, right_or_wrong, rl_row, rows_of, server_words, write_problems
 
-from data_preprocessing import difficulty, rewrite_choice, rl_data, selection, validate_votes
+from data_preprocessing import difficulty, rewrite_choice, selection, validate_votes
 from data_preprocessing.validate import main as validate
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
 from prime_ext.utils.files import read_json, write_json_lines
-
-FIXTURES = Path(__file__).parent / "fixtures"
 
 
 @pytest.fixture
@@ -69,21 +66,10 @@ def test_the_band_removes_rows_and_the_report_says_so(problems, tmp_path):
 # ---- choice ----
 
 
-def test_multiple_choice_goes_from_the_raw_set_to_open_questions(tmp_path):
-    data, out = tmp_path / "data", tmp_path / "out"
-    words = ["--sources", "math", "--data-dir", FIXTURES, "--output-dir", data, "--workers", "1"]
-    assert rl_data.main([str(word) for word in words]) == 0
-    (aside,) = [json.loads(line) for line in (data / "choice.jsonl").read_text().splitlines()]
-    assert "(A)" in aside["prompt"][-1]["content"]
-    rows = [
-        rl_row(
-            f"A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {n // 2} cm (C) 1 cm",
-            "B",
-            index=n,
-            suffix=MATH_SUFFIX,
-        )
-        for n in range(10, 40, 2)
-    ]
+def test_multiple_choice_becomes_open_questions_behind_other_rows(problems, tmp_path):
+    out = tmp_path / "out"
+    asked = "A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {half} cm (C) 1 cm"
+    rows = [rl_row(asked.format(n=n, half=n // 2), "B", index=n, suffix=MATH_SUFFIX) for n in range(10, 40, 2)]
     write_json_lines(tmp_path / "choice.jsonl", rows)
 
     def says(prompt, payload):
@@ -99,12 +85,12 @@ def test_multiple_choice_goes_from_the_raw_set_to_open_questions(tmp_path):
         return Answer(f"REWRITABLE: yes\nREASON: Yes.\nQUESTION:\n{question}\nEND")
 
     tries = {}
-    merged = ("--merge", data / "train.parquet", "--tries", 3)
+    merged = ("--merge", problems, "--tries", 3)
     with ScriptedServer(says, faults=[429, "cut", None, 503]) as server:
         assert rewrite_choice.main(server_words(tmp_path / "choice.jsonl", out, server, *merged)) == 0
     # A seed for every attempt, at the problem that needs another one.
     assert {n: len(seeds) for n, seeds in tries.items()} == {str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)}
-    first, then = rows_of(data), rows_of(out)
+    first, then = rows_of(problems.parent), rows_of(out)
     assert then[: len(first)] == first
     for row in then[len(first) :]:
         n = row["extra_info"]["index"]

@@ -108,7 +108,7 @@ def test_another_run_is_refused_in_the_folder(tasks, whole, capsys, words, backe
     assert bytes_of(whole) == before and asked.asked == []
 
 
-def test_other_data_or_another_prompt_are_another_run(folder, tmp_path, capsys):
+def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
     mine, out = tmp_path / "mine", tmp_path / "out"
     words = [*small_tasks.write_tasks(mine), "--output", out]
     assert run(*words) == 0
