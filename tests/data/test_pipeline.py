@@ -5,10 +5,10 @@ import asyncio
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from part_work import dying, work
+from told import removed, rows_of
 
 from data_preprocessing import steps
 from data_preprocessing.parts import Parts, run_parts
@@ -114,14 +114,6 @@ def test_a_killed_process_is_one_line_and_what_was_finished_stays(tmp_path):
 def run(folder, settings, *words, workers=1):
     arguments = [SETTINGS / f"{settings}.yaml", "--output-dir", folder, "--workers", workers, *words]
     return main([str(word) for word in arguments])
-
-
-def rows_of(folder, name="train"):
-    return pq.read_table(folder / f"{name}.parquet").to_pylist()
-
-
-def removed(folder):
-    return [json.loads(line) for line in (folder / "removed.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture

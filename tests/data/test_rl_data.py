@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from told import removed, rows_of
 
 from data_preprocessing.rl_data import main
 from prime_ext.tasks import last_digit_chain
@@ -26,13 +27,8 @@ def run(folder, *arguments, sources=ALL, data=FIXTURES):
     return main([str(word) for word in words])
 
 
-def rows_of(folder, name="train"):
-    return pq.read_table(folder / f"{name}.parquet").to_pylist()
-
-
-def removed(folder):
-    lines = [json.loads(line) for line in (folder / "removed.jsonl").read_text().splitlines()]
-    return {(line["data_source"], line["row"]): line["rule"] for line in lines}
+def rules_of(folder):
+    return {(line["data_source"], line["row"]): line["rule"] for line in removed(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +54,7 @@ def test_a_row_has_the_schema_of_eurus_2_rl_data(converted):
 
 
 def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(converted):
-    assert removed(converted) == {
+    assert rules_of(converted) == {
         ("openai/gsm8k", 5): "no_answer",
         ("DigitalLearningGmbH/MATH-lighteval", 2): "figure",
         ("DigitalLearningGmbH/MATH-lighteval", 3): "choice",
@@ -70,7 +66,7 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
         ("numina_orca_math", 7): "broken_latex",
     }
     # Multiple choice is put aside.
-    (aside,) = [json.loads(line) for line in (converted / "choice.jsonl").read_text().splitlines()]
+    aside = json.loads((converted / "choice.jsonl").read_text())
     assert aside["extra_info"] == {"split": "train", "index": 2} and "(A)" in aside["prompt"][1]["content"]
     written = Counter(row["data_source"] for row in rows_of(converted))
     numina = dict.fromkeys(("numina_cn_k12", "numina_amc_aime", "numina_synthetic_math"), 1)
@@ -83,7 +79,7 @@ def test_without_rules_only_rows_without_an_answer_go_and_of_test_rows_no_others
     words = ("--rules", "--system-prompt", tmp_path / "mine.txt")
     assert run(tmp_path, *words, sources=["gsm8k", "math"]) == 0
     assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
-    assert removed(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
+    assert rules_of(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
 
 
 def test_the_report_says_what_each_rule_removed(converted):
@@ -121,7 +117,7 @@ def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
     out = tmp_path / "out"
     assert run(out, "--input", f"numina={tmp_path / 'in.jsonl'}", sources=["numina"]) == 0
     assert [row["extra_info"]["index"] for row in rows_of(out)] == [0]
-    lines = [json.loads(line) for line in (out / "removed.jsonl").read_text().splitlines()]
+    lines = removed(out)
     assert [(line["row"], line["rule"]) for line in lines] == [(n, "bad_row") for n in range(2, 8)] + [(8, "giant")]
     for line, reason in zip(
         lines,

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""SFT data from a teacher: form, right answers, chats that verl's trainer reads; chains of the numeric sets."""
 
-import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer
-from told import conversed, rl_row, rows_of, server_words
+from told import conversed, removed, rl_row, rows_of, server_words
 
 from data_preprocessing import action_format, numeric_expansion, numeric_reasoning, sft_data
 from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
@@ -201,8 +200,8 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
     rows = rows_of(made / "out", "sums")
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert rows[2]["messages"][-1]["content"] == response(3) and rows[2]["data_source"] == "sums"
-    removed = {found["data_source"]: found["removed"] for found in read_json(made / "out" / "report.json")["sources"]}
-    assert removed == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
+    counts = {found["data_source"]: found["removed"] for found in read_json(made / "out" / "report.json")["sources"]}
+    assert counts == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
     for name in ("sums.parquet", "removed.jsonl", "report.json", "report.md"):
         assert (made / "out" / name).read_bytes() == (made / "again" / name).read_bytes()
     from tiny_llama import byte_tokenizer
@@ -252,6 +251,5 @@ def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path
         user, assistant = (message["content"] for message in row["messages"][-2:])
         assert assistant.startswith("[1] Add ") and "\n[2] Compare.\nThus, the answer is" in assistant
         assert assistant.endswith(f"#### {golds[user]}")
-    removed = [json.loads(line) for line in (out / "removed.jsonl").read_text().splitlines()]
-    assert [line["rule"] for line in removed] == ["wrong_answer"]
+    assert [line["rule"] for line in removed(out)] == ["wrong_answer"]
     assert "numina_cn_k12 is of math, not of the numeric sets" in (tmp_path / "none" / "removed.jsonl").read_text()
