@@ -134,5 +134,7 @@ def format_fault(response: str, ability: str) -> tuple[str, str] | None:
 
 
 def _answer_fault(output: str, ability: str) -> tuple[str, str] | None:
-    found = {"math": extract_answer, "code": extract_program}.get(ability, str)(output)
-    return None if found else ("no_answer", output[-200:])
+    answer: object = output
+    if ability in ("math", "code"):
+        answer = extract_answer(output) if ability == "math" else extract_program(output)
+    return None if answer else ("no_answer", output[-200:])

@@ -27,10 +27,7 @@ WAIT_SECONDS = 60.0
 def answer_key(description: Mapping[str, Any], request: Request, attempt: int) -> str:
     """The name of an answer; ``request.key`` plays no part in it.
 
-    Args:
-        description: of the backend.
-        request: what is asked.
-        attempt: how many answers to the same question were thrown away before.
+    ``attempt`` is how many answers to the same question were thrown away before.
     """
     prompt = request.prompt if isinstance(request.prompt, str) else [dict(message) for message in request.prompt]
     asked = [dict(description), prompt, asdict(request.sampling), request.seed, attempt]

@@ -37,7 +37,7 @@ class SolutionOptions:
     sandbox_workers: NonNegativeInt = 0
 
 
-_verifiers: dict[SolutionOptions, CodeVerifier] = {}
+_verifiers: dict[SolutionOptions, tuple[Sandbox, CodeVerifier]] = {}
 
 
 def _verifier(options: SolutionOptions) -> CodeVerifier:
@@ -54,15 +54,16 @@ def _verifier(options: SolutionOptions) -> CodeVerifier:
             raise SourceError(
                 f"check_solutions: {error}; stages.check_solutions=null leaves the tests unchecked"
             ) from error
-        _verifiers[options] = CodeVerifier(sandbox, limits=limits, seconds_per_problem=options.seconds_per_problem)
-    return _verifiers[options]
+        verifier = CodeVerifier(sandbox, limits=limits, seconds_per_problem=options.seconds_per_problem)
+        _verifiers[options] = sandbox, verifier
+    return _verifiers[options][1]
 
 
 def close_sandboxes() -> None:
     """End the sandboxes of this process."""
     while _verifiers:
-        _, verifier = _verifiers.popitem()
-        verifier.sandbox.close()
+        _, (sandbox, _) = _verifiers.popitem()
+        sandbox.close()
 
 
 def stage(options: SolutionOptions, plan: Path | None) -> Stage:

@@ -4,24 +4,17 @@ r"""The parts of a multiple-choice problem: what is asked, the options, and whic
 import re
 from dataclasses import dataclass
 
-from data_preprocessing.math_rules import unbalanced
+from data_preprocessing.math_rules import LABEL_FORMS, unbalanced
 
 LETTERS = "ABCDEFGHIJ"
 MIN_OPTIONS = 3
 _FONT = r"\\(?:text|textbf|textrm|textit|mathrm|mathbf|bf|rm)"
-# The ways to write a label, as the rule that finds multiple choice knows them.
-_FORMS = (
-    r"(?<![A-Za-z])\({}\)",
-    r"(?<![A-Za-z0-9(]){}\)",
-    r"(?<![A-Za-z0-9.]){}\.(?!\w)",
-    r"(?<![A-Za-z0-9]){}:(?![A-Za-z])",
-)
 _LABELS = tuple(
     {
         letter: re.compile(rf"{_FONT}\s*\{{\s*{form.format(letter)}(?:\s|\\ |~)*\}}|{form.format(letter)}")
         for letter in LETTERS
     }
-    for form in _FORMS
+    for form in LABEL_FORMS
 )
 _SPACE = r"\s|\\[ ,;:!\\]|\\(?:q?quad|indent)(?![a-zA-Z])|~"
 _LEADING = re.compile(rf"^(?:{_SPACE}|[,;])+")
@@ -32,12 +25,7 @@ _GOLD_LETTER = re.compile(r"\(?\s*([A-J])\s*(?:\)?\s*[.:]?|(?:\)|[.:])\s*(\S.*))
 
 @dataclass(frozen=True)
 class Choice:
-    """A multiple-choice problem.
-
-    Attributes:
-        stem: the problem without its options.
-        options: text of each, by letter.
-    """
+    """A multiple-choice problem."""
 
     stem: str
     options: dict[str, str]

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
-from data_preprocessing.rules import Filter, Rule, check_known, rule_filter, rule_stage, searched, table_of
-from data_preprocessing.stage import Changed, Removal, Stage, StageKind
+from data_preprocessing.rules import Filter, Rule, one_of, rule_filter, rule_stage, searched, table_of
+from data_preprocessing.stage import LISTED, Changed, Removal, Stage, StageKind
 
 # Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
 _CUT_FROM = 200
@@ -89,11 +89,7 @@ CODE_ALWAYS = ("unreadable_tests",)
 
 
 def code_filter(names: Sequence[str]) -> Filter:
-    """The filter of these rules.
-
-    Raises:
-        ValueError: there is no such rule.
-    """
+    """The filter of these rules."""
     return rule_filter(CODE_RULES, names)
 
 
@@ -101,10 +97,7 @@ def code_filter(names: Sequence[str]) -> Filter:
 class CodeRuleOptions:
     """Options of the stage: which rules, for training problems; some always apply."""
 
-    rules: tuple[str, ...] = tuple(CODE_RULES)
-
-    def __post_init__(self) -> None:
-        check_known(self.rules, CODE_RULES)
+    rules: Annotated[tuple[Annotated[str, one_of(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)
 
 
 RULE_STAGE = rule_stage(

@@ -99,13 +99,7 @@ def positive(options: argparse.Namespace, *names: str) -> None:
 def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, Any], list[Path]], int]) -> int:
     """Run a command that makes rows, say what became of each source, and end with ``then``.
 
-    Args:
-        program: its name, before every error.
-        run: makes the rows; returns the report and the files.
-        then: the exit code once the rows are made.
-
-    Returns:
-        The code of ``then``; 2 after an error, 130 if the user stopped it.
+    ``run`` returns the report and the files, ``then`` the exit code, which is 2 after an error and 130 after Ctrl-C.
     """
     try:
         report, paths = run()

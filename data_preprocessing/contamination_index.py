@@ -8,12 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from data_preprocessing.text_similarity import Settings, SimilarityIndex
 from prime_ext.step_rm.question_split import LETTERS_OF_A_TEXT, normal_form
 
 # From the most literal to the least; a row counts at the first that applies.
-LEVELS = ("exact", "normalised", "numbers", "near", "ngrams", "part")
+Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
+LEVELS: tuple[Level, ...] = get_args(Level)
 MEANING = {
     "exact": "the same text",
     "normalised": "the same words, numbers and operators; case, white space, punctuation and LaTeX layout aside",
@@ -56,15 +58,6 @@ def wording(text: str) -> str:
     return f"{normal_form(text, False)} {''.join(_OPERATOR.findall(text))}"
 
 
-@dataclass(frozen=True)
-class Match:
-    """The test row that a text hits most literally: the level, the similarity as in :class:`Hit`, and its number."""
-
-    level: str
-    similarity: float
-    key: int
-
-
 def named_parts(texts: Sequence[str], mask_numbers: bool) -> list[str]:
     """Normal forms of the texts that are long enough to name a problem: short ones ("4 in all") name nothing."""
     forms = [normal_form(text, mask_numbers) for text in texts]
@@ -75,10 +68,7 @@ def named_parts(texts: Sequence[str], mask_numbers: bool) -> list[str]:
 class ContaminationIndex:
     """Test rows.
 
-    Attributes:
-        settings: what near means.
-        places: where every test row stands.
-        caught: training rows that hit, by level.
+    ``places`` says where each stands, ``caught`` counts the training rows that hit, by level.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -145,8 +135,9 @@ class ContaminationIndex:
         self.caught[LEVELS[strongest]] += 1
         return LEVELS[strongest]
 
-    def match(self, texts: Sequence[str], levels: Sequence[str] = LEVELS) -> Match | None:
-        """The test row that a text hits at the most literal of these levels, or None; remembers nothing.
+    def match(self, texts: Sequence[str], levels: Sequence[str] = LEVELS) -> tuple[str, float, int] | None:
+        """The most literal of these levels at which a text hits a test row, the similarity as in :class:`Hit`, and the
+        number of that row; None without a hit. Remembers nothing.
 
         Of several at one level it is the most similar, of equally similar ones the first.
         """
@@ -156,7 +147,7 @@ class ContaminationIndex:
         level, form, similarity = min(
             hits, key=lambda hit: (LEVELS.index(hit[0]), -hit[2], self._first[hit[0], hit[1]])
         )
-        return Match(level, similarity, self._first[level, form])
+        return level, similarity, self._first[level, form]
 
     def _hits(self, texts: Sequence[str]) -> list[tuple[str, Hashable, float]]:
         """Level, form and similarity of everything that a text hits."""

@@ -5,16 +5,16 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.contamination_index import MEANING, ContaminationIndex, Place
+from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Level, Place
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.report import MAX_SHOWN
 from data_preprocessing.row_source import Problem
-from data_preprocessing.stage import Removal, Rows, Stage, StageKind, first_removal
+from data_preprocessing.stage import LISTED, Removal, Rows, Stage, StageKind, first_removal
 from data_preprocessing.text_similarity import Settings, Share
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData, load_problems
@@ -22,26 +22,26 @@ from prime_ext.utils.rows import SourceError
 
 RULE = "contaminated"
 ALL = "all"
-Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
+
+
+def _known(name: str) -> str:
+    known = task_names()
+    if name != ALL and name not in known and not name.endswith(".yaml"):
+        raise ValueError(f"must be {ALL} or one of {', '.join(known)}")
+    return name
 
 
 @dataclass(frozen=True)
 class ContaminationOptions:
     """Options of the stage; ``settings/gsm8k_math.yaml`` says what they mean. Tasks that are named must be there."""
 
-    tasks: tuple[str, ...] = (ALL,)
+    tasks: Annotated[tuple[Annotated[str, AfterValidator(_known)], ...], LISTED] = (ALL,)
     data: str = ""
     own_splits: bool = True
-    levels: Annotated[tuple[Level, ...], Field(min_length=1)] = ("exact", "normalised", "numbers", "near", "ngrams")
+    levels: Annotated[tuple[Level, ...], LISTED, Field(min_length=1)] = LEVELS[:-1]
     threshold: Share = 0.8
     ngram: PositiveInt = 8
     ngram_share: Share = 0.7
-
-    def __post_init__(self) -> None:
-        known = task_names()
-        for name in self.tasks:
-            if name != ALL and name not in known and not name.endswith(".yaml"):
-                raise ValueError(f"tasks has {name!r}, which must be {ALL} or one of {', '.join(known)}")
 
     def similarity(self) -> Settings:
         return Settings(threshold=self.threshold, ngram=self.ngram, ngram_share=self.ngram_share)
@@ -115,16 +115,11 @@ def stage(options: ContaminationOptions, plan: Path | None) -> Stage:
         match = index.match([problem.problem], options.levels) if problem.split == "train" else None
         if match is None:
             return None
-        task, row, text = shown[match.key]
-        details = {
-            "task": task,
-            "task_row": row,
-            "level": match.level,
-            "similarity": round(match.similarity, 4),
-            "task_text": text,
-            "text": problem.problem[:MAX_SHOWN],
-        }
-        return Removal(RULE, f"{task} {row}, {match.level} ({match.similarity:.2f}): {text}", details)
+        level, similarity, key = match
+        task, row, text = shown[key]
+        found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": text}
+        details = found | {"text": problem.problem[:MAX_SHOWN]}
+        return Removal(RULE, f"{task} {row}, {level} ({similarity:.2f}): {text}", details)
 
     return first_removal(removal)
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -29,7 +29,7 @@ from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.parts import Parts, run_parts
 from data_preprocessing.report import MAX_SHOWN
 from data_preprocessing.row_source import Problem
-from data_preprocessing.stage import Removal, Rows, Stage, StageKind, first_removal, read_items
+from data_preprocessing.stage import LISTED, Removal, Rows, Stage, StageKind, first_removal, read_items
 from data_preprocessing.text_similarity import (
     Settings,
     Share,
@@ -42,7 +42,8 @@ from prime_ext.step_rm.question_split import normal_form
 from prime_ext.utils.files import atomic_path
 from prime_ext.verifiers.math.normalize import normalize
 
-TWIN_LEVELS = ("exact", "near", "ngrams")
+TwinLevel = Literal["exact", "near", "ngrams"]
+TWIN_LEVELS: tuple[TwinLevel, ...] = get_args(TwinLevel)
 TWIN_MEANING = {
     "exact": "the same words, numbers and operators; case, white space, punctuation and LaTeX layout aside",
     "near": "Jaccard similarity of the character n-grams at the threshold or above",
@@ -140,11 +141,7 @@ def first_of_each(
 ) -> Iterator[Twin]:
     """The rows that go, in order.
 
-    Args:
-        keys: of all rows, [rows, keys].
-        rows: all rows in the order of ``keys``.
-        settings: what near means.
-        levels: of :data:`TWIN_LEVELS`.
+    ``keys`` has those of all rows, [rows, keys], in the order of ``rows``.
     """
     shared = shared_keys(keys, settings.bands)
     staying: dict[int, list[int]] = {}
@@ -177,7 +174,7 @@ class DuplicateOptions:
     problem; the same text but for white space goes whatever its answer is.
     """
 
-    levels: Annotated[tuple[Literal["exact", "near", "ngrams"], ...], Field(min_length=1)] = TWIN_LEVELS
+    levels: Annotated[tuple[TwinLevel, ...], LISTED, Field(min_length=1)] = TWIN_LEVELS
     threshold: Share = 0.8
     ngram: PositiveInt = 8
     ngram_share: Share = 0.7

@@ -49,9 +49,7 @@ class Ask:
 class Unanswered:
     """The end of a dialogue whose question got no answer.
 
-    Attributes:
-        detail: why, in one line.
-        refused: the backend would not take the question; to ask again is of no use.
+    ``refused``: the backend would not take the question, so that asking again is of no use.
     """
 
     detail: str
@@ -70,14 +68,7 @@ def seed_of(base: int, ask: Ask) -> int:
 
 
 class Interviewer:
-    """Carries dialogues on: asks what the store does not know, and judges.
-
-    Args:
-        backend: the model.
-        store: of answers.
-        sampling: of all questions.
-        seed: base of the seeds of all questions.
-    """
+    """Carries dialogues on: asks what the store does not know, and judges."""
 
     def __init__(self, backend: Backend, store: AnswerStore, sampling: Sampling, seed: int) -> None:
         self.asked = 0

@@ -10,6 +10,7 @@ PRIME's data (arXiv 2502.01456, section on data), whose published script looks f
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import MathProblem
@@ -18,12 +19,13 @@ from data_preprocessing.rules import (
     Filter,
     Rule,
     around,
-    check_known,
+    one_of,
     rule_filter,
     rule_stage,
     searched,
     table_of,
 )
+from data_preprocessing.stage import LISTED
 
 MAX_CHARACTERS = 20_000
 
@@ -45,15 +47,13 @@ _BLANK = re.compile(
     r"\\underline\s*\{(?:\s|~|_|\(\d\)|\\[ ,;:!_]|\\qq?uad|\\hspace\*?\s*\{[^{}]*\})*\}|_{3,}|(?:\\_\s?){2,}"
 )
 # The ways to write the label of an option; the first three labels must come in order and in one way.
-_LABELS = tuple(
-    tuple(re.compile(form.format(letter)) for letter in "ABC")
-    for form in (
-        r"(?<![A-Za-z])\({}\)",
-        r"(?<![A-Za-z0-9(]){}\)",
-        r"(?<![A-Za-z0-9.]){}\.(?!\w)",
-        r"(?<![A-Za-z0-9]){}:(?![A-Za-z])",
-    )
+LABEL_FORMS = (
+    r"(?<![A-Za-z])\({}\)",
+    r"(?<![A-Za-z0-9(]){}\)",
+    r"(?<![A-Za-z0-9.]){}\.(?!\w)",
+    r"(?<![A-Za-z0-9]){}:(?![A-Za-z])",
 )
+_LABELS = tuple(tuple(re.compile(form.format(letter)) for letter in "ABC") for form in LABEL_FORMS)
 _BRACES = re.compile(r"\\.|([{}])", re.DOTALL)
 _DIGIT = re.compile(r"\d")
 
@@ -142,11 +142,7 @@ MATH_ALWAYS = ("no_answer",)
 
 
 def math_filter(names: Sequence[str]) -> Filter:
-    """The filter of these rules.
-
-    Raises:
-        ValueError: there is no such rule.
-    """
+    """The filter of these rules."""
     return rule_filter(MATH_RULES, names, without_drawings)
 
 
@@ -154,10 +150,7 @@ def math_filter(names: Sequence[str]) -> Filter:
 class MathRuleOptions:
     """Options of the stage: which rules, for training problems; some always apply."""
 
-    rules: tuple[str, ...] = tuple(MATH_RULES)
-
-    def __post_init__(self) -> None:
-        check_known(self.rules, MATH_RULES)
+    rules: Annotated[tuple[Annotated[str, one_of(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)
 
 
 MATH_STAGE = rule_stage(

@@ -67,12 +67,9 @@ def run_model_stage(
 ) -> Made:
     """Open the model and the store and run a stage. Returns the report and the parquet files.
 
-    Args:
-        options: of :func:`~data_preprocessing.row_stage.stage_parser` and :func:`add_model_arguments`.
-        stage: with its own rules only.
-        dialogue: from the name of the model, what is said about a row.
-        settings: for the report.
-        first: see :class:`~data_preprocessing.row_stage.Plan`."""
+    ``stage`` has its own rules only, ``dialogue`` makes of the model's name what is said about a row, ``settings`` are
+    for the report; ``first``: see :class:`~data_preprocessing.row_stage.Plan`.
+    """
     sampling = sampling_of(options)
     described = {name: getattr(sampling, name) for name in ("temperature", "top_p", "max_new_tokens")}
     described = {**settings, **described, "seed": options.sampling_seed}

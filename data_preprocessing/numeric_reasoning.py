@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from data_preprocessing.command import InputFiles, Made, finish, parser_of, unfinished
 from data_preprocessing.contamination_index import named_parts
-from data_preprocessing.text_similarity import Settings, SimilarityIndex
+from data_preprocessing.text_similarity import SimilarityIndex
 from prime_ext.step_rm.question_split import group_of, split_of
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
@@ -158,26 +158,20 @@ def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
     return kept
 
 
-def near_groups(problems: Sequence[Sequence[str]], settings: Settings | None = None) -> list[str]:
+def near_groups(problems: Sequence[Sequence[str]]) -> list[str]:
     """The name of the group of each problem.
 
     Two problems are linked if the contamination report, with the same settings, would call one of them a hit of the
     other; a group is whatever links connect. Its name is the least of the names that its members would have alone, so
     it depends neither on the order of the problems nor on those of other groups.
 
-    Args:
-        problems: the texts of each problem: premise and hypothesis, or a question.
-        settings: what near means.
-
-    Returns:
-        16 hexadecimal digits for each problem.
+    Names have 16 hexadecimal digits. Of each problem the texts are given: premise and hypothesis, or a question.
     """
-    settings = settings or Settings()
-    index = SimilarityIndex(settings)
+    index = SimilarityIndex()
     for texts in problems:
         index.add("\n".join(texts))
     roots = connected(len(problems), _links(problems, index))
-    alone = [group_of("\n".join(texts), "numbers" if settings.mask_numbers else "text") for texts in problems]
+    alone = [group_of("\n".join(texts), "numbers") for texts in problems]
     names: dict[int, str] = {}
     for root, name in zip(roots, alone, strict=True):
         names[root] = min(name, names.get(root, name))

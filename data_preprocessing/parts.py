@@ -26,9 +26,7 @@ Summary = dict[str, Any]
 class Parts:
     """A folder of finished parts.
 
-    Args:
-        folder: where they are.
-        identity: what decides about their content, as JSON. Parts of another identity are thrown away.
+    ``identity``, as JSON, decides about their content: parts of another identity are thrown away.
     """
 
     def __init__(self, folder: Path, identity: Any) -> None:

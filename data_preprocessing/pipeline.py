@@ -17,13 +17,12 @@ Exits with 1 if the validation finds something, with 2 and one line when nothing
 """
 
 import argparse
-import difflib
 import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,16 +31,16 @@ import pyarrow.parquet as pq
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter
 
 from data_preprocessing import validate
 from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, system_prompt, unfinished
 from data_preprocessing.math_rules import MATH_STAGE
 from data_preprocessing.report import BAD, markdown
 from data_preprocessing.row_source import inputs_of
-from data_preprocessing.stage import SOURCES, read_items
+from data_preprocessing.stage import LISTED, SOURCES, read_items
 from data_preprocessing.steps import ASIDE, REMOVED, STAGES, StepResult, run_steps
-from prime_ext.tasks.checked import Wrong
+from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.machine import available_cores
@@ -59,7 +58,7 @@ class SourceSettings:
     """Local files of a source by split (none: those below ``data_dir``, else the hub), and its splits (none: all)."""
 
     input: Files = field(default_factory=dict)
-    splits: tuple[Split, ...] = ()
+    splits: Annotated[tuple[Split, ...], LISTED] = ()
 
 
 @dataclass(frozen=True)
@@ -74,16 +73,7 @@ class ValidateSettings:
 class PipelineSettings:
     """What a pipeline does.
 
-    Attributes:
-        sources: by name, in order; of twins the first stays.
-        stages: options by name, in order.
-        title: of the report.
-        data_dir: folder with local files of sources and evaluation tasks; None: the hub.
-        system_prompt: ``actions``, ``none``, or a text file.
-        seed: of generated problems.
-        generated_rows: how many of them by split.
-        chunk_rows: rows of a part, the unit of resuming and of the processes' work.
-        validate: None counts characters and knows no limit.
+    ``settings/gsm8k_math.yaml`` says what the keys mean. Of twins in two sources that of the first stays.
     """
 
     sources: Mapping[str, SourceSettings]
@@ -95,6 +85,21 @@ class PipelineSettings:
     generated_rows: Mapping[Split, PositiveInt] = field(default_factory=dict)
     chunk_rows: PositiveInt = 5_000
     validate: ValidateSettings | None = None
+
+
+# Keys that name something: their values may be null, which leaves it out.
+_Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for name in SOURCES])
+_Stages = make_dataclass("Stages", [(name, kind.options | None, None) for name, kind in STAGES.items()])
+
+
+@dataclass(frozen=True)
+class _SettingsFile(PipelineSettings):
+    """The settings as a file has them."""
+
+    __pydantic_config__ = NO_OTHER_KEYS
+
+    sources: _Sources  # type: ignore[valid-type, assignment]
+    stages: _Stages = field(default_factory=_Stages)  # type: ignore[valid-type, assignment]
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
@@ -110,73 +115,23 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
             raise SourceError(f"{word!r} must be KEY=VALUE")
     try:
         merged = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides)))
-        content = OmegaConf.to_container(merged, resolve=True)
+        content: Any = OmegaConf.to_container(merged, resolve=True)
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError, ValueError) as error:
         raise SourceError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+    if isinstance(content, dict):
+        content = {key: value for key, value in content.items() if value is not None}
     try:
-        return _settings(content)
+        found = checked(TypeAdapter(_SettingsFile), content)
     except Wrong as error:
         raise SourceError(f"{path.name}: {error}") from error
-
-
-def _mapping(value: Any, key: str, known: Sequence[str] = (), needed: Sequence[str] = ()) -> Mapping[str, Any]:
-    """A mapping with string keys, of which some may be prescribed."""
-    if not isinstance(value, Mapping) or not value:
-        raise Wrong(f"{key} must be a mapping that is not empty, got {value!r}")
-    for name in value:
-        if not isinstance(name, str):
-            raise Wrong(f"{key}: the key {name!r} must be a text; put it in quotes")
-        if known and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise Wrong(f"{key} has no key {name!r}; {f'did you mean {near[0]}?' if near else ', '.join(known)}")
-    for name in needed:
-        if name not in value:
-            raise Wrong(f"{key} needs the key {name!r}")
-    return value
-
-
-def _settings(content: Any) -> PipelineSettings:
-    # null leaves out what a file names.
-    given = {
-        key: value for key, value in _mapping(content, "settings", needed=["sources"]).items() if value is not None
+    # In the order of the file.
+    named = {
+        part: {name: own for name in content.get(part, {}) if (own := getattr(getattr(found, part), name)) is not None}
+        for part in ("sources", "stages")
     }
-    named = _mapping(given["sources"], "sources", known=list(SOURCES))
-    stages = _mapping(given["stages"], "stages", known=list(STAGES)) if given.get("stages") else {}
-    given["sources"] = {
-        name: _checked(SourceSettings, value, f"sources.{name}") for name, value in named.items() if value is not None
-    }
-    given["stages"] = {
-        name: _checked(STAGES[name].options, value, f"stages.{name}")
-        for name, value in stages.items()
-        if value is not None
-    }
-    if not given["sources"]:
-        raise Wrong(f"sources needs some of {', '.join(SOURCES)}")
-    if "validate" in given:
-        given["validate"] = _checked(ValidateSettings, given["validate"], "validate")
-    return _checked(PipelineSettings, given)  # type: ignore[no-any-return]
-
-
-def _checked(kind: type, value: Any, key: str = "") -> Any:
-    """A dataclass from known keys and values of its fields' types.
-
-    Raises:
-        Wrong: with the key.
-    """
-    given = _mapping(value, key or "settings", known=[known.name for known in fields(kind)]) if value != {} else {}
-    # One text stands for a list of one.
-    lists = {known.name for known in fields(kind) if isinstance(known.default, tuple)}
-    values = {name: [value] if name in lists and isinstance(value, str) else value for name, value in given.items()}
-    try:
-        return TypeAdapter(kind).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first["msg"].removeprefix("Value error, ")
-        # What a dataclass checks itself begins with the name of the field.
-        if not first["loc"]:
-            raise Wrong(f"{key}.{reason}") from error
-        at = ".".join(map(str, (*filter(None, [key]), *first["loc"])))
-        raise Wrong(f"{at}: {reason}, got {first['input']!r}") from error
+    if not named["sources"]:
+        raise SourceError(f"{path.name}: sources needs some of {', '.join(SOURCES)}")
+    return PipelineSettings(**{**vars(found), **named})
 
 
 def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: bool = False) -> Made:

@@ -25,10 +25,7 @@ def whole(text: str) -> str:
 class Tally:
     """Counts and samples. Tallies of parts add up to that of the whole.
 
-    Attributes:
-        read: rows by ``(split, data_source)``; bad rows, whose data source is not known, under the source's name.
-        removed: rows by ``(split, data_source)`` and rule.
-        samples: the first removed rows by split and rule.
+    They are by ``(split, data_source)`` and rule; bad rows, whose data source is not known, under the source's name.
     """
 
     read: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -158,13 +158,7 @@ def inputs_of(
 ) -> list[SplitRows]:
     """The splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.
 
-    Args:
-        source: which.
-        files: local files by split; a file of the split ``all`` is for training.
-        data_dir: folder with the files of ``source.local``.
-        splits: those that are wanted; empty for all that there are.
-        generated_rows: how many to generate by split.
-        seed: of the generator.
+    A file of the split ``all`` is for training; without ``splits`` all that there are.
 
     Raises:
         SourceError: there are none, or not those that are wanted.
@@ -191,12 +185,7 @@ def inputs_of(
 class Chunk:
     """Rows that lie side by side in a split of a source.
 
-    Attributes:
-        source: its name.
-        split: of the rows.
-        file: where they come from, for people.
-        first: index of the first of them in the split.
-        rows: their numbers in the file, and what is there.
+    ``file`` is for people, ``first`` the index of the first row in the split; rows come with their numbers in the file.
     """
 
     source: str

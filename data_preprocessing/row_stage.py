@@ -50,13 +50,8 @@ class RowStage:
 class Plan:
     """Which files go where.
 
-    Attributes:
-        inputs: files of rows; each makes a parquet file of the same name.
-        folder: of the outputs.
-        chunk_rows: rows that are worked on together.
-        strict: a bad row is an error.
-        settings: for the report.
-        first: rows that go, as they are, before those of the single input, and the name of the output then.
+    Each input makes a parquet file of its name. The rows of ``first`` go, as they are, before those of the single
+    input, and the output then has its name.
     """
 
     inputs: Sequence[Path]
@@ -88,10 +83,8 @@ class Plan:
 def run_stage(stage: RowStage, work: Work, plan: Plan) -> Made:
     """Work on all rows and write. Returns the report and the parquet files.
 
-    Args:
-        stage: what it is.
-        work: for every row of a chunk the rows that come of it, or why it is removed.
-        plan: the files."""
+    ``work`` says for every row of a chunk what rows come of it, or why it is removed.
+    """
     outputs = plan.outputs()
     schemas = {path: stage.schema(stage.read_schema(path)) for path in plan.inputs}
     before = [] if plan.first is None else [plan.first]

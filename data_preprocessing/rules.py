@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import AfterValidator
+
 from data_preprocessing.stage import Removal, Stage, StageKind, first_removal
 
 # Characters shown on each side of what was found.
@@ -36,29 +38,22 @@ def table_of(*rules: Rule) -> dict[str, Rule]:
     return {rule.name: rule for rule in rules}
 
 
-def check_known(names: Sequence[str], table: Mapping[str, Rule]) -> None:
-    """Refuse names that no rule has.
+def one_of(table: Mapping[str, Rule]) -> AfterValidator:
+    """The check of a rule's name in settings."""
 
-    Raises:
-        ValueError: there is one.
-    """
-    for name in names:
+    def known(name: str) -> str:
         if name not in table:
-            raise ValueError(f"rules has {name!r}, which must be one of {', '.join(table)}")
+            raise ValueError(f"must be one of {', '.join(table)}")
+        return name
+
+    return AfterValidator(known)
 
 
 def rule_filter(table: Mapping[str, Rule], names: Sequence[str], text_of: Callable[[str], str] = str) -> Filter:
     """The filter that removes what one of the named rules, in the order of the table, applies to.
 
-    Args:
-        table: all rules.
-        names: those that apply.
-        text_of: the text that the rules look at, from a problem's.
-
-    Raises:
-        ValueError: there is no such rule.
+    ``text_of`` makes the text that the rules look at of a problem's.
     """
-    check_known(names, table)
     rules = [rule for name, rule in table.items() if name in names]
 
     def removal(problem: Any) -> Removal | None:

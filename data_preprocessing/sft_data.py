@@ -57,12 +57,7 @@ def problem_row(raw: Mapping[str, Any] | BadRow, number: int, name: str, ability
 
     The gold answer may be None, and the prompt is one message without the suffix of RL.
 
-    Args:
-        raw: an RL row, or one of an instruction set.
-        number: of the row in its file, from 1.
-        name: of the instruction set.
-        ability: of the instruction set.
-        columns: that hold the problem of an instruction set; empty to look for the usual names.
+    ``name``, ``ability`` and ``columns`` (none: the usual ones) are of instruction sets; ``number`` counts from 1.
 
     Raises:
         BadRow: it is neither.

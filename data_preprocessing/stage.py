@@ -12,11 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BeforeValidator
+
 from data_preprocessing.code_sources import CODE_SOURCES
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.row_source import Problem, Source
 
 SOURCES: dict[str, Source] = {**MATH_SOURCES, **CODE_SOURCES}
+# Of options that are lists: one text stands for a list of one.
+LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,7 @@ def read_items(path: Path) -> Iterator[Item]:
 class Rows:
     """All problems that reach a stage, for its survey.
 
-    Attributes:
-        parts: files of items, in order.
-        folder: where the survey may keep what an interrupted run should find again.
-        identity: what decides about these rows, as JSON.
-        workers: processes that it may use.
-        data_dir: folder with local data; None for those of the hub.
+    ``identity``, as JSON, decides about these rows; ``folder`` keeps what an interrupted run should find again.
     """
 
     parts: Sequence[Path]
@@ -105,8 +104,7 @@ class StageKind:
         name: in settings.
         title: what it does, in a line.
         of: the classes of the problems that it looks at; others pass by.
-        options: a frozen dataclass; its fields are the keys in settings, their defaults the defaults. It may raise
-            ``ValueError`` with a message that names the field.
+        options: a frozen dataclass that pydantic checks: its fields are the keys in settings, with their defaults.
         rules: what the stage can remove with these options, in order: names that no other stage uses, and meanings.
         make: the stage. Its second argument is the file that the survey wrote, or None.
         survey: looks at all rows before the first part is worked at and writes what the stage has to know to a file;

@@ -179,15 +179,6 @@ def run_steps(
 ) -> StepResult:
     """Run all stages.
 
-    Args:
-        inputs: where the rows are.
-        stages: options by name, in order.
-        folder: for parts.
-        chunk_rows: rows of a part.
-        workers: processes.
-        strict: a bad row is an error.
-        data_dir: for surveys.
-
     Raises:
         SourceError: an input cannot be read, or a survey lacks something.
     """

@@ -48,17 +48,9 @@ def taught(
 ) -> Dialogue[list[Row] | Removal]:
     """Different responses that have the right form and, where there is a gold answer, the right answer.
 
-    Args:
-        row: the problem, as a row of RL; its gold answer may be None.
-        prompt: what the teacher is shown.
-        shown: what the student is shown.
-        read: the response as it is learnt, or what is wrong with its form.
-        judge: the data source that decides for the verifier.
-        responses: how many are wanted.
-        tries: answers per response at most.
-
-    Returns:
-        Rows of :data:`SCHEMA`, without repetitions; if there is none, what was wrong with the last answer.
+    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is learnt, or what is
+    wrong with its form; ``judge`` is the data source that decides for the verifier. A gold answer may be None. Returns
+    rows of :data:`SCHEMA`, without repetitions; if there is none, what was wrong with the last answer.
     """
     gold, extra = row["reward_model"]["ground_truth"], row["extra_info"]
     found: dict[int, tuple[str, int]] = {}
@@ -88,12 +80,12 @@ def taught(
         return removal
     unique: dict[str, Row] = {}
     for number, (text, n_tries) in sorted(found.items()):
-        place = {"split": extra["split"], "index": extra["index"], "response": number, "tries": n_tries}
+        source = {"split": extra["split"], "index": extra["index"], "response": number, "tries": n_tries}
         conversation = {
             "messages": [*(dict(message) for message in shown), {"role": "assistant", "content": text}],
             "data_source": row["data_source"],
             "ability": row["ability"],
-            "extra_info": {**place, "ground_truth": gold},
+            "extra_info": {**source, "ground_truth": gold},
         }
         unique.setdefault(text, conversation)
     return list(unique.values())

@@ -98,7 +98,6 @@ class SimilarityIndex:
     cost the square of their number.
 
     Attributes:
-        settings: what near means.
         same_shingles: for every text, the first one with the same character n-grams.
         same_ngrams: likewise with the same word n-grams; None for a text with too few of them.
     """

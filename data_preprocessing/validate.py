@@ -60,15 +60,8 @@ class SourceCount:
 class Validator:
     """Checks row after row; remembers 64 bits of each name and prompt.
 
-    Args:
-        tokenizer: with a chat template; None counts characters.
-        max_prompt_length: in tokens; None for no limit.
-        n_listed: how many faulty rows are listed.
-
-    Attributes:
-        sources: counts by data source.
-        kinds: faults by what they are.
-        listed: the first faulty rows.
+    ``listed`` has the first ``n_listed`` faulty rows, ``kinds`` counts what is wrong. Without a tokenizer lengths are
+    in characters.
     """
 
     def __init__(self, tokenizer: Any = None, max_prompt_length: int | None = None, n_listed: int = 20) -> None:

@@ -89,11 +89,8 @@ def says_unsolvable(answer: str) -> bool:
 def counted(model: str, answers: Sequence[str | None], equal: set[tuple[str, str]], matching: set[str]) -> Votes:
     """Count the votes.
 
-    Args:
-        model: who votes.
-        answers: what the box of each solution holds; None without one.
-        equal: pairs of different answers of which the first is right where the second is the reference.
-        matching: answers that are the reference.
+    ``answers`` holds what the box of each solution holds, None without one; ``equal`` the pairs of different answers of
+    which the first is right where the second is the reference; ``matching`` the answers that are the reference.
     """
     given = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
 

@@ -39,12 +39,6 @@ NOTE = (
 def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, prompts: bool = False) -> dict[str, Any]:
     """Compare two runs on the tasks that both have.
 
-    Args:
-        before: the first run.
-        after: the second run.
-        decoding: allow different decoding.
-        prompts: allow different prompts.
-
     Returns:
         For JSON. By name of the ``tasks``: ``title``, ``changes`` (decoding or prompts that differ, in words; only if
         that was allowed) and ``comparison`` (see :class:`eval.paired.Comparison`; None where no problem was judged in

@@ -32,12 +32,7 @@ _NOT_KNOWN = "N/A"
 
 
 def lm_eval_results(run: FinishedRun, task_hashes: Mapping[str, str]) -> dict[str, Any]:
-    """The results of a run in the harness' format.
-
-    Args:
-        run: the run.
-        task_hashes: hash over the samples of each task.
-    """
+    """The results of a run in the harness' format."""
     model, versions = run.results["model"], run.results["versions"]
     seconds = [sum(task.entry["seconds"].values()) for task in run.tasks.values() if "seconds" in task.entry]
     told: dict[str, Any] = {

@@ -40,11 +40,7 @@ def intervals(
 ) -> str:
     """A point with its 95 % interval for each row.
 
-    Args:
-        rows: names and estimates, fractions.
-        label: of the axis.
-        marks: other values by row, drawn as ticks.
-        differences: the axis goes around 0 instead of from 0 to 100.
+    Estimates are fractions; ``marks`` are other values by row, drawn as ticks; of differences the axis goes around 0.
     """
     rows = rows[:MOST_ROWS]
 
@@ -92,9 +88,7 @@ def curves(lines: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], label: 
 def lengths(by_outcome: Mapping[str, Sequence[int]], longest: int) -> str:
     """Distribution of the response length in tokens, right and wrong responses apart.
 
-    Args:
-        by_outcome: lengths of ``right`` and ``wrong`` responses.
-        longest: length at which responses are cut off.
+    ``longest`` is the length at which responses are cut off.
     """
     most = max((max(own) for own in by_outcome.values() if own), default=1)
 
@@ -116,19 +110,16 @@ def lengths(by_outcome: Mapping[str, Sequence[int]], longest: int) -> str:
 def _drawn(paint: Callable[[Any], None], height: float, title: str, legend: bool = False) -> str:
     """The picture as an element that fits its place, with the page's colours."""
     import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     target = io.StringIO()
     with matplotlib.rc_context(_STYLE):
         # Inches; narrow, so that the letters remain readable on a phone.
-        figure, axes = plt.subplots(figsize=(5.0, height), layout="constrained")
-        paint(axes)
+        figure = Figure(figsize=(5.0, height), layout="constrained")
+        paint(figure.subplots())
         if legend:
             figure.legend(loc="outside upper right", ncols=3)
         figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
-        plt.close(figure)
     text = target.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     # Several pictures on a page: only what is referred to keeps its name, and equal names are equal shapes.

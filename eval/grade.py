@@ -48,11 +48,7 @@ _WHOLE_ROWS = ("base_input", "public_test_cases")
 class Grader:
     """Judges rows of one task.
 
-    Args:
-        task: ``math``, ``code`` or ``choice``.
-        extraction: how the answer is found in a math response.
-        reward: ``all`` or ``fraction``, for code.
-        problems: test cases by ``task_id``, for samples in the format of human-eval.
+    ``problems``: test cases by ``task_id``, for samples in the format of human-eval.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from eval.statistics import Estimate, check_k, over_problems
+from eval.statistics import Estimate, over_problems
 from prime_ext.tasks.votes import Ballot, Same
 
 
@@ -58,20 +58,16 @@ def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[
     return tuple(ways)
 
 
-def majority_at_k(ballots: Sequence[Ballot], responses: Sequence[int], k: int) -> Estimate:
+def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate:
     """maj@k over problems.
 
     Args:
-        ballots: of the judged responses of each problem.
-        responses: number of responses of each problem, judged or not. A problem with fewer than ``k`` judged ones is
-            left out.
+        ballots: of the judged responses of each problem. A problem with fewer than ``k`` of them is left out.
         k: responses that vote.
 
     Raises:
-        ValueError: a problem has fewer than ``k`` responses.
         NoProblems: no problem has ``k`` judged responses.
     """
-    check_k([range(number) for number in responses], k)
     counted = [ballot for ballot in ballots if ballot.responses >= k]
     values = [majority_score(ballot, k) for ballot in counted]
     trials = sum(ballot.responses // k for ballot in counted)

@@ -13,13 +13,7 @@ from eval.statistics import CONFIDENCE, NoProblems
 
 @dataclass(frozen=True)
 class Flip:
-    """A problem that most responses of one run solve and those of the other do not.
-
-    Attributes:
-        problem: its id.
-        before: mean score in the first run.
-        after: mean score in the second run.
-    """
+    """A problem that most responses of one run solve and those of the other do not."""
 
     problem: str
     before: float

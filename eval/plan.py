@@ -25,17 +25,8 @@ GREEDY = "greedy"
 class Planned:
     """A task of a run.
 
-    Attributes:
-        task: the task.
-        split: of its source.
-        problems: by id, in the order of the source.
-        prompt_name: in the task file.
-        shown: what the model is shown, by the same ids.
-        decoding_name: in the task file; with changes marked.
-        decoding: how responses are made.
-        ks: the k of pass@k and maj@k.
-        stop: texts at which a response ends.
-        seed: of the run.
+    ``problems`` and ``shown`` are by id, in the order of the source; names are those of the task file; that of a
+    decoding that was changed says so.
     """
 
     task: Task
@@ -164,13 +155,7 @@ def changes_of(options: argparse.Namespace) -> dict[str, Any]:
 def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) -> tuple[str, Decoding]:
     """A decoding of a task, with what the command line changes; ``greedy`` is there for every task.
 
-    Args:
-        task: whose file names it.
-        name: None is the first of the file.
-        changes: see :func:`changes_of`; temperature 0 is greedy, and batch_size 0 leaves it to the backend.
-
-    Returns:
-        Its name, and the decoding.
+    Without a name it is the first of the file; temperature 0 is greedy, and batch_size 0 leaves that to the backend.
 
     Raises:
         RunError: the task has none of that name, or the changes contradict it.
@@ -212,10 +197,7 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
     """The k of pass@k and maj@k.
 
-    Args:
-        metrics: of the task; ``pass@16`` of a run with 4 responses becomes ``pass@4``.
-        n: responses per problem.
-        asked: on the command line; None for those of the task.
+    Those that were asked for, or those of the task's metrics: ``pass@16`` of a run with 4 responses becomes ``pass@4``.
 
     Raises:
         RunError: one that was asked for is above ``n``.

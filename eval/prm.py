@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from eval.prm_data import PROCESSBENCH, SPLITS, read_problems, read_processbench
 from eval.prm_metrics import AGGREGATIONS
 from eval.prm_results import candidate_results, plot_steps, prm_report, processbench_results
@@ -111,7 +113,6 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
     Raises:
         RunError: see its message.
     """
-    import torch
     from transformers import AutoConfig, AutoTokenizer
 
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -20,11 +20,7 @@ PROCESSBENCH = "Qwen/ProcessBench"
 class Response:
     """A response to be scored.
 
-    Attributes:
-        prompt: text or chat messages.
-        text: the response.
-        char_ends: position after each step.
-        steps: texts of the steps.
+    ``char_ends`` are the positions after each step.
     """
 
     prompt: Prompt
@@ -124,13 +120,8 @@ def read_problems(
     """Problems with candidates: ``prompt`` (or problem), ``completions`` (or responses: texts or lists of steps),
     and ``correctness`` (0 or 1 each) or ``gold``; ``answers`` are found in the texts if they are not given.
 
-    Args:
-        path: JSON Lines or parquet.
-        pattern: regular expression of what separates the steps of a text.
-        prefix: before each step that is joined.
-        separator: between them.
-        style: how answers are found, see :mod:`prime_ext.verifiers.math.extraction`.
-        with_answers: whether answers are needed.
+    ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and ``separator`` join lists
+    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`).
 
     Raises:
         RunError, SourceError: the file cannot be read, or a row does not fit.

@@ -306,21 +306,12 @@ def plot_steps(
 ) -> None:
     """Draw the score of every step; the first wrong step in red, the threshold as a line.
 
-    Args:
-        path: PNG file.
-        scores: one per step.
-        response: whose steps they are.
-        title: of the picture.
-        kind: what the score is.
-        label: index of the first wrong step, -1 for none, None if it is not known.
-        threshold: below which a step is judged wrong; None if there is none.
+    ``label`` is the index of the first wrong step, -1 for none, None if it is not known.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.42 * len(scores)), layout="constrained")
+    figure = Figure(figsize=(9, 1.2 + 0.42 * len(scores)), layout="constrained")
+    axes = figure.subplots()
     wrong = len(scores) if label in (None, -1) else label
     colours = ["#2e75b6" if k < wrong else "#c0392b" if k == wrong else "#7f8c8d" for k in range(len(scores))]
     axes.barh(range(len(scores)), scores, color=colours)
@@ -336,4 +327,3 @@ def plot_steps(
     axes.set_title(title, fontsize=9)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130)
-    plt.close(figure)

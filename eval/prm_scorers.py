@@ -101,14 +101,7 @@ class LogProbModel:
 
 
 class ImplicitScorer:
-    """Log-ratios of a model and its reference, or the model's log-probabilities alone, summed over each step.
-
-    Args:
-        model: the PRM.
-        reference: its reference; None to score without one.
-        encoder: tokenises as in training.
-        max_length: longer responses are not scored.
-    """
+    """Log-ratios of a model and its reference, or the model's log-probabilities alone, summed over each step."""
 
     def __init__(self, model: LogProbModel, reference: LogProbModel | None, encoder: TextEncoder, max_length: int):
         self.model, self.reference, self.encoder, self.max_length = model, reference, encoder, max_length
@@ -150,11 +143,8 @@ class ClassifierScorer:
     The input is the prompt, and each step followed by the separator, tokenised piece by piece as TRL's PRM trainer
     does; the score is read at the separator's last token, or at the step's without a separator.
 
-    Args:
-        path: model with tokenizer.
-        layout: ``plain`` (TRL: the prompt as it is) or ``chat`` (through the chat template).
-        separator: text after each step, for TRL usually a line break; may be empty.
-        positive: index of the class that means "right".
+    ``layout`` is ``plain`` (TRL: the prompt as it is) or ``chat`` (through the chat template), ``separator`` the text
+    after each step, for TRL usually a line break, and ``positive`` the class that means "right".
     """
 
     def __init__(
@@ -243,11 +233,7 @@ def score_all(
 
     A response longer than the scorer's limit has the result ``{"overlong": its tokens}``.
 
-    Args:
-        scorer: the PRM.
-        rows: responses.
-        path: of the file of scores.
-        batch_tokens: padded tokens of a batch at most; at least one response.
+    A batch has at most ``batch_tokens`` padded tokens, and at least one response.
 
     Raises:
         RunError: a line of the file is broken.

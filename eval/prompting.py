@@ -16,45 +16,52 @@ In a chat every example is a message of the user, by the task's prompt, and one 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import yaml
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from eval.store import RunError
 from prime_ext.tasks.action_prompt import SYSTEM_PROMPT
+from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.task import PLACEHOLDER, Problem, Task
 
 Shown = tuple[Mapping[str, str], ...] | str
 _RESPONSE = "{{response}}"
 
 
+def _example(fields: Mapping[str, str]) -> Mapping[str, str]:
+    if "response" not in fields:
+        raise ValueError("must have the key response")
+    return fields
+
+
+def _shape(text: str) -> str:
+    if PLACEHOLDER.findall(text) != ["prompt", "response"]:
+        raise ValueError("must be a text with {{prompt}} and then {{response}}")
+    return text
+
+
 @dataclass(frozen=True)
 class FewShot:
-    """Worked examples; see the head of this file.
+    """Worked examples; see the head of this file."""
 
-    Attributes:
-        examples: the fields of a problem, and ``response``.
-        format: of plain text.
-        separator: between plain texts.
-        stop: texts at which a response ends.
-    """
+    __pydantic_config__ = NO_OTHER_KEYS
 
-    examples: tuple[Mapping[str, str], ...] = ()
-    format: str = "{{prompt}}\n" + _RESPONSE
+    examples: Annotated[tuple[Annotated[Mapping[str, str], AfterValidator(_example)], ...], Field(min_length=1)] = ()
+    format: Annotated[str, AfterValidator(_shape)] = "{{prompt}}\n" + _RESPONSE
     separator: str = "\n\n"
-    stop: tuple[str, ...] = ()
+    # Line breaks alone are a stop text too.
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
 @dataclass(frozen=True)
 class Style:
     """How the problems of all tasks of a run are shown.
 
-    Attributes:
-        prompt: name of the prompt in the task files.
-        system: the system message; None for the task's own, empty for none.
-        few_shot: worked examples.
-        raw: plain text, without the model's chat template.
+    ``system`` is None for the task's own message, empty for none; ``raw`` leaves out the chat template.
     """
 
     prompt: str = "default"
@@ -104,30 +111,14 @@ def read_few_shot(path: Path) -> FewShot:
     """
     where = f"--few-shot {path}"
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = checked(TypeAdapter(FewShot), yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"{where} cannot be read: {' '.join(str(error).split())}") from error
-    known = [field.name for field in fields(FewShot)]
-    if not isinstance(given, dict) or not set(given) <= set(known):
-        raise RunError(f"{where} must have the keys {', '.join(known)} and no others")
-    examples = given.get("examples")
-    if not isinstance(examples, list) or not examples or not all(map(_is_example, examples)):
-        raise RunError(f"{where}: examples must be a list of mappings from fields, one of them response, to texts")
-    shape, separator = given.get("format", FewShot.format), given.get("separator", FewShot.separator)
-    if not isinstance(shape, str) or PLACEHOLDER.findall(shape) != ["prompt", "response"]:
-        raise RunError(f"{where}: format must be a text with {{{{prompt}}}} and then {{{{response}}}}, got {shape!r}")
-    if not isinstance(separator, str):
-        raise RunError(f"{where}: separator must be a text, got {separator!r}")
-    # Line breaks alone are a stop text too.
-    stop = given.get("stop", [])
-    if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
-        raise RunError(f"{where}: stop must be a list of texts that are not empty, got {stop!r}")
-    return FewShot(tuple(examples), shape, separator, tuple(stop))
-
-
-def _is_example(value: object) -> bool:
-    texts = isinstance(value, dict) and all(isinstance(part, str) for part in [*value, *value.values()])
-    return texts and "response" in value  # type: ignore[operator]
+    except Wrong as error:
+        raise RunError(f"{where}: {error}") from error
+    if not found.examples:
+        raise RunError(f"{where} needs the key 'examples'")
+    return found
 
 
 def read_system(value: str) -> str | None:

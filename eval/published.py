@@ -41,10 +41,6 @@ def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None
     """Our estimate of a metric of a task file; None if the run has none.
 
     ``accuracy`` and ``micro_f1``, which is the same, are the mean score of a response. ``macro_f1`` has no interval.
-
-    Args:
-        entry: of a task in ``results.json``.
-        metric: name.
     """
     summary = entry["summary"]
     if metric == "macro_f1":
@@ -105,10 +101,6 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     Our numbers are mean scores of a response with their standard errors over problems. The average is given where every
     row has a number; its standard error is that of a mean of independent scores. Averages of published columns are
     computed from the rows.
-
-    Args:
-        name: one of :data:`PAPERS`.
-        runs: by the name of their column.
     """
     paper = PAPERS[name]
     tasks = {own: load_task(own) for own in paper.tasks}

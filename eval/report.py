@@ -258,13 +258,13 @@ def _add_examples(page: Page, task: TaskRun) -> None:
                 add_response(page, row)
 
 
-def write_reports(folder: Path, output: Path | None = None) -> list[Path]:
-    """Write ``report.md`` and ``report.html`` of a run, into its folder if no other is given. Returns them.
+def write_reports(folder: Path) -> list[Path]:
+    """Write ``report.md`` and ``report.html`` into the folder of a run. Returns them.
 
     Raises:
         RunError: see :func:`eval.results.load_run`; nothing is written.
     """
-    return report_page(load_run(folder)).write((output or folder) / "report")
+    return report_page(load_run(folder)).write(folder / "report")
 
 
 def report(folders: Sequence[Path], output: Path | None, table: str | None) -> list[Path]:
@@ -280,17 +280,15 @@ def report(folders: Sequence[Path], output: Path | None, table: str | None) -> l
     if len(runs) < len(loaded):
         raise RunError(f"two runs have a folder of the same name, so their columns could not be told apart: {[*runs]}")
     if table is not None:
-        stem, made = f"table_{table}", paper_table(table, runs)
+        stem, made, pages = f"table_{table}", paper_table(table, runs), {}
     else:
-        stem, made = "runs", runs_table(runs)
-        pages = {name: report_page(run) for name, run in runs.items()}
-        written = []
-        for name, page in pages.items():
-            own = runs[name].folder if output is None else output / name if len(runs) > 1 else output
-            written += page.write(own / "report")
-        if len(runs) == 1:
-            return written
-    written = [] if table is not None else written
+        stem, made, pages = "runs", runs_table(runs), {name: report_page(run) for name, run in runs.items()}
+    written = []
+    for name, page in pages.items():
+        own = runs[name].folder if output is None else output / name if len(runs) > 1 else output
+        written += page.write(own / "report")
+    if len(pages) == 1:
+        return written
     if output is None:
         print(made.markdown())
         return written

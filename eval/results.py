@@ -36,13 +36,7 @@ def versions() -> dict[str, str]:
 
 
 def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
-    """A task in ``results.json``.
-
-    Args:
-        planned: the task.
-        measured: see :func:`eval.summary.measure`.
-        failed: number of responses that failed.
-    """
+    """A task in ``results.json``."""
     task, identity = planned.task, planned.identity()
     return {
         "title": task.title,
@@ -101,10 +95,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 class TaskRun:
     """One task of a finished run.
 
-    Attributes:
-        name: of the task.
-        entry: what ``results.json`` says about it, with what ``timing.json`` says.
-        problems: the lines of ``samples.jsonl`` by problem. A problem of which every response failed is not there.
+    A problem of which every response failed is not in ``problems``.
     """
 
     name: str
@@ -138,11 +129,7 @@ class TaskRun:
 class FinishedRun:
     """A run.
 
-    Attributes:
-        folder: where it is.
-        results: ``results.json``.
-        tasks: by name, in its order.
-        unfinished: tasks that have responses but no results yet.
+    ``unfinished``: tasks that have responses but no results yet.
     """
 
     folder: Path

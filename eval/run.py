@@ -176,13 +176,8 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
 def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     """Ask for the responses that are missing, and put those that failed into a file of their own.
 
-    Args:
-        planned: the task.
-        backend: that answers.
-        responses: the finished ones; afterwards with the new ones, in order.
-
-    Returns:
-        How many failed; the next session tries them again.
+    ``responses`` has the finished ones, and afterwards the new ones too. Returns how many failed; the next session
+    tries them again.
 
     Raises:
         BackendError: the backend cannot go on. What is finished is kept.
@@ -190,7 +185,8 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in asked.values()]
     failed: dict[Any, Row] = {}
-    in_parts = _InParts(backend, planned.decoding.batch_size or max(1, len(requests)))
+    # Only its responses are asked for.
+    in_parts: Any = _InParts(backend, planned.decoding.batch_size or max(1, len(requests)))
     with responses:
         if requests:
             for response in generate_with_progress(in_parts, requests, planned.name, done=len(responses.rows)):

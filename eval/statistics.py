@@ -118,13 +118,6 @@ def pass_probability(responses: int, correct: int, k: int) -> float:
     return (subsets - math.comb(responses - correct, k)) / subsets
 
 
-def check_k(scores: Sequence[Sequence[object]], k: int) -> None:
-    """Raise ValueError if a problem has fewer than ``k`` responses."""
-    fewest = min(map(len, scores), default=0)
-    if not 1 <= k <= fewest:
-        raise ValueError(f"k={k} must be from 1 to the number of responses per problem, {fewest}")
-
-
 def pass_at_k(scores: Sequence[Sequence[float | None]], k: int) -> Estimate:
     """Unbiased pass@k; a response is correct if its score is 1.
 
@@ -136,7 +129,9 @@ def pass_at_k(scores: Sequence[Sequence[float | None]], k: int) -> Estimate:
         ValueError: a problem has fewer than ``k`` responses.
         NoProblems: no problem has ``k`` judged responses.
     """
-    check_k(scores, k)
+    fewest = min(map(len, scores), default=0)
+    if not 1 <= k <= fewest:
+        raise ValueError(f"k={k} must be from 1 to the number of responses per problem, {fewest}")
     judged = [[score for score in own if score is not None] for own in scores]
     counted = [own for own in judged if len(own) >= k]
     values = [pass_probability(len(own), own.count(1.0), k) for own in counted]

@@ -124,10 +124,7 @@ class LineFile:
 def run_folder(folder: Path, settings: dict[str, Any], name: str = "settings.json") -> Iterator[None]:
     """Hold a folder for a run with these settings.
 
-    Args:
-        folder: of the run; made if it is not there.
-        settings: everything that the results depend on, for JSON.
-        name: of the file that keeps them.
+    ``settings`` is everything that the results depend on, for JSON, kept in the file ``name``.
 
     Raises:
         RunError: it holds a run with other settings, something else, or a run is under way there. Nothing is changed.

@@ -54,7 +54,7 @@ def measure(
     if same is not None:
         answers = {problem: [None if row is None else row["extracted"] for row in own] for problem, own in rows.items()}
         ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
-        of_k |= {f"maj@{k}": _estimate(majority_at_k, ballots, [n] * len(groups), k) for k in ks}
+        of_k |= {f"maj@{k}": _estimate(majority_at_k, ballots, k) for k in ks}
     return {
         "summary": {
             "problems": len(groups),

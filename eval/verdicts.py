@@ -96,15 +96,7 @@ def grade(
 ) -> float:
     """Judge the responses that have no verdict yet; a verdict on another text is forgotten.
 
-    Args:
-        name: of the task.
-        verifier: that judges.
-        problems: see :func:`write_problems`.
-        responses: by key.
-        samples: the verdicts; afterwards with the new ones, in order.
-
-    Returns:
-        Seconds that it took.
+    ``samples`` has the verdicts, and afterwards the new ones too. Returns the seconds that it took.
     """
     samples.keep(
         lambda row: (
@@ -165,11 +157,7 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
     A task's old verdicts are replaced when all of its new ones are there.
 
-    Args:
-        folder: of the run.
-
-    Returns:
-        What ``results.json`` now holds, and by task how many verdicts are not what they were.
+    Returns what ``results.json`` now holds, and by task how many verdicts are not what they were.
 
     Raises:
         RunError: the folder holds no results, or something in it is broken.

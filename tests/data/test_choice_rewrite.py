@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from told import conversed, rl_row
 
 from data_preprocessing.choice_options import Choice, option_named, read_options
-from data_preprocessing.rewrite_choice import INSTRUCTION, numbers, parsed, rewriting, unfaithful
+from data_preprocessing.rewrite_choice import INSTRUCTION, parsed, rewriting, unfaithful
 from data_preprocessing.stage import Removal
-from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 
 SQUARE = "A square has area 49. Its perimeter is\n\n(A) 7 (B) 14 (C) 28"
@@ -30,16 +29,8 @@ NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
     ("problem", "stem", "options"),
     [
         (SQUARE, "A square has area 49. Its perimeter is", ["7", "14", "28"]),
-        (
-            r"What is $2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$",
-            "What is $2+3$?",
-            ["4", "5", "6"],
-        ),
-        (
-            r"Find $x$. $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$",
-            "Find $x$.",
-            [r"\frac12", "3", "-1"],
-        ),
+        (r"$2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$", "$2+3$?", ["4", "5", "6"]),
+        (r"$x$? $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$", "$x$?", [r"\frac12", "3", "-1"]),
         ("How many?\nA. $12$; B. $13$; C. $14$; D. $15$.", "How many?", ["12", "13", "14", "15"]),
         ("How many?\nA: 12 km, B: 13 km, C: 14 km", "How many?", ["12 km", "13 km", "14 km"]),
         ("Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$", "Both?", ["$3$ and $4$", "$5$ and $6$", "7"]),
@@ -87,22 +78,14 @@ def test_whatever_is_written_in_the_form_is_read_back(reason, question):
     assert parsed(yes(question, reason.strip())) == (question.strip(), "")
 
 
-@given(st.text())
-def test_any_text_is_read_or_refused_without_an_error(text):
-    found = parsed(text)
-    assert found is None or (found[0] is None) == bool(found[1])
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "What is its perimeter?",
         "Sure!\n" + GOOD,
         GOOD + "\nI hope that helps.",
         GOOD.removesuffix("\nEND"),
         GOOD.replace("REASON: Clear.\n", ""),
-        GOOD.replace("yes", "maybe"),
         yes("  "),
         NO.replace("END", "QUESTION:\nx\nEND"),
         "```\n" + GOOD + "\n```",
@@ -115,7 +98,6 @@ def test_anything_else_is_malformed(text):
 def test_a_refusal_has_its_reason():
     assert parsed(NO) == (None, "It depends on the options.")
     assert parsed(GOOD.replace("\n", "\r\n")) == parsed(GOOD)
-    assert numbers("1,000 and 2{,}500.5 and 3,14") == {"1000", "2500.5", "3", "14"}
 
 
 @pytest.mark.parametrize(
@@ -129,8 +111,8 @@ def test_a_refusal_has_its_reason():
 )
 def test_an_open_question_keeps_the_numbers_and_forgets_the_options(question, fault):
     assert unfaithful(read_options(SQUARE), "28", question) == fault
-    choice = Choice("Divide 2 by 3.", {"A": r"\frac{2}{3}", "B": "2", "C": "3"})
-    assert unfaithful(choice, r"\frac{2}{3}", r"Is 2 by 3 $\frac{2}{3}$?") == r"gives the answer \frac{2}{3} away"
+    choice = Choice("Divide 1,002 by 3.", {"A": r"\frac{1002}{3}", "B": "2", "C": "3"})
+    assert unfaithful(choice, choice.options["A"], r"Is 1{,}002 by 3 $\frac{1002}{3}$?").startswith("gives the answer")
 
 
 # ---- the dialogue ----
@@ -150,39 +132,21 @@ def test_the_gold_answer_becomes_the_text_of_its_option():
     assert asked[0].prompt[-1]["content"] == INSTRUCTION + SQUARE
 
 
-def test_a_gold_answer_that_is_a_value_must_be_that_of_an_option():
-    (new,), _ = conversed(rewriting(rl_row(SQUARE, gold="28.0"), 1), said(GOOD))
-    assert new["reward_model"]["ground_truth"] == "28.0"
-    removal, asked = conversed(rewriting(rl_row(SQUARE, gold="30"), 1), said(GOOD))
-    assert removal.rule == "gold_not_an_option" and not asked
-
-
-def test_an_answer_that_cannot_be_used_is_asked_for_again_with_another_attempt():
-    cut = Response("", GOOD, 9, 9, "length")
-    row = rl_row(SQUARE, gold="C")
-    found, asked = conversed(rewriting(row, 5), said("Sure!", cut, yes("What is the perimeter?"), GOOD))
-    assert isinstance(found, list)
-    assert [ask.attempt for ask in asked] == [0, 1, 2, 3]
-    assert len({str(ask.prompt) for ask in asked}) == 1
+COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
 
 
 @pytest.mark.parametrize(
     ("row", "answers", "rule", "questions"),
     [
         (rl_row("Which? (A) 1 (B) (C) 3", gold="A"), (), "options_unread", 0),
+        (rl_row(SQUARE, gold="30"), (), "gold_not_an_option", 0),
         (rl_row("Which of the following is prime? (A) 1 (B) 4 (C) 7", gold="C"), (), "refers_to_options", 0),
         (rl_row("How many statements hold? (A) 1 (B) 2 (C) 3", gold="C"), (), "refers_to_options", 0),
         (rl_row("The root of 5 is closest to (A) 1 (B) 2 (C) 3", gold="B"), (), "refers_to_options", 0),
         (rl_row(SQUARE, gold="C"), (NO,), "needs_options", 1),
         (rl_row(SQUARE, gold="C"), ("?", "?"), "malformed", 2),
         (rl_row(SQUARE, gold="C"), (yes("A square has area 50. Perimeter?"), "?"), "unfaithful", 2),
-        (
-            rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B"),
-            (yes("Its colour?"),),
-            "rewritten_no_digit",
-            1,
-        ),
-        (rl_row(SQUARE, gold="C"), (yes("Prove that a square of area 49 has a perimeter."),), "rewritten_proof", 1),
+        (COLOUR, (yes("Its colour?"),), "rewritten_no_digit", 1),
     ],
 )
 def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):

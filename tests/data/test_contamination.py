@@ -2,10 +2,8 @@
 """The contamination report: which test rows training files give away, and how literally."""
 
 import json
-import shutil
 
 import pytest
-from benchmark_rows import SAMPLES, data_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,8 +41,9 @@ def test_levels_from_the_most_literal_to_the_least(train, level):
 def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
     index = ContaminationIndex()
     index.add([TEST], Place(0, 1))
-    index.pass_by([TEST.replace("Mira", "Hanna").replace("pears", "apples")], Place(0, 1))
-    index.pass_by([TEST.replace("Mira", "Hanna")], Place(0, 2))
+    near = TEST.replace("Mira", "Hanna")
+    for place, text in ((Place(0, 1), near.replace("pears", "apples")), (Place(0, 2), near)):
+        index.pass_by([text], place)
     assert index.hit(0).place == Place(0, 2)
     index.pass_by([TEST], Place(1, 5))
     assert index.hit(0).level == "exact" and index.hit(0).place == Place(1, 5)
@@ -129,18 +128,3 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.glob("report/*"))
-
-
-def test_training_files_and_real_test_files(tmp_path):
-    names = ("gsm8k/train.jsonl", "math/train.jsonl", "gsm8k/test.jsonl", "equate/StressTest.csv")
-    folder = data_folder(*names)
-    *train, gsm8k, stresstest = (str(folder / name) for name in names)
-    assert main([*train, "--test", gsm8k, stresstest, "--output", str(tmp_path / "r")]) == 0
-    report = _report(tmp_path / "r")
-    rows, hits = (30 + 30 + 20 + 24, 0) if folder == SAMPLES else (23_888, 2)
-    assert sum(file["rows"] for file in (*report["train"], *report["test"])) == rows
-    assert report["test"][0]["hit"] == hits and report["test"][1]["hit"] == 0
-    given_away = shutil.copy(gsm8k, tmp_path / "given_away.jsonl")
-    assert main([str(given_away), "--test", gsm8k, "--output", str(tmp_path / "same")]) == 0
-    (same,) = _report(tmp_path / "same")["test"]
-    assert same["hit"] == same["rows"] > 0

@@ -2,16 +2,14 @@
 """The store of finished answers, and dialogues that are carried on with it."""
 
 import multiprocessing
-from dataclasses import replace
 
 import pytest
 
-from data_preprocessing.answer_store import AnswerStore, answer_key
+from data_preprocessing.answer_store import AnswerStore
 from data_preprocessing.dialogues import Ask, Interviewer, Unanswered, seed_of
-from prime_ext.generate.backend import Request, Response, Sampling
+from prime_ext.generate.backend import Response, Sampling
 from prime_ext.utils.rows import SourceError
 
-REQUEST = Request("", ({"role": "user", "content": "1+1?"},), Sampling(temperature=0.5), seed=3)
 MODEL = {"backend": "server", "model": "m"}
 
 
@@ -27,20 +25,6 @@ def test_what_is_kept_is_found_again_by_another_process_and_nothing_else(tmp_pat
         store.put(Response("a", "3", 1, 4, "stop"))
         assert store.find(["a"]) == {"a": first}
         assert store.find(map(str, range(2000))) == {}
-
-
-def test_an_answer_belongs_to_all_that_it_depends_on():
-    key = answer_key(MODEL, REQUEST, 0)
-    others = [
-        answer_key({**MODEL, "model": "n"}, REQUEST, 0),
-        answer_key(MODEL, REQUEST, 1),
-        answer_key(MODEL, replace(REQUEST, seed=4), 0),
-        answer_key(MODEL, replace(REQUEST, sampling=Sampling(temperature=0.6)), 0),
-        answer_key(MODEL, replace(REQUEST, prompt=({"role": "user", "content": "1+2?"},)), 0),
-        answer_key(MODEL, replace(REQUEST, prompt="1+1?"), 0),
-    ]
-    assert len({key, *others}) == 7
-    assert answer_key(dict(reversed(MODEL.items())), replace(REQUEST, key="name"), 0) == key
 
 
 def put_many(path, start):
@@ -129,10 +113,3 @@ def test_a_dialogue_without_an_answer_ends_and_the_others_go_on(tmp_path):
         backend = Echo()
         again = Interviewer(backend, store, Sampling(), seed=5).results([patient("a", 2), patient("b", 2)])
         assert again[0] == found[0] and len(again[1]) == 2 and backend.asked == ["b", "b"]
-
-
-def test_seeds_differ_between_prompts_samples_and_attempts():
-    prompt, other = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
-    asks = [Ask(prompt), Ask(other), Ask(prompt, sample=1), Ask(prompt, attempt=1)]
-    seeds = {seed_of(base, ask) for ask in asks for base in (0, 1)}
-    assert len(seeds) == 8 and all(0 <= seed < 2**31 for seed in seeds)

@@ -3,19 +3,17 @@ r"""What model stages do with rows, against a server that speaks OpenAI's protoc
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from scripted_server import Answer, ScriptedServer
-from told import ROWS, number_in, right_or_wrong, rl_row, rows_of, server_words, write_problems
+from tiny_llama import save_llama
+from told import ROWS, number_in, removed, right_or_wrong, rl_row, rows_of, server_words, write_problems
 
-from data_preprocessing import difficulty, rewrite_choice, rl_data, selection, validate_votes
+from data_preprocessing import difficulty, rewrite_choice, selection, validate_votes
 from data_preprocessing.validate import main as validate
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
 from prime_ext.utils.files import read_json, write_json_lines
-
-FIXTURES = Path(__file__).parent / "fixtures"
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def test_the_pass_rate_is_the_share_of_right_answers(problems, tmp_path):
 
 def test_the_band_removes_rows_and_the_report_says_so(problems, tmp_path):
     ends = [difficulty.outside(rate, (0.2, 0.8)) for rate in (0.19, 0.2, 4 / 5, 0.81)]
-    assert ends == ["too_hard", None, None, "too_easy"] and difficulty.outside(0, None) is None
+    assert ends == ["too_hard", None, None, "too_easy"]
 
     def easy_and_hard(prompt, payload):
         number = number_in(prompt)
@@ -55,36 +53,23 @@ def test_the_band_removes_rows_and_the_report_says_so(problems, tmp_path):
 
     times, out = Counter(), tmp_path / "out"
     with ScriptedServer(easy_and_hard) as server:
-        difficulty.main(server_words(problems, out, server, "--samples", 2, "--band", 0.2, 0.8))
+        assert difficulty.main(server_words(problems, out, server, "--samples", 2, "--band", 0.2, 0.8)) == 0
     report = read_json(out / "report.json")
     assert report["sources"][0]["removed"] == {"too_easy": 3, "too_hard": 2}
     assert report["outputs"] == {"train.parquet": ROWS - 5}
     assert [row["extra_info"]["index"] for row in rows_of(out)] == list(range(5, ROWS))
     assert report["settings"]["band"] == [0.2, 0.8] and report["settings"]["model"]["model"] == "scripted"
-    lines = [json.loads(line) for line in (out / "removed.jsonl").read_text().splitlines()]
     rules = ["too_easy"] * 3 + ["too_hard"] * 2
-    assert [(line["row"], line["rule"]) for line in lines] == list(enumerate(rules, start=1))
-    assert "# Difficulty" in (out / "report.md").read_text()
+    assert [(line["row"], line["rule"]) for line in removed(out)] == list(enumerate(rules, start=1))
 
 
 # ---- choice ----
 
 
-def test_multiple_choice_goes_from_the_raw_set_to_open_questions(tmp_path):
-    data, out = tmp_path / "data", tmp_path / "out"
-    words = ["--sources", "math", "--data-dir", FIXTURES, "--output-dir", data, "--workers", "1"]
-    assert rl_data.main([str(word) for word in words]) == 0
-    (aside,) = [json.loads(line) for line in (data / "choice.jsonl").read_text().splitlines()]
-    assert "(A)" in aside["prompt"][-1]["content"]
-    rows = [
-        rl_row(
-            f"A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {n // 2} cm (C) 1 cm",
-            "B",
-            index=n,
-            suffix=MATH_SUFFIX,
-        )
-        for n in range(10, 40, 2)
-    ]
+def test_multiple_choice_becomes_open_questions_behind_other_rows(problems, tmp_path):
+    out = tmp_path / "out"
+    asked = "A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {half} cm (C) 1 cm"
+    rows = [rl_row(asked.format(n=n, half=n // 2), "B", index=n, suffix=MATH_SUFFIX) for n in range(10, 40, 2)]
     write_json_lines(tmp_path / "choice.jsonl", rows)
 
     def says(prompt, payload):
@@ -100,12 +85,12 @@ def test_multiple_choice_goes_from_the_raw_set_to_open_questions(tmp_path):
         return Answer(f"REWRITABLE: yes\nREASON: Yes.\nQUESTION:\n{question}\nEND")
 
     tries = {}
-    merged = ("--merge", data / "train.parquet", "--tries", 3)
+    merged = ("--merge", problems, "--tries", 3)
     with ScriptedServer(says, faults=[429, "cut", None, 503]) as server:
         assert rewrite_choice.main(server_words(tmp_path / "choice.jsonl", out, server, *merged)) == 0
     # A seed for every attempt, at the problem that needs another one.
     assert {n: len(seeds) for n, seeds in tries.items()} == {str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)}
-    first, then = rows_of(data), rows_of(out)
+    first, then = rows_of(problems.parent), rows_of(out)
     assert then[: len(first)] == first
     for row in then[len(first) :]:
         n = row["extra_info"]["index"]
@@ -141,8 +126,8 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path):
     ]  # fmt: skip
     assert selection.main(["--input", str(voted / "train.parquet"), "--output-dir", str(out)]) == 0
     assert [row["extra_info"]["index"] for row in rows_of(out)] == list(range(3, ROWS))
-    removed = {"unsolvable": 1, "disagreement": 1, "mismatch": 1}
-    assert read_json(out / "report.json")["sources"][0]["removed"] == removed
+    counts = {"unsolvable": 1, "disagreement": 1, "mismatch": 1}
+    assert read_json(out / "report.json")["sources"][0]["removed"] == counts
     assert validate([str(out / "train.parquet")]) == 0
     # Without votes nothing is left.
     assert selection.main(["--input", str(problems), "--output-dir", str(tmp_path / "none")]) == 1
@@ -151,35 +136,19 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path):
 # ---- a small model in this process ----
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    from tiny_llama import save_llama
-
-    return save_llama(tmp_path_factory.mktemp("model"), max_positions=256)
-
-
-def graded(source, out, model, *more):
-    backend = ["--backend", "transformers", "--model", model, "--dtype", "float64", "--max-new-tokens", 8]
-    words = ["--input", source, "--output-dir", out, *backend, "--samples", 2, *more]
-    return difficulty.main([str(word) for word in words])
-
-
-def test_a_local_model_is_asked_and_the_parts_change_nothing(model, tmp_path):
-    source = write_problems(tmp_path / "in" / "train.parquet")
-    assert graded(source, tmp_path / "a", model) == 0
-    assert graded(source, tmp_path / "b", model, "--chunk-rows", 5) == 0
-    rows = rows_of(tmp_path / "a")
-    assert len(rows) == ROWS
-    assert all(row["extra_info"]["difficulty"]["samples"] == 2 for row in rows)
-    for name in ("train.parquet", "report.json", "report.md", "removed.jsonl"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_a_prompt_that_is_longer_than_the_context_is_a_removed_row(model, tmp_path):
+def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path):
+    model = save_llama(tmp_path / "model", max_positions=256)
     source = tmp_path / "train.parquet"
     with RowWriter(source, MATH_SCHEMA) as writer:
-        for index, problem in enumerate(("Short?", "Long? " * 60)):
-            writer.write(rl_row(problem, index=index))
-    assert graded(source, tmp_path / "out", model) == 0
-    assert [row["extra_info"]["index"] for row in rows_of(tmp_path / "out")] == [0]
-    assert read_json(tmp_path / "out" / "report.json")["sources"][0]["removed"] == {"refused": 1}
+        for index in range(ROWS):
+            writer.write(rl_row("Long? " * 60 if index == 7 else f"Problem {index}?", index=index))
+    backend = ["--backend", "transformers", "--model", model, "--dtype", "float64", "--max-new-tokens", 8]
+    for folder, more in ((tmp_path / "a", ()), (tmp_path / "b", ("--chunk-rows", 5))):
+        words = ["--input", source, "--output-dir", folder, *backend, "--samples", 2, *more]
+        assert difficulty.main([str(word) for word in words]) == 0
+    rows = rows_of(tmp_path / "a")
+    assert [row["extra_info"]["index"] for row in rows] == [index for index in range(ROWS) if index != 7]
+    assert all(row["extra_info"]["difficulty"]["samples"] == 2 for row in rows)
+    assert read_json(tmp_path / "a" / "report.json")["sources"][0]["removed"] == {"refused": 1}
+    for name in ("train.parquet", "report.json", "report.md", "removed.jsonl"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

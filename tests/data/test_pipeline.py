@@ -5,17 +5,14 @@ import asyncio
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
-from benchmark_rows import SAMPLES, data_folder
 from part_work import dying, work
+from told import removed, rows_of
 
 from data_preprocessing import steps
 from data_preprocessing.parts import Parts, run_parts
 from data_preprocessing.pipeline import load_settings, main
-from data_preprocessing.report import MAX_SAMPLES, Tally
-from data_preprocessing.stage import Removal
 from data_preprocessing.steps import STAGES
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.tasks.action_prompt import CODE_SUFFIX, SYSTEM_PROMPT
@@ -57,18 +54,18 @@ def test_words_go_over_the_file_and_null_leaves_out():
     [
         ("stages.deduplicat.threshold=1", "stages has no key 'deduplicat'; did you mean deduplicate?"),
         ("stages.deduplicate.treshold=1", "stages.deduplicate has no key 'treshold'; did you mean threshold?"),
-        ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold: "),
-        ("stages.deduplicate.ngram=1.5", "stages.deduplicate.ngram: "),
-        ("stages.deduplicate.levels=[]", "stages.deduplicate.levels: "),
-        ("stages.math_rules.rules=[fun]", "stages.math_rules.rules has 'fun', which must be one of giant"),
-        ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks has 'gsm9k', which must be all or one of"),
+        ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold must "),
+        ("stages.deduplicate.ngram=1.5", "stages.deduplicate.ngram must "),
+        ("stages.deduplicate.levels=[]", "stages.deduplicate.levels must "),
+        ("stages.math_rules.rules=[fun]", "stages.math_rules.rules.0 must be one of giant"),
+        ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks.0 must be all or one of"),
         ("sources.gsm9k={}", "sources has no key 'gsm9k'; did you mean gsm8k?"),
-        ("sources.gsm8k.splits=[dev]", "sources.gsm8k.splits.0: "),
+        ("sources.gsm8k.splits=[dev]", "sources.gsm8k.splits.0 must "),
         ("sources.gsm8k.file=x", "sources.gsm8k has no key 'file'"),
-        ("chunk_row=3", "settings has no key 'chunk_row'; did you mean chunk_rows?"),
-        ("chunk_rows=0", "chunk_rows: "),
-        ("validate.max_prompt_length=3", "validate.tokenizer: "),
-        ("generated_rows.train=0", "generated_rows.train: "),
+        ("chunk_row=3", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
+        ("chunk_rows=0", "chunk_rows must "),
+        ("validate.max_prompt_length=3", "validate needs the key 'tokenizer'"),
+        ("generated_rows.train=0", "generated_rows.train must "),
         ("nonsense", "'nonsense' must be KEY=VALUE"),
     ],
 )
@@ -111,40 +108,12 @@ def test_a_killed_process_is_one_line_and_what_was_finished_stays(tmp_path):
     assert [summary["sum"] for _, summary in run_parts(iter(STREAM), work, parts, 1)] == [3, 3, 15]
 
 
-def tally_of(rows):
-    tally = Tally()
-    for rule, name in rows:
-        tally.read["train", name] += 1
-        if rule:
-            tally.remove("train", name, Removal(rule, "seen"), "file", tally.read["train", name], {})
-    return tally
-
-
-def test_tallies_of_parts_add_up_to_that_of_the_whole():
-    rows = [("proof", "a"), (None, "a"), ("figure", "b"), ("proof", "a")] * MAX_SAMPLES
-    total = Tally()
-    for part in (rows[:7], rows[7:]):
-        total.add(Tally.restored(tally_of(part).described()))
-    assert total.described()["sources"] == tally_of(rows).described()["sources"]
-    assert len(total.samples["train", "proof"]) == MAX_SAMPLES
-    counts = {"read": 15, "removed": {"proof": 10}, "written": 5}
-    assert total.described()["sources"][0] == {"split": "train", "data_source": "a", **counts}
-
-
 # ---- runs ----
 
 
 def run(folder, settings, *words, workers=1):
     arguments = [SETTINGS / f"{settings}.yaml", "--output-dir", folder, "--workers", workers, *words]
     return main([str(word) for word in arguments])
-
-
-def rows_of(folder, name="train"):
-    return pq.read_table(folder / f"{name}.parquet").to_pylist()
-
-
-def removed(folder):
-    return [json.loads(line) for line in (folder / "removed.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -174,7 +143,7 @@ def math_files(tmp_path):
     return ["data_dir=nowhere", "--input", *files]
 
 
-def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, math_files):
+def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, math_files, capsys):
     out = tmp_path / "out"
     assert run(out, "gsm8k_math", *math_files) == 0
     found = {(line["file"].partition("/")[2], line["row"]): line for line in removed(out)}
@@ -200,6 +169,7 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
     assert [counts["train", "openai/gsm8k"][name] for name in ("read", "written")] == [6, 3]
     given_away = {"task": "openai/gsm8k test", "level": "numbers", "training_rows": 1, "test_rows": 1}
     assert report["contamination"] == [given_away]
+    assert "nothing is wrong" in capsys.readouterr().out
     text = (out / "report.md").read_text()
     assert text.startswith("# GSM8K and MATH\n") and "█" in text and "| openai/gsm8k test | numbers | 1 | 1 |" in text
     assert "not compared with math500: " in text and "Nine sheep eat 27 bales" in text and "nowhere" not in text
@@ -259,29 +229,26 @@ def test_code_problems_of_four_sources_become_rows_of_eurus_2_rl_data(tmp_path):
         ("codeforces", 5): "bad_row",
     }
     first = rows_of(tmp_path)[0]
-    assert first["ability"] == "code" and first["data_source"] == "apps"
+    assert (first["ability"], first["data_source"]) == ("code", "apps")
     assert first["prompt"][0] == {"role": "system", "content": SYSTEM_PROMPT}
     assert first["prompt"][1]["content"].endswith("Example output\n5" + CODE_SUFFIX)
     assert first["extra_info"] == {"split": "train", "index": 0}
     halves = next(row for row in rows_of(tmp_path) if row["data_source"] == "codecontests")
     assert json.loads(halves["reward_model"]["ground_truth"])["inputs"] == ["8\n", "10\n", "2\n"]
     assert read_json(tmp_path / "report.json")["notes"] == {"code_tests: cut tests": 1, "code_tests: repeated tests": 1}
-    assert not (tmp_path / "choice.jsonl").exists()
 
 
 def test_tests_that_no_reference_program_passes_are_removed_and_what_passes_is_counted(tmp_path):
     pytest.importorskip("pyseccomp")
     limits = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
     assert run(tmp_path, "code", *CODE, *limits) == 0
-    failed = [line for line in removed(tmp_path) if line["rule"] == "solutions_fail"]
-    assert [(line["data_source"], line["row"]) for line in failed] == [("apps", 7)]
-    assert "2 of 2 programs tried: wrong" in failed[0]["evidence"]
+    (failed,) = [line for line in removed(tmp_path) if line["rule"] == "solutions_fail"]
+    assert (failed["data_source"], failed["row"]) == ("apps", 7)
+    assert "2 of 2 programs tried: wrong" in failed["evidence"]
     notes = read_json(tmp_path / "report.json")["notes"]
+    counts = {"kept without a Python program": 1} | {f"passed by program {n}": 4 if n == 1 else 1 for n in (1, 2, 3)}
     assert {name: n for name, n in notes.items() if name.startswith("check")} == {
-        "check_solutions: kept without a Python program": 1,
-        "check_solutions: passed by program 1": 4,
-        "check_solutions: passed by program 2": 1,
-        "check_solutions: passed by program 3": 1,
+        f"check_solutions: {note}": n for note, n in counts.items()
     }
     # The verifier of training agrees.
     row = next(row for row in rows_of(tmp_path) if "fn_name" in row["reward_model"]["ground_truth"])
@@ -306,19 +273,3 @@ def test_what_cannot_work_is_one_line_and_writes_nothing(tmp_path, capsys, words
     error = capsys.readouterr().err.strip()
     assert error.startswith("pipeline: ") and reason in error and "\n" not in error
     assert not (tmp_path / "out" / "train.parquet").exists()
-
-
-def test_strict_stops_at_the_first_bad_row(tmp_path, math_files, capsys):
-    assert run(tmp_path / "out", "gsm8k_math", *math_files, "--strict") == 2
-    assert "train.jsonl row 7: not JSON" in capsys.readouterr().err
-
-
-def test_gsm8k_and_math_become_a_validated_file_by_one_command(tmp_path, capsys):
-    folder = data_folder("gsm8k/train.jsonl", "gsm8k/test.jsonl", "math/train.jsonl", "math500/math_test_cleaned.json")
-    task = tmp_path / "some_of_math500.yaml"
-    task.write_text("name: some_of_math500\nextends: math500\ntitle: Some\nsource: {rows: null}\n")
-    words = [f"data_dir={folder}", f"stages.decontaminate.tasks=[{task}]"]
-    assert run(tmp_path, "gsm8k_math", *words, workers=2) == 0
-    assert "nothing is wrong" in capsys.readouterr().out
-    counts = {found["data_source"]: found["removed"] for found in read_json(tmp_path / "report.json")["sources"]}
-    assert counts["DigitalLearningGmbH/MATH-lighteval"]["figure"] == (1 if folder == SAMPLES else 88)

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.check_solutions import SolutionOptions, close_sandboxes, stage
+from data_preprocessing.check_solutions import SolutionOptions, stage
 from data_preprocessing.code_rules import CODE_RULES, SizeLimits, chosen_tests, code_filter, spread, within_limits
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, math_filter, unbalanced, without_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.stage import Changed, Removal
-from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
+from data_preprocessing.stage import Removal
 
 
 def removed_by(text, answer="7", rules=tuple(MATH_RULES)):
@@ -26,7 +25,6 @@ def removed_by(text, answer="7", rules=tuple(MATH_RULES)):
     ("text", "rule"),
     [
         ("In the figure, what is $AB$?", "figure"),
-        ("What is the perimeter of figure $ABCD$?", "figure"),
         ("The areas are as in Figure 2. Find $x$.", "figure"),
         ("Find $x$. ![](https://cdn.example/1.png)", "figure"),
         (r"\includegraphics{a.png} Find $x$.", "figure"),
@@ -34,30 +32,22 @@ def removed_by(text, answer="7", rules=tuple(MATH_RULES)):
         ("What is shown in the diagram? [asy] draw(A--B); [/asy]", None),
         ("Ana sells 4 action figures. How many dollars?", None),
         ("Round $\\pi$ to 3 significant figures.", None),
-        ("He tries to figure out how many.", None),
         ("How many? [asy] // the figure\ndraw(A--B); [/asy]", None),
         ("Prove that $2>1$.", "proof"),
         ("Let $x>1$. Show that $x^2>1$.", "proof"),
         ("Find $x$ and show that it is unique.", "proof"),
         ("Records show that 5 teams won. How many lost?", None),
-        ("They improve by 3 each day. How many?", None),
-        ("The conjecture was disproved with $n$. Find $n$.", None),
         ("Which is it? (A) 1 (B) 2 (C) 3", "choice"),
         (r"Which? $\textbf{(A)}\ 1\qquad\textbf{(B)}\ 2\qquad\textbf{(C)}\ 3$", "choice"),
         ("Which?\nA. 1\nB. 2\nC. 3", "choice"),
-        ("Which?\nA: 1\nB: 2\nC: 3", "choice"),
-        ("Which? A) 1 B) 2 C) 3", "choice"),
         ("If $P(A)=.1$, $P(B)=.2$ and $P(C)=.3$, what is the sum?", None),
         ("The sides of triangle ABC have $A:B:C=3:4:5$. Find $A$.", None),
         ('[asy] label("$A$",A); label("$B$",B); label("$C$",C); [/asy] How long is $AB$?', None),
-        ("(B) and (A) and (C) are letters. How many?", None),
         (r"The answer is \underline{\hspace{2cm}}.", "blank"),
-        ("The answer is ____.", "blank"),
         (r"Find the four-digit number $\underline{a}\,\underline{b}12$.", None),
         (r"What is $\sqrt{49$?", "broken_latex"),
         (r"For $\left\{ x \right.$, what is $x$?", None),
         ("x" * (MAX_CHARACTERS + 1), "giant"),
-        ("What is $3+4$?", None),
     ],
 )
 def test_a_rule_removes_what_it_names_and_not_what_looks_like_it(text, rule):
@@ -115,21 +105,16 @@ def problem(text="Print the sum.", inputs=("1\n",), outputs=("1\n",), **more):
     ("text", "rule"),
     [
         ("Look: <img src='a'>", "image"),
-        ("the board <image> shows", "image"),
         ("![a board](x)", "image"),
         ("see https://a.org/x.png for it", "image"),
         ("as in the picture below", "image"),
-        ("The figure above is a tree.", "image"),
         ("This is an interactive problem.", "interactive"),
         ("Do not forget to flush the output.", "interactive"),
-        ("Use fflush(stdout) after that.", "interactive"),
         ("If there are multiple answers, print any of them.", "several_answers"),
-        ("You can output any.", "several_answers"),
         ("If there is more than one solution, find any.", "several_answers"),
         ("x" * 20_001, "long_statement"),
         ("Print the image of the number under the function.", None),
         ("The figures of a number are its digits; figure out their sum.", None),
-        ("Count the interactions of the particles.", None),
         ("If there are many coins, give the number of them mod 7.", None),
     ],
 )
@@ -171,41 +156,6 @@ def test_a_problem_without_tests_left_goes_and_says_why():
     found = within_limits(SizeLimits(most_bytes=30))(problem(inputs=["1" * 50], outputs=["1"]))
     assert isinstance(found, Removal) and found.rule == "no_tests" and "tests too large 1" in found.evidence
     assert within_limits(SizeLimits())(problem()) == problem()
-
-
-def sandbox_works():
-    try:
-        find_protection()
-    except SandboxUnavailable:
-        return False
-    return True
-
-
-LOOP, RIGHT = "while True:\n    pass\n", "print(len(input()))\n"
-HOSTILE = "import os, socket\nopen('/tmp/prime_ext_was_here', 'w')\nos.kill(os.getppid(), 9)\nprint(3)\n"
-
-
-@pytest.mark.skipif(not sandbox_works(), reason="this machine cannot confine programs")
-def test_programs_are_tried_in_order_in_the_sandbox_until_one_passes():
-    rows = [
-        problem(inputs=["abc\n"], outputs=["3\n"], programs=(LOOP, HOSTILE, RIGHT)),
-        problem(inputs=["abc\n"], outputs=["3\n"], programs=(RIGHT,)),
-        problem(inputs=["abc\n"], outputs=["4\n"], programs=(RIGHT, HOSTILE)),
-        problem(programs=()),
-        problem(inputs=[[2]], outputs=[[4]], function="double", programs=("def double(x):\n    return 2 * x\n",)),
-    ]
-    try:
-        found = stage(SolutionOptions(seconds=3.0, sandbox_workers=2), None)(rows)
-    finally:
-        close_sandboxes()
-    assert [type(result) for result in found] == [Changed, Changed, Removal, Changed, Changed]
-    assert [found[place].notes for place in (0, 1, 3, 4)] == [
-        {"passed by program 3": 1},
-        {"passed by program 1": 1},
-        {"kept without a Python program": 1},
-        {"passed by program 1": 1},
-    ]
-    assert found[2].rule == "solutions_fail" and "2 of 2 programs tried: wrong" in found[2].evidence
 
 
 def test_problems_without_a_program_can_be_removed_and_other_splits_stay_as_published():

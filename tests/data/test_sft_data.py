@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""SFT data from a teacher: form, right answers, chats that verl's trainer reads; chains of the numeric sets."""
 
-import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer
-from told import conversed, rl_row, rows_of, server_words
+from told import conversed, removed, rl_row, rows_of, server_words
 
 from data_preprocessing import action_format, numeric_expansion, numeric_reasoning, sft_data
 from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
@@ -23,13 +22,6 @@ from prime_ext.utils.rows import BadRow
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
-def response(answer):
-    return (
-        "[ASSESS]\n\n# A sum is wanted.\n\nNext action: [ADVANCE]\n\n[ADVANCE]\n\n# Add.\n\nNext action: [OUTPUT]\n\n"
-        f"[OUTPUT]\n\nIt is \\boxed{{{answer}}}."
-    )
-
-
 # ---- form ----
 
 GOOD = (
@@ -40,12 +32,15 @@ GOOD = (
 CODE = GOOD.replace("The answer is \\boxed{7}.", "```python\nprint(7)\n```")
 
 
+def response(answer):
+    return GOOD.replace("\\boxed{7}", f"\\boxed{{{answer}}}")
+
+
 @pytest.mark.parametrize(
     ("response", "ability", "rule"),
     [
         (GOOD, "math", None),
         (CODE, "code", None),
-        (GOOD.replace("[ADVANCE]\n\nNext", "[ADVANCE]\nNext"), "math", None),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: OUTPUT"), "math", None),
         (GOOD.replace("\\boxed{7}", "option B"), "choice", None),
         ("The answer is \\boxed{7}.", "math", "no_action"),
@@ -53,17 +48,13 @@ CODE = GOOD.replace("The answer is \\boxed{7}.", "```python\nprint(7)\n```")
         (GOOD.replace("ADVANCE", "PONDER"), "math", "unknown_action"),
         (GOOD.replace("ASSESS", "VERIFY"), "math", "wrong_start"),
         (GOOD.partition("[OUTPUT]\n")[0], "math", "wrong_end"),
-        (GOOD + "\n\n[VERIFY]\n\n# It is right.", "math", "wrong_end"),
         (GOOD.replace("[ADVANCE]\n\n#", "[OUTPUT]\n\n#"), "math", "wrong_end"),
         (GOOD.replace("# The sum", "The sum"), "math", "no_step"),
         (GOOD.replace("The answer is \\boxed{7}.", ""), "math", "no_step"),
         (GOOD.replace("Next action: [OUTPUT]\n", ""), "math", "next_action"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [VERIFY]"), "math", "next_action"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"), "math", "next_action"),
-        (GOOD + "\n\nNext action: [OUTPUT]", "math", "next_action"),
-        (GOOD.replace("\\boxed{7}", "7"), "math", "no_answer"),
         (GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"), "math", "no_answer"),
-        (GOOD, "code", "no_answer"),
         (CODE.removesuffix("```"), "code", "no_answer"),
     ],
 )
@@ -97,10 +88,8 @@ def test_what_is_written_is_read_back(steps, option):
     [
         ("", "no_answer_line"),
         (CHAIN.replace("#### 1", "#### 2"), "no_answer_line"),
-        (CHAIN.replace("Thus, t", "T"), "no_answer_line"),
         (CHAIN + "\nI hope that helps.", "no_answer_line"),
         (CHAIN.replace("[2]", "[3]"), "no_chain"),
-        (CHAIN.replace("[2]", "2."), "no_chain"),
         ("Let us see.\n" + CHAIN, "no_chain"),
         (CHAIN.replace("14 + 9 = 23", "..."), "no_chain"),
         (CHAIN.replace("[2] It is right.\n", ""), "too_short"),
@@ -135,7 +124,6 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
         ({"problem": "P", "expected_answer": "7"}, "7"),
         ({"question": "P", "answer": "Half.\n#### 1,200"}, "1200"),
         ({"instruction": "P", "answer": "12"}, "12"),
-        ({"problem": "P", "solution": "No box."}, None),
         ({"problem": "P", "answer": "Because of the reasons given above, it is as it is and no other way."}, None),
         ({"problem": "P"}, None),
         ({"problem": "P", "answer": None}, None),
@@ -174,9 +162,7 @@ def test_the_teacher_is_asked_until_form_and_answer_are_right():
     ]
 
 
-@pytest.mark.parametrize(
-    ("said", "rule"), [("no form", "no_action"), (response(3), "wrong_answer"), ("[X]", "unknown_action")]
-)
+@pytest.mark.parametrize(("said", "rule"), [("no form", "no_action"), (response(3), "wrong_answer")])
 def test_what_never_becomes_right_is_removed_with_the_last_reason(said, rule):
     removal, asked = answered(response(4), said)
     assert isinstance(removal, Removal) and removal.rule == rule and rule in sft_data.RULES
@@ -214,8 +200,8 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
     rows = rows_of(made / "out", "sums")
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert rows[2]["messages"][-1]["content"] == response(3) and rows[2]["data_source"] == "sums"
-    removed = {found["data_source"]: found["removed"] for found in read_json(made / "out" / "report.json")["sources"]}
-    assert removed == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
+    counts = {found["data_source"]: found["removed"] for found in read_json(made / "out" / "report.json")["sources"]}
+    assert counts == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
     for name in ("sums.parquet", "removed.jsonl", "report.json", "report.md"):
         assert (made / "out" / name).read_bytes() == (made / "again" / name).read_bytes()
     from tiny_llama import byte_tokenizer
@@ -246,30 +232,24 @@ def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path
     golds = {row["prompt"][-1]["content"]: row["reward_model"]["ground_truth"] for row in problems}
 
     def teach(prompt, payload):
-        gold = golds[prompt]
-        if prompt == never:
-            return Answer(f"[1] Guess.\n[2] It is.\nThus, the answer is option {3 - int(gold)}. #### {3 - int(gold)}")
+        gold = int(golds[prompt])
         if payload["seed"] % 3 == 0:
             return Answer(f"The answer is option {gold}.")
-        text = f" [1] . Add {payload['seed']}.\n [2] . Compare.\nThus, the answer is option {gold}. #### {gold}"
-        return Answer(text)
+        option = 3 - gold if prompt == never else gold
+        steps = f" [1] . Add {payload['seed']}.\n [2] . Compare.\n"
+        return Answer(f"{steps}Thus, the answer is option {option}. #### {option}")
 
     with ScriptedServer(teach, faults=["not_json"]) as server:
         words = server_words(data / "train.parquet", out, server, "--chains", 2, "--tries", 6)
         assert numeric_expansion.main(words) == 0
+        # Problems of other kinds are no multiple choice.
+        write_json_lines(tmp_path / "math.jsonl", [rl_row("1+1?", gold="2")])
+        assert numeric_expansion.main(server_words(tmp_path / "math.jsonl", tmp_path / "none", server)) == 1
     rows = rows_of(out)
     assert len(rows) == 2 * (len(problems) - 1)
     for row in rows:
-        user, assistant = row["messages"][-2:]
-        assert (
-            assistant["content"].startswith("[1] Add ")
-            and "\n[2] Compare.\nThus, the answer is" in assistant["content"]
-        )
-        assert assistant["content"].endswith(f"#### {golds[user['content']]}")
-    removed = [json.loads(line) for line in (out / "removed.jsonl").read_text().splitlines()]
-    assert [line["rule"] for line in removed] == ["wrong_answer"]
-    # Problems of other kinds are no multiple choice.
-    write_json_lines(tmp_path / "math.jsonl", [rl_row("1+1?", gold="2")])
-    with ScriptedServer(teach) as server:
-        assert numeric_expansion.main(server_words(tmp_path / "math.jsonl", tmp_path / "none", server)) == 1
+        user, assistant = (message["content"] for message in row["messages"][-2:])
+        assert assistant.startswith("[1] Add ") and "\n[2] Compare.\nThus, the answer is" in assistant
+        assert assistant.endswith(f"#### {golds[user]}")
+    assert [line["rule"] for line in removed(out)] == ["wrong_answer"]
     assert "numina_cn_k12 is of math, not of the numeric sets" in (tmp_path / "none" / "removed.jsonl").read_text()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The validator of RL files: what it finds, what it prints, how it exits."""
 
-import copy
 import json
 
 import pyarrow as pa
@@ -23,9 +22,7 @@ def write(path, rows, schema=MATH_SCHEMA):
 
 
 def changed(**values):
-    made = copy.deepcopy(row())
-    made.update(values)
-    return made
+    return {**row(), **values}
 
 
 def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
@@ -63,7 +60,7 @@ def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
 def test_a_bad_row_is_listed_with_its_reason_and_exits_1(tmp_path, capsys, bad, reason):
     assert main([write(tmp_path / "a.parquet", [row(), bad])]) == 1
     out = capsys.readouterr().out
-    assert f"a.parquet row 2: {reason}" in out or ("a.parquet row 2: " in out and reason in out)
+    assert "a.parquet row 2: " in out and reason in out
     assert "1 rows with faults" in out and "nothing is wrong" not in out
 
 
@@ -83,11 +80,7 @@ def test_rows_of_eurus_2_rl_data_share_a_name_that_means_nothing(tmp_path):
 
 def test_own_sources_are_named_as_in_training(tmp_path, capsys):
     path = write(tmp_path / "a.parquet", [row(0, source="riddles_of_mine")])
-    assert main([path]) == 1
-    assert main([path, "--sources", "riddles_of_*=math"]) == 0
-    capsys.readouterr()
-    assert main([path, "--sources", "riddles_of_*=poetry"]) == 2
-    assert "no task 'poetry'" in capsys.readouterr().err
+    assert main([path]) == 1 and main([path, "--sources", "riddles_of_*=math"]) == 0
 
 
 def test_prompts_are_measured_as_the_policy_sees_them(tmp_path, capsys):
@@ -103,39 +96,28 @@ def test_prompts_are_measured_as_the_policy_sees_them(tmp_path, capsys):
     assert f"row 1: the prompt has {expected} tokens, more than {expected - 1}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        (pa.schema({"data_source": pa.string()}), "no column prompt"),
-        (MATH_SCHEMA.set(0, pa.field("data_source", pa.int64())), "data_source must be text, is int64"),
-        (MATH_SCHEMA.set(1, pa.field("prompt", pa.string())), "prompt must be a list of messages, is string"),
-        (
-            MATH_SCHEMA.set(1, pa.field("prompt", pa.list_(pa.struct({"role": pa.string()})))),
-            "messages of prompt must have the texts role and content",
-        ),
-        (MATH_SCHEMA.set(3, pa.field("reward_model", pa.string())), "reward_model must be a struct"),
-        (rl_schema({"split": pa.string()}), "extra_info has no index"),
-    ],
-)
-def test_a_file_without_the_columns_is_one_line(tmp_path, capsys, schema, reason):
-    assert main([write(tmp_path / "a.parquet", [], schema)]) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("validate: ") and "has not the schema of verl" in error and reason in error
-    assert "\n" not in error
-
-
 def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
     good, empty = write(tmp_path / "b.parquet", [row()]), write(tmp_path / "empty.parquet", [])
     (tmp_path / "a.parquet").write_bytes(b"no parquet at all")
     byte_tokenizer(chat_template=None).save_pretrained(tmp_path / "bare")
+    columns = {
+        "no column prompt": pa.schema({"data_source": pa.string()}),
+        "data_source must be text, is int64": MATH_SCHEMA.set(0, pa.field("data_source", pa.int64())),
+        "prompt must be a list of messages, is string": MATH_SCHEMA.set(1, pa.field("prompt", pa.string())),
+        "reward_model must be a struct": MATH_SCHEMA.set(3, pa.field("reward_model", pa.string())),
+        "extra_info has no index": rl_schema({"split": pa.string()}),
+    }
+    schemas = [write(tmp_path / f"{number}.parquet", [], schema) for number, schema in enumerate(columns.values())]
     for words, reason in (
+        *(([path], reason) for path, reason in zip(schemas, columns, strict=True)),
         ([str(tmp_path / "a.parquet")], "a.parquet cannot be read"),
         ([str(tmp_path / "c.parquet")], "c.parquet does not exist"),
         ([empty], "has no rows"),
         ([str(tmp_path)], "is a folder"),
         ([good, "--tokenizer", str(tmp_path / "nowhere")], "no tokenizer at"),
         ([good, "--tokenizer", str(tmp_path / "bare")], "has no chat template"),
+        ([good, "--sources", "riddles_of_*=poetry"], "no task 'poetry'"),
     ):
         assert main(words) == 2
         error = capsys.readouterr().err.strip()
-        assert reason in error and "\n" not in error
+        assert error.startswith("validate: ") and reason in error and "\n" not in error

@@ -16,12 +16,6 @@ def tasks(tmp_path_factory):
     return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
-@pytest.fixture(scope="session")
-def folder(tasks):
-    """Of their files."""
-    return Path(tasks[-1])
-
-
 @pytest.fixture(scope="module")
 def whole(tasks, tmp_path_factory):
     """A run that nothing interrupted."""

@@ -9,8 +9,10 @@ from eval.plan import plan_tasks
 from eval.run import main, parser
 from prime_ext.generate.backend import BackendError, Response
 
-_HEAD = """\
-title: {title}
+
+def _task(name, source, ability, metrics, rest):
+    return f"""\
+title: {name.capitalize()}
 description: Small.
 licence: Apache-2.0
 data_source: {source}
@@ -19,18 +21,14 @@ source: {{local: {{test: {name}.jsonl}}}}
 texts: [problem]
 fields: {{problem: [problem]}}
 id: id
-metrics: {metrics}
-"""
-_DECODING = """\
+metrics: [{metrics}]
 decoding:
-  paper: {max_new_tokens: 32}
-  several: {n: 4, do_sample: true, temperature: 0.7, max_new_tokens: 32}
-"""
-TASKS = {
-    "sums": _HEAD.format(
-        name="sums", title="Sums", source="math500", ability="math", metrics="[accuracy, avg@4, pass@4, maj@4]"
-    )
-    + """\
+  paper: {{max_new_tokens: 32}}
+  several: {{n: 4, do_sample: true, temperature: 0.7, max_new_tokens: 32}}
+{rest}"""
+
+
+_SUMS = """\
 groups: {level: level}
 gold: [{column: answer}]
 prompts:
@@ -39,28 +37,19 @@ prompts:
 references:
   - {metric: accuracy, source: nowhere, values: {a model: 50.0, another: 40.0, a third: 30.0}, rows: 7}
 """
-    + _DECODING,
-    "parity": _HEAD.format(
-        name="parity",
-        title="Parity",
-        source="awpnli",
-        ability="numeric_reasoning",
-        metrics="[accuracy, micro_f1, macro_f1]",
-    )
-    + """\
+_PARITY = """\
 options: [even, odd]
 gold: [{column: answer, values: {even: 1, odd: 2}}]
 prompts: {default: {user: "{{problem}}: even or odd?"}}
 """
-    + _DECODING,
-    "functions": _HEAD.format(
-        name="functions", title="Functions", source="mbpp", ability="code", metrics="[accuracy, pass@4]"
-    )
-    + """\
+_FUNCTIONS = """\
 gold: [{columns: [test_list]}]
 prompts: {default: {user: "Write {{problem}}."}}
 """
-    + _DECODING,
+TASKS = {
+    "sums": _task("sums", "math500", "math", "accuracy, avg@4, pass@4, maj@4", _SUMS),
+    "parity": _task("parity", "awpnli", "numeric_reasoning", "accuracy, micro_f1, macro_f1", _PARITY),
+    "functions": _task("functions", "mbpp", "code", "accuracy, pass@4", _FUNCTIONS),
 }
 ROWS = {
     "sums": [{"id": f"s{i}", "problem": f"{i}+{i + 1}?", "answer": 2 * i + 1, "level": 1 + i // 6} for i in range(12)],
@@ -115,18 +104,10 @@ def some_answer(request):
 
 
 class ScriptedBackend:
-    """Answers ``answer(request)``, in an order of its own.
+    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own.
 
-    Args:
-        answer: gives a text, or None for a response that fails.
-        seconds: per response.
-        template: whether chats can be shown.
-        context: longest prompt, in characters.
-        die_after: stops with a BackendError after so many responses.
-
-    Attributes:
-        asked: requests by their prompt and seed, in the order in which they came.
-        together: requests of each call.
+    ``context`` is the longest prompt in characters; after ``die_after`` responses it stops with a BackendError.
+    ``asked`` has requests by prompt and seed as they came, ``together`` how many there were in each call.
     """
 
     def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, die_after=None, name="scripted"):

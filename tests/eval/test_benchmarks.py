@@ -8,11 +8,11 @@ import random
 import pytest
 from benchmark_rows import benchmark, data_folder
 
-from prime_ext.tasks.cells import Pick, RowError
+from prime_ext.tasks.cells import RowError
+from prime_ext.tasks.last_digit_chain import generate_problems
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import NoData, default_split, load_problems
 from prime_ext.utils.rows import read_source
-from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.sources import make_task_verifier
 
 MATH = ("aime", "aime2024", "amc", "math500", "minerva_math", "olympiadbench", "gsm8k")
@@ -21,10 +21,14 @@ CODE = ("humaneval", "mbpp", "leetcode")
 CHOICE = ("awpnli", "newsnli", "rte_quant", "redditnli", "stresstest")
 
 
-async def judge(task, pairs):
+def judge(task, pairs):
     """Verdicts on (problem, response) pairs."""
-    verifier = make_task_verifier(task.grader)
-    return [await verifier.averify(text, problem.gold, **task.grader_options(problem)) for problem, text in pairs]
+
+    async def verdicts():
+        verifier = make_task_verifier(task.grader)
+        return [await verifier.averify(text, problem.gold, **task.grader_options(problem)) for problem, text in pairs]
+
+    return asyncio.run(verdicts())
 
 
 def stated(task, gold):
@@ -32,35 +36,20 @@ def stated(task, gold):
     return f"Thus, the answer is option {gold}. #### {gold}" if task.grader == "choice" else f"Thus \\boxed{{{gold}}}."
 
 
-@pytest.mark.parametrize("name", [*MATH, *CODE, *CHOICE])
-def test_every_row_of_the_data_is_a_problem_with_a_prompt(name):
-    task, problems = benchmark(name)
-    for problem in problems.values():
-        (message,) = task.messages(problem)
-        assert all(text in message["content"] for text in problem.fields.values())
-        assert set(problem.groups) == set(task.groups)
-
-
 @pytest.mark.parametrize("name", [*MATH, *CHOICE])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     task, found = benchmark(name)
     # Of the 7,596 rows of StressTest an eighth.
     problems = list(found.values())[:: 8 if len(found) > 5000 else 1]
-    golds = asyncio.run(judge(task, [(problem, stated(task, problem.gold)) for problem in problems]))
+    golds = judge(task, [(problem, stated(task, problem.gold)) for problem in problems])
     assert [problem.gold for problem, verdict in zip(problems, golds, strict=True) if not verdict.correct] == []
     # Shuffled, a share of the golds is right by chance: options, small numbers.
     some = random.Random(0).sample(problems, min(120, len(problems)))
     others = [(problem, stated(task, other.gold)) for problem, other in zip(some, some[1:] + some[:1], strict=True)]
-    right = sum(verdict.correct for verdict in asyncio.run(judge(task, others))) / len(others)
+    right = sum(verdict.correct for verdict in judge(task, others)) / len(others)
     assert right <= (0.65 if task.grader == "choice" else 0.06)
-
-
-@pytest.mark.parametrize("name", [*MATH, *CODE])
-def test_a_response_without_an_answer_is_no_answer(name):
-    task, found = benchmark(name)
-    (problem, *_) = found.values()
-    (verdict,) = asyncio.run(judge(task, [(problem, "I do not know.")]))
-    assert verdict.outcome == "no_answer" and verdict.score == 0
+    (silent,) = judge(task, [(problems[0], "I do not know.")])
+    assert silent.outcome == "no_answer" and silent.score == 0
 
 
 def canonical(name, row):
@@ -76,10 +65,10 @@ def test_canonical_solutions_pass_and_stubs_do_not(name):
     problems = [task.problem(row) for row in some]
     programs = [canonical(name, row) for row in some]
     solved = [(problem, f"So:\n```python\n{code}\n```") for problem, code in zip(problems, programs, strict=True)]
-    assert all(verdict.correct for verdict in asyncio.run(judge(task, solved)))
+    assert all(verdict.correct for verdict in judge(task, solved))
     others = programs[1:] + programs[:1]
     swapped = [(problem, f"```python\n{code}\n```") for problem, code in zip(problems, others, strict=True)]
-    assert not any(verdict.correct for verdict in asyncio.run(judge(task, swapped)))
+    assert not any(verdict.correct for verdict in judge(task, swapped))
 
 
 @pytest.mark.parametrize("name", [*MATH, *CODE])
@@ -106,85 +95,50 @@ def olympiad(answer, unit=None, error=None):
         (["69", "84"], None, None, ["84, 69", "69 \\text{ and } 84"], ["69", "84", "69, 85", "69, 84, 1"]),
         (["$69$,$84$"], None, None, ["84, 69"], ["69", "84"]),
         (["45"], "minute", None, ["45", "45\\text{ minutes}"], ["45\\text{ hours}", "46"]),
-        (
-            ["$\\frac{41}{12}$"],
-            "km",
-            None,
-            ["\\frac{41}{12}", "\\frac{41}{12}\\text{ km}"],
-            ["\\frac{41}{12}\\text{ m}"],
-        ),
         (["$166$"], "$cm^2$", None, ["166", "166\\text{ cm}^2"], ["166\\text{ m}^2"]),
-        (["30"], "^{\\circ}", None, ["30", "30^\\circ"], ["31"]),
         (["4.2"], "%", "1e-1", ["4.2", "4.3\\%", "4.15", "x = 4.28", "0.0425"], ["4.4", "4.4\\%", "x", "0.044"]),
         (["4.2"], "%", None, ["4.2", "4.2\\%"], ["4.25", "4.3"]),
         (["$t(0,4]$"], None, None, ["(0,4]", "t \\in (0,4]"], ["(0,4)"]),
         (["$221,$8$"], None, None, ["8, 221"], ["2218"]),
-        (
-            ["$\\angle B E A_{1}=90$,$\\angle A E B_{1}=90$"],
-            "^{\\circ}",
-            None,
-            ["90^\\circ, 90^\\circ", "\\angle BEA_1 = 90^\\circ, \\angle AEB_1 = 90^\\circ"],
-            ["90^\\circ, 60^\\circ"],
-        ),
+        (["$\\angle B=90$,$\\angle A=90$"], "^{\\circ}", None, ["90^\\circ, 90^\\circ"], ["90^\\circ, 60^\\circ"]),
     ],
 )
 def test_several_answers_units_and_tolerances_of_olympiadbench(answer, unit, error, right, wrong):
     problem = olympiad(answer, unit, error)
     pairs = [(problem, stated(OLYMPIAD, text)) for text in right + wrong]
-    verdicts = asyncio.run(judge(OLYMPIAD, pairs))
+    verdicts = judge(OLYMPIAD, pairs)
     assert [verdict.correct for verdict in verdicts] == [True] * len(right) + [False] * len(wrong)
     assert not any(verdict.grader_failure for verdict in verdicts)
 
 
 @pytest.mark.parametrize("tolerance", ["about", "0", "-1e-1"])
 def test_a_tolerance_that_is_none_is_refused(tolerance):
-    with pytest.raises(RowError, match=f"error: tolerance must be a positive number, got '{tolerance}'"):
+    with pytest.raises(RowError, match=f"tolerance must be a positive number, got '{tolerance}'"):
         olympiad(["4.2"], None, tolerance)
-    with pytest.raises(ValueError, match="tolerance must be a positive number"):
-        MathVerifier().verify("\\boxed{4.2}", "4.2", tolerance=tolerance)
 
 
-def test_the_gold_answer_of_a_solution_is_what_it_boxes():
-    row = {"problem": "p", "type": "t", "idx": 3, "solution": "so $\\boxed{\\frac{1}{2}}$ m"}
-    problem = load_task("minerva_math").problem(row)
-    assert problem.gold == "\\frac{1}{2}" and problem.id == "3"
+@pytest.mark.parametrize(
+    ("solution", "right", "wrong"),
+    [
+        ("so $\\boxed{\\frac{1}{2}}$ m", ["0.5", "1/2"], ["2"]),
+        ("\\boxed{np.arcsin(10/13)}", ["\\arcsin\\frac{10}{13}"], ["\\arccos\\frac{10}{13}"]),
+        ("\\boxed{4.5e33}", ["4.5 \\times 10^{33}", "4.5\\cdot10^{33} \\text{ erg}"], ["4.5"]),
+    ],
+)
+def test_gold_answers_of_minerva_are_boxed_and_written_as_in_python(solution, right, wrong):
+    task, row = load_task("minerva_math"), {"problem": "p", "type": "t", "idx": 3, "solution": solution}
+    problem = task.problem(row)
+    verdicts = judge(task, [(problem, stated(task, text)) for text in right + wrong])
+    assert problem.id == "3"
+    assert [verdict.correct for verdict in verdicts] == [True] * len(right) + [False] * len(wrong)
     with pytest.raises(RowError, match="solution has no answer in style boxed: 'about 3'"):
-        load_task("minerva_math").problem({**row, "solution": "about 3"})
-    problem = load_task("minerva_math").problem({**row, "solution": "\\boxed{np.arcsin(10/13)}"})
-    (verdict,) = asyncio.run(judge(load_task("minerva_math"), [(problem, "\\boxed{\\arcsin\\frac{10}{13}}")]))
-    assert verdict.correct
-
-
-def test_scientific_notation_may_be_written_as_people_do():
-    row = {"problem": "p", "type": "t", "idx": 3, "solution": "\\boxed{4.5e33}"}
-    problem = load_task("minerva_math").problem(row)
-    answers = [
-        (problem, f"\\boxed{{{text}}}") for text in ("4.5 \\times 10^{33}", "4.5\\cdot10^{33} \\text{ erg}", "4.5")
-    ]
-    verdicts = asyncio.run(judge(load_task("minerva_math"), answers))
-    assert [verdict.correct for verdict in verdicts] == [True, True, False]
+        task.problem({**row, "solution": "about 3"})
 
 
 def test_the_hub_spells_some_columns_otherwise():
     local = {"problem": "p", "type": "Algebra", "level": "Level 5", "expected_answer": "3", "id": "test/1.json"}
     hub = {"problem": "p", "subject": "Algebra", "level": 5, "answer": "3", "unique_id": "test/1.json"}
     assert load_task("math500").problem(local) == load_task("math500").problem(hub)
-
-
-def test_cells_inside_objects_are_found_and_a_column_of_that_name_goes_before():
-    assert Pick(("meta.difficulty",)).read({"meta": {"difficulty": "Easy"}}) == "Easy"
-    assert Pick(("a.b",)).read({"a.b": "whole", "a": {"b": "inner"}}) == "whole"
-    assert Pick(("x", "y"), r"(\d)$").read({"y": "Level 5"}) == "5"
-    with pytest.raises(RowError, match="no column meta.difficulty; it has meta"):
-        Pick(("meta.difficulty",)).read({"meta": "Easy"})
-    with pytest.raises(RowError, match=r"level 'hard' does not match \(\\d\)\$"):
-        Pick(("level",), r"(\d)$").read({"level": "hard"})
-
-
-def rows_file(folder, rows, name="rows.jsonl"):
-    path = folder / name
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 MINE = """\
@@ -216,34 +170,35 @@ def mine(tmp_path):
     return load_task(tmp_path / "mine.yaml")
 
 
+def read(task, folder, rows):
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_problems(task, folder)
+
+
 def test_only_the_rows_of_the_task_are_read_in_their_order(mine, tmp_path):
-    rows_file(tmp_path, ROWS)
-    problems = load_problems(mine, tmp_path)
-    assert [(name, problem.gold) for name, problem in problems.items()] == [("a", "2"), ("c", "4")]
+    assert [(name, problem.gold) for name, problem in read(mine, tmp_path, ROWS).items()] == [("a", "2"), ("c", "4")]
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         (ROWS[:2], "rows.jsonl has 1 rows of the task; 2 were published"),
-        ([], "rows.jsonl has 0 rows of the task; 2 were published"),
         ([*ROWS, ROWS[0]], "row 4: the id 'a' is not the first of that name"),
-        ([{"question": "1+1"}], "row 1: no column year; it has question"),
-        ([{**ROWS[0], "answer": None}], "row 1: answer must be a text, got 'None'"),
+        ([{"question": "1+1"}], "row 1: no column year"),
+        ([{**ROWS[0], "answer": None}], "row 1: answer must be a text"),
         ([{**ROWS[0], "answer": []}], "row 1: answer is empty"),
     ],
 )
 def test_data_that_do_not_fit_are_one_line(mine, tmp_path, rows, message):
-    rows_file(tmp_path, rows)
     with pytest.raises(NoData) as caught:
-        load_problems(mine, tmp_path)
+        read(mine, tmp_path, rows)
     assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
 
 
 def test_missing_data_say_where_they_are(mine, tmp_path):
     with pytest.raises(NoData, match="rows.jsonl does not exist; it is published as example.org/sums"):
         load_problems(mine, tmp_path)
-    with pytest.raises(NoData, match="mine has no hub: give --data with a folder of local files; it is published as"):
+    with pytest.raises(NoData, match="mine has no hub: give --data"):
         load_problems(mine)
     with pytest.raises(NoData, match="mine has no split 'train'; it has test"):
         load_problems(mine, tmp_path, "train")
@@ -252,19 +207,12 @@ def test_missing_data_say_where_they_are(mine, tmp_path):
 
 
 def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):
-    from prime_ext.tasks.last_digit_chain import generate_problems, parse_prompt
-
     task = load_task("last_digit_chain")
     problems = load_problems(task)
     wanted = generate_problems("test", 2000, seed=0)
-    assert [(problem.fields["problem"], problem.gold) for problem in problems.values()] == [
-        (problem.prompt, str(problem.answer)) for problem in wanted
-    ]
-    for name, problem in problems.items():
-        assert task.messages(problem) == [{"role": "user", "content": name}]
-        assert problem.groups == {"operations": str(len(parse_prompt(name).operations))}
+    assert [problem.gold for problem in problems.values()] == [str(problem.answer) for problem in wanted]
+    for problem, own in zip(problems.values(), wanted, strict=True):
+        assert task.messages(problem) == [{"role": "user", "content": own.prompt}]
+        assert problem.groups == {"operations": str(len(own.operations))}
     # Local files of other tasks change nothing.
     assert default_split(task, local=True) == "test" and load_problems(task, tmp_path) == problems
-    assert len(load_problems(task, split="validation")) == 256
-    with pytest.raises(NoData, match="last_digit_chain has no split 'train'; it has test, validation"):
-        load_problems(task, split="train")

@@ -4,7 +4,6 @@
 import html
 import json
 import statistics
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,18 +11,16 @@ from eval_runs import make_run
 from test_report import HOSTILE, Page, hostile, markdown_rows
 
 from eval.compare import compare, main, sides, signed
-from eval.paired import Comparison, compare_runs, mean_difference
+from eval.paired import Comparison, mean_difference
 from eval.results import load_run
 from eval.store import RunError
 
 
-def samples(run, task):
-    return [json.loads(line) for line in (run / task / "samples.jsonl").read_text().splitlines()]
-
-
 def means(run, task):
+    """Mean score of each problem."""
     found = {}
-    for row in samples(run, task):
+    for line in (run / task / "samples.jsonl").read_text().splitlines():
+        row = json.loads(line)
         found.setdefault(row["problem"], []).append(row["score"])
     return {name: statistics.fmean(scores) for name, scores in found.items()}
 
@@ -82,21 +79,16 @@ def test_the_interval_of_the_mean_over_tasks_holds_the_truth_in_95_of_100():
     assert 930 <= held <= 968
 
 
-def test_one_task_has_no_mean_and_one_problem_no_interval(tmp_path):
-    before = make_run(tmp_path / "a", problems=1, skill=9)
-    after = make_run(tmp_path / "b", problems=1, skill=9)
-    found = compare(load_run(before), load_run(after))
-    assert found["overall"] is None
-    assert main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
+def test_one_problem_has_no_interval_and_one_task_or_shared_problems_no_mean(tmp_path):
+    alone = [make_run(tmp_path / name, problems=1, skill=9) for name in ("a", "b")]
+    assert compare(*map(load_run, alone))["overall"] is None
+    assert main([*map(str, alone), "--output", str(tmp_path / "out")]) == 0
     assert "| – | 100.0 | 100.0 | 0 | 0 | 1 |" in (tmp_path / "out" / "compare.md").read_text()
 
-
-def test_tasks_that_share_problems_have_no_mean(tmp_path):
     def change(row):
         row["prompt"] = f"problem {row['problem'][-3:]}"
 
-    before, after = (make_run(tmp_path / name, ["aime", "aime2024"], change=change) for name in ("a", "b"))
-    found = compare(load_run(before), load_run(after))
+    found = compare(*(load_run(make_run(tmp_path / name, ["aime", "aime2024"], change=change)) for name in ("c", "d")))
     assert found["shared"] == ("aime", "aime2024") and found["overall"] is None
 
 
@@ -110,7 +102,7 @@ def test_responses_side_by_side_are_a_right_and_a_wrong_one(runs, tmp_path):
         assert first["problem"] == second["problem"] == flip["problem"]
 
 
-def test_problems_without_a_verdict_are_left_out_and_counted(tmp_path):
+def test_problems_without_a_verdict_or_a_response_are_left_out_and_counted(tmp_path):
     def change(row):
         if row["problem"].endswith("003"):
             row.update(score=None, verdict="error", grader_failure=True)
@@ -118,21 +110,20 @@ def test_problems_without_a_verdict_are_left_out_and_counted(tmp_path):
     before = make_run(tmp_path / "a", change=change, failed=[("aime2024/005", 0)])
     after = make_run(tmp_path / "b", seed=1)
     paired = compare(load_run(before), load_run(after))["tasks"]["aime2024"]["comparison"]
-    scores = [{name: [mean] for name, mean in means(after, "aime2024").items()} for _ in range(2)]
-    first = {row["problem"]: [row["score"]] for row in samples(before, "aime2024")}
-    scores[0] = {name: first.get(name, []) for name in scores[1]}
-    assert paired == asdict(compare_runs(*scores))
     assert paired["problems"] == 10 and paired["left_out"] == 2
 
 
-def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
+def test_hostile_responses_leave_a_valid_and_small_page_which_tells_of_versions(tmp_path):
     before = make_run(tmp_path / "a", change=hostile, skill=0.2, model=HOSTILE)
     after = make_run(tmp_path / "b", change=hostile, skill=5, seed=3)
+    results = json.loads((after / "results.json").read_text())
+    results["versions"]["math-verify"] = "0.8.0"
+    (after / "results.json").write_text(json.dumps(results))
     assert main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
     path = tmp_path / "out" / "compare.html"
     assert path.stat().st_size < 600_000
-    page = Page(path.read_text(encoding="utf-8"))
-    assert not any(tag in ("script", "img") or "onerror" in own for tag, own in page.elements)
+    assert Page(path.read_text(encoding="utf-8")).is_harmless()
+    assert "Versions differ: math-verify 0.9.0 and 0.8.0." in (tmp_path / "out" / "compare.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +131,6 @@ def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
     [
         ({"entry": {"data_sha256": "f" * 64}}, None, "the runs have different problems (data_sha256"),
         ({"entry": {"split": "train"}}, None, "the runs have different split"),
-        ({"problems": 11}, None, "the runs have different problems (data_sha256"),
         ({"entry": {"prompt_sha256": "f" * 64}}, "--allow-prompts", "prompts differ (default and default"),
         ({"decoding": "recommended"}, "--allow-decoding", "decoding differs: n 1 and 16, do_sample False and True"),
         ({"entry": {"stop": ["\n"]}}, "--allow-decoding", "decoding differs: stop [] and ['\\n']"),
@@ -155,20 +145,10 @@ def test_runs_that_differ_are_refused_unless_that_is_allowed(tmp_path, capsys, o
     error = capsys.readouterr().err
     assert error.startswith("compare: ") and message in error and error.count("\n") == 1
     assert not out.exists()
+    wrong_flags = {"decoding": flag == "--allow-prompts", "prompts": flag == "--allow-decoding"}
     with pytest.raises(RunError):
-        compare(
-            load_run(before), load_run(after), decoding=flag == "--allow-prompts", prompts=flag == "--allow-decoding"
-        )
+        compare(load_run(before), load_run(after), **wrong_flags)
     if flag:
         assert flag in error
         assert main([*words, flag]) == 0
         assert message in html.unescape((out / "compare.html").read_text())
-
-
-def test_versions_that_differ_are_told(tmp_path):
-    before, after = make_run(tmp_path / "a"), make_run(tmp_path / "b")
-    results = json.loads((after / "results.json").read_text())
-    results["versions"]["math-verify"] = "0.8.0"
-    (after / "results.json").write_text(json.dumps(results))
-    assert main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
-    assert "Versions differ: math-verify 0.9.0 and 0.8.0." in (tmp_path / "out" / "compare.md").read_text()

@@ -7,7 +7,7 @@ import json
 import pytest
 from benchmark_rows import SAMPLES
 
-from eval.grade import Grader, main, summarize
+from eval.grade import Grader, main
 
 MATH = [
     {"gold": "1/2", "response": r"so \boxed{0.5}", "id": 7},
@@ -57,11 +57,9 @@ def test_math_rows_come_back_in_order_with_their_verdicts(tmp_path, capsys):
     assert summary["mean_score"] == 0.5 and summary["judged"] == 4 and summary["grader_failures"] == 1
     printed = capsys.readouterr().out
     assert "50.00 %" in printed and "1 rows could not be judged" in printed
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "pairs.jsonl",
-        "verdicts.jsonl",
-        "verdicts.jsonl.summary.json",
-    ]
+    assert len(list(tmp_path.iterdir())) == 3
+    assert grade("--task", "math", "--input", source, "--output", output) == 2
+    assert "exists already; use --overwrite" in capsys.readouterr().err and read(output) == rows
 
 
 @pytest.mark.slow
@@ -72,8 +70,7 @@ def test_code_rows_in_every_format(tmp_path):
     source = write(tmp_path / "samples.jsonl", CODE)
     arguments = ("--task", "code", "--input", source, "--output", output, "--problems", problems)
     assert grade(*arguments) == 0
-    rows = read(output)
-    assert [row["verdict"] for row in rows] == ["correct", "wrong", "correct", "correct", "timeout"]
+    assert [row["verdict"] for row in read(output)] == ["correct", "wrong", "correct", "correct", "timeout"]
     assert grade(*arguments, "--overwrite", "--reward", "fraction") == 0
     assert [row["score"] for row in read(output)] == [1.0, 0.5, 1.0, 1.0, 0.0]
 
@@ -84,8 +81,7 @@ def test_multiple_choice(tmp_path):
         {"gold": "neutral", "response": "the answer is option 2. #### 2", "options": ["entailment", "neutral"]},
         {"gold": 1, "response": "#### 2", "n_options": 2},
     ]
-    source = write(tmp_path / "answers.jsonl", rows)
-    assert grade("--task", "choice", "--input", source, "--output", output) == 0
+    assert grade("--task", "choice", "--input", write(tmp_path / "in.jsonl", rows), "--output", output) == 0
     assert [row["verdict"] for row in read(output)] == ["correct", "wrong"]
 
 
@@ -135,13 +131,6 @@ def test_bad_input_is_one_line_before_anything_is_graded(tmp_path, capsys, task,
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_an_existing_output_is_not_overwritten_unasked(tmp_path, capsys):
-    source, output = write(tmp_path / "rows.jsonl", MATH[:1]), write(tmp_path / "verdicts.jsonl", [{"old": 1}])
-    assert grade("--task", "math", "--input", source, "--output", output) == 2
-    assert "exists already; use --overwrite" in capsys.readouterr().err
-    assert read(output) == [{"old": 1}]
-
-
 def test_stored_programs_are_graded_in_the_form_of_each_benchmark(tmp_path):
     plus, live = (
         read(SAMPLES / path)[0] for path in ("humaneval_plus/HumanEvalPlus.jsonl", "livecodebench/test.jsonl")
@@ -154,5 +143,4 @@ def test_stored_programs_are_graded_in_the_form_of_each_benchmark(tmp_path):
     assert grade("--task", "code", "--input", write(tmp_path / "rows.jsonl", rows), "--output", output) == 0
     found = read(output)
     assert [(one["score"], one.get("parts")) for one in found] == [(0.0, {"base": 1.0, "plus": 0.0}), (1.0, None)]
-    assert summarize(found[:1])["parts"] == {"base": 1.0, "plus": 0.0}
-    assert "parts" not in summarize(found[1:])
+    assert json.loads((tmp_path / "verdicts.jsonl.summary.json").read_text())["parts"] == {"base": 0.5, "plus": 0.0}

@@ -65,12 +65,6 @@ def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, paths):
         assert sum(result["tokens"]) == len(item.text.encode()) + 1
 
 
-def test_a_prm_that_is_its_reference_scores_zero(scorer):
-    same = ImplicitScorer(scorer.model, scorer.model, scorer.encoder, 200)
-    for result in same.score([same.tokens(item) for item in RESPONSES]):
-        assert result["log_ratio"] == [0.0] * len(result["tokens"])
-
-
 def test_kinds_of_step_scores():
     result = {"log_ratio": [2.0, -3.0], "log_prob": [-1.0, -2.0], "tokens": [4, 6]}
     assert step_scores(result, "step", 0.5) == [1.0, -1.5]

@@ -6,9 +6,7 @@ import json
 import pytest
 from small_tasks import ScriptedBackend, planned, run
 
-from eval.prompting import read_system
 from prime_ext.generate.backend import BackendError
-from prime_ext.tasks.action_prompt import ACTIONS
 
 FEW_SHOT = """\
 examples:
@@ -57,8 +55,6 @@ def test_chats(sums, few, tmp_path):
         ("assistant", "no idea"),
         asked,
     ]
-    actions = read_system("actions")
-    assert all(f"\n[{action}]" in actions for action in ACTIONS) and "\\n" not in actions
 
 
 def test_plain_text_for_base_models(sums, few, tmp_path):
@@ -79,14 +75,15 @@ def test_plain_text_for_base_models(sums, few, tmp_path):
     ("text", "message"),
     [
         ("examples: [", "cannot be read"),
-        ("examples: []", "examples must be a list of mappings"),
-        ("{examples: [{problem: a}]}", "one of them response"),
-        ("{examples: [{problem: 2, response: x}]}", "to texts"),
+        ("stop: [x]", "needs the key 'examples'"),
+        ("examples: []", "examples must have at least 1 item"),
+        ("{examples: [{problem: a}]}", "examples.0 must have the key response"),
+        ("{examples: [{problem: 2, response: x}]}", "examples.0.problem must be a valid string"),
         ("{examples: [{question: a, response: x}]}", "example 1 has no 'problem', which the prompt of sums shows"),
-        ("{examples: [{problem: a, response: x}], shots: 1}", "must have the keys examples, format, separator, stop"),
+        ("{examples: [{problem: a, response: x}], shots: 1}", "the file has no key 'shots'"),
         ("{examples: [{problem: a, response: x}], format: 'Q: {{prompt}}'}", "format must be a text with {{prompt}}"),
-        ("{examples: [{problem: a, response: x}], stop: ['']}", "stop must be a list of texts"),
-        ("{examples: [{problem: a, response: x}], separator: 1}", "separator must be a text, got 1"),
+        ("{examples: [{problem: a, response: x}], stop: ['']}", "stop.0 must have at least 1 character"),
+        ("{examples: [{problem: a, response: x}], separator: 1}", "separator must be a valid string"),
     ],
 )
 def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):
@@ -96,19 +93,16 @@ def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):
     assert message in said and said.count("\n") == 1
 
 
-def test_show_prompt_prints_what_the_model_sees_and_ends(tasks, capsys):
+def test_show_prompt_prints_what_the_model_sees_or_else_the_chat_and_ends(tasks, capsys):
+    class Server(ScriptedBackend):
+        def shown(self, request):
+            raise BackendError("the server applies its own chat template")
+
     backend = ScriptedBackend()
     assert run(*tasks, "--show-prompt", "2", backend=backend) == 0
     printed = capsys.readouterr().out
     first = "=== sums, problem s0, prompt default: exactly what the model sees\n<user>0+1?\nBox it.<assistant>\n"
     assert first in printed and printed.count("===") == 6 and backend.asked == [] and backend.closed
-
-
-def test_show_prompt_of_a_server_shows_the_chat(tasks, capsys):
-    class Server(ScriptedBackend):
-        def shown(self, request):
-            raise BackendError("the server applies its own chat template")
-
     assert run(*tasks, "--show-prompt", "--system-prompt", "actions", backend=Server()) == 0
     head, _, chat = capsys.readouterr().out.split("=== ")[1].partition("\n")
     assert head == "sums, problem s0, prompt default: the chat; the server applies its own chat template"

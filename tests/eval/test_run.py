@@ -8,58 +8,46 @@ import pytest
 from benchmark_rows import SAMPLES
 from scripted_server import ScriptedServer
 from small_tasks import ROWS, TASKS, ScriptedBackend, gold_by_prompt, last_message, lines_of, results_of, run, score_of
-from tiny_llama import CHAT, save_llama
+from tiny_llama import save_llama
 
 from eval.plan import choose_tasks
 from eval.run import main
 from prime_ext.tasks.task_file import task_names
 
 
-def test_gold_answers_score_100_percent_with_every_grader(tasks, folder, tmp_path, capsys):
-    golds = gold_by_prompt(tasks)
+@pytest.mark.parametrize("shift", [0, 1])
+def test_gold_answers_score_100_percent_with_every_grader_and_those_of_other_problems_not(
+    tasks, tmp_path, capsys, shift
+):
+    golds = gold_by_prompt(tasks, shift)
     backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
     assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
     assert backend.closed
-    for name in TASKS:
-        assert score_of(tmp_path / "out", name, "avg@1") == 1
-    assert results_of(tmp_path / "out")["tasks"]["parity"]["choice"] == {
-        "accuracy": 1.0,
-        "micro_f1": 1.0,
-        "macro_f1": 1.0,
-    }
-    printed = capsys.readouterr().out
-    assert "sums       accuracy  100.0 ± 0.0" in printed and "50.0 a model, 40.0 another (+1) on 7 rows" in printed
-    assert str(tmp_path / "out" / "results.json") in printed
-
-
-def test_gold_answers_of_other_problems_are_wrong(tasks, folder, tmp_path):
-    golds = gold_by_prompt(tasks, shift=1)
-    backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
-    assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
-    assert score_of(tmp_path / "out", "sums", "avg@1") == 0
-    assert score_of(tmp_path / "out", "functions", "avg@1") == 0
-    # Two options: even, odd, odd, even ...; every third neighbour has the same.
-    assert score_of(tmp_path / "out", "parity", "avg@1") == pytest.approx(1 / 3)
+    # Of the two options, even, odd, odd, even ..., every third neighbour has the same.
+    scores = {"sums": 0.0, "parity": pytest.approx(1 / 3), "functions": 0.0} if shift else dict.fromkeys(TASKS, 1.0)
+    assert {name: score_of(tmp_path / "out", name, "avg@1") for name in TASKS} == scores
+    if not shift:
+        perfect = {"accuracy": 1.0, "micro_f1": 1.0, "macro_f1": 1.0}
+        assert results_of(tmp_path / "out")["tasks"]["parity"]["choice"] == perfect
+        printed = capsys.readouterr().out
+        assert "sums       accuracy  100.0 ± 0.0" in printed and "50.0 a model, 40.0 another (+1) on 7 rows" in printed
 
 
 def test_what_a_run_leaves(whole):
     results = results_of(whole)
-    assert results["format"] == 1 and results["seed"] == 0
-    assert results["model"] == {"backend": "scripted", "model": "scripted"}
+    assert results["model"] == {"backend": "scripted", "model": "scripted"} and results["seed"] == 0
     assert {"python", "transformers", "math-verify"} <= set(results["versions"])
     task = results["tasks"]["sums"]
-    assert task["grader"] == "math" and task["split"] == "test" and task["prompt"] == "default"
+    assert (task["grader"], task["split"], task["prompt"], task["failed_responses"]) == ("math", "test", "default", 0)
     assert task["decoding"]["name"] == "several" and task["decoding"]["n"] == 4
     assert task["summary"]["problems"] == 12 and set(task["summary"]["groups"]) == {"level"}
     assert set(task["summary"]["scores"]) == {"avg@4", "pass@4", "maj@4"}
-    assert task["references"][0]["values"]["a model"] == 50 and task["failed_responses"] == 0
     samples = lines_of(whole / "sums" / "samples.jsonl")
-    assert [(row["problem"], row["sample"]) for row in samples] == [
-        (row["id"], i) for row in ROWS["sums"] for i in range(4)
-    ]
+    keys = [(row["id"], sample) for row in ROWS["sums"] for sample in range(4)]
+    assert [(row["problem"], row["sample"]) for row in samples] == keys
     first = samples[0]
-    assert first["prompt"] == [{"role": "user", "content": "0+1?\nBox it."}] and first["gold"] == "1"
-    assert first["groups"] == {"level": "1"}
+    assert first["prompt"] == [{"role": "user", "content": "0+1?\nBox it."}]
+    assert first["gold"] == "1" and first["groups"] == {"level": "1"}
     mean = sum(row["score"] for row in samples) / len(samples)
     assert task["summary"]["scores"]["avg@4"]["value"] == pytest.approx(mean)
     timing = json.loads((whole / "timing.json").read_text())["tasks"]["sums"]
@@ -94,19 +82,16 @@ def test_ks_are_those_of_the_task_or_those_asked_for(tasks, whole, tmp_path):
 
 
 def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
-    out = tmp_path / "out"
-    assert run(*tasks, "--temperature", "0.5", "--n", "2", "--max-new-tokens", "9", "--output", out) == 0
-    decoding = results_of(out)["tasks"]["sums"]["decoding"]
+    words = ["--temperature", "0.5", "--n", "2", "--max-new-tokens", "9"]
+    assert run(*tasks, *words, "--output", tmp_path / "changed") == 0
+    decoding = results_of(tmp_path / "changed")["tasks"]["sums"]["decoding"]
     assert decoding["name"] == "paper, changed" and decoding["do_sample"] and decoding["temperature"] == 0.5
     assert decoding["n"] == 2 and decoding["max_new_tokens"] == 9
-
-
-def test_prompts_at_a_time_are_what_the_decoding_says(tasks, tmp_path):
     backend = ScriptedBackend()
-    assert run(*tasks, "--prompts-at-a-time", "5", "--output", tmp_path, backend=backend) == 0
+    assert run(*tasks, "--prompts-at-a-time", "5", "--output", tmp_path / "parts", backend=backend) == 0
+    # How many at a time is no other decoding.
     assert backend.together == [5, 5, 2, 5, 4, 4]
-    # It is no other decoding.
-    assert results_of(tmp_path)["tasks"]["sums"]["decoding"]["name"] == "paper"
+    assert results_of(tmp_path / "parts")["tasks"]["sums"]["decoding"]["name"] == "paper"
 
 
 def test_truncated_responses_are_judged_and_counted(tasks, tmp_path, capsys):
@@ -118,48 +103,36 @@ def test_truncated_responses_are_judged_and_counted(tasks, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "backend", "message"),
     [
-        (["--tasks", "maths500"], "no task 'maths500'; did you mean math500"),
-        (["--tasks", "gsm8k", "--data", "/nowhere"], "get it with: hf download --repo-type dataset openai/gsm8k"),
-        (["--k", "2"], "--k 2 is larger than the number of responses per problem, 1; give --n 2"),
-        (["--decoding", "recommended"], "sums has no decoding 'recommended'; it has paper, several, greedy"),
-        (["--n", "4"], "4 responses per problem are all the same with decoding 'paper' of sums: give --temperature"),
-        (["--top-p", "0.9"], "--top-p and --top-k have no effect on decoding 'paper' of sums: give --temperature"),
-        (["--min-new-tokens", "50"], "sums: the shortest response, 50 tokens, is longer than the longest, 32"),
-        (["--prompt", "stirct"], "sums has no prompt 'stirct'; it has default, strict"),
-        (["--split", "train"], "sums has no split 'train'; it has test"),
-        (
-            ["--system-prompt", "/nowhere"],
-            "--system-prompt must be default, none, actions or a text file",
-        ),
+        (["--tasks", "maths500"], {}, "no task 'maths500'; did you mean math500"),
+        (["--tasks", "gsm8k", "--data", "/nowhere"], {}, "get it with: hf download --repo-type dataset openai/gsm8k"),
+        (["--k", "2"], {}, "--k 2 is larger than the number of responses per problem, 1; give --n 2"),
+        (["--decoding", "recommended"], {}, "sums has no decoding 'recommended'; it has paper, several, greedy"),
+        (["--n", "4"], {}, "are all the same with decoding 'paper' of sums: give --temperature"),
+        (["--top-p", "0.9"], {}, "--top-p and --top-k have no effect on decoding 'paper' of sums"),
+        (["--temperature", "0", "--top-k", "5"], {}, "--temperature 0 is greedy"),
+        (["--min-new-tokens", "50"], {}, "sums: the shortest response, 50 tokens, is longer than the longest, 32"),
+        (["--prompt", "stirct"], {}, "sums has no prompt 'stirct'; it has default, strict"),
+        (["--split", "train"], {}, "sums has no split 'train'; it has test"),
+        (["--system-prompt", "/nowhere"], {}, "--system-prompt must be default, none, actions or a text file"),
+        ([], {"template": False}, "has no chat template; give --chat-template"),
+        ([], {"context": 8}, "leaves no room in the"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_is_written(tasks, tmp_path, capsys, words, message):
-    backend = ScriptedBackend()
-    assert run(*tasks, *words, "--output", tmp_path / "out", backend=backend) == 2
+def test_what_cannot_work_is_one_line_before_the_model_is_asked(tasks, tmp_path, capsys, words, backend, message):
+    scripted = ScriptedBackend(**backend)
+    assert run(*tasks, *words, "--output", tmp_path / "out", backend=scripted) == 2
     said = capsys.readouterr().err
     assert message in said and said.startswith("eval.run: ") and said.count("\n") == 1
-    assert not (tmp_path / "out").exists() and backend.asked == []
-
-
-@pytest.mark.parametrize(
-    ("backend", "message"),
-    [({"template": False}, "has no chat template; give --chat-template"), ({"context": 8}, "leaves no room in the")],
-)
-def test_what_the_backend_cannot_do_is_said_before_it_is_asked(tasks, tmp_path, capsys, backend, message):
-    scripted = ScriptedBackend(**backend)
-    assert run(*tasks, "--output", tmp_path, backend=scripted) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1 and scripted.asked == []
+    assert not (tmp_path / "out" / "results.json").exists() and scripted.asked == []
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--tasks", "math500"], "--output is needed"),
-        (["--output", "x"], "--tasks is needed; --list says which there are"),
-        (["--tasks", "a,,b"], "must be names with commas between them"),
+        (["--output", "x"], "--tasks is needed"),
         (["--tasks", "a", "--top-p", "1.5"], "'1.5' must be above 0 and at most 1"),
     ],
 )
@@ -181,67 +154,51 @@ def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
 def test_a_group_has_no_problem_twice():
     math = [task.name for task in choose_tasks(["math"])]
     assert "aime" in math and "math500" in math and "aime2024" not in math and "humaneval" not in math
-    code = [task.name for task in choose_tasks(["code"])]
-    assert [name for name in code if name.startswith("livecodebench")] == ["livecodebench_v2"]
     assert [task.name for task in choose_tasks(["math", "aime2024", "math500"])] == [*math, "aime2024"]
 
 
-def test_base_and_plus_are_both_in_the_results_and_long_tests_are_not_in_every_line(tmp_path, capsys):
-    task = tmp_path / "plus.yaml"
-    task.write_text("name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null}\n")
-    rows = [json.loads(line) for line in (SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()]
-    programs = {row["entry_point"]: row["prompt"] + row["canonical_solution"] for row in rows}
-    # Right on the tests of HumanEval, wrong on one of those that EvalPlus added.
-    programs["spread"] = "def spread(values):\n    return max(values) - min(values)\n"
-
-    def answer(request):
-        (name,) = (name for name in programs if f"def {name}(" in last_message(request.prompt))
-        # The last problem is not answered.
-        return "I do not know." if name == "count_words" else f"```python\n{programs[name]}```"
-
-    out = tmp_path / "out"
-    assert run("--tasks", task, "--data", SAMPLES, "--output", out, backend=ScriptedBackend(answer)) == 0
-    results = json.loads((out / "results.json").read_text())["tasks"]["plus"]
-    assert results["summary"]["scores"]["avg@1"]["value"] == 1 / 3
-    assert {name: part["value"] for name, part in results["parts"].items()} == {"base": 2 / 3, "plus": 1 / 3}
-    printed = capsys.readouterr().out
-    assert "base" in printed and "66.7" in printed
-    samples = [json.loads(line) for line in (out / "plus" / "samples.jsonl").read_text().splitlines()]
-    assert [row["parts"] for row in samples] == [{"base": 1.0, "plus": 0.0}, {"base": 1.0, "plus": 1.0}, {}]
-
-
-def test_tests_of_megabytes_are_recorded_by_their_hash(tmp_path):
-    task = tmp_path / "plus.yaml"
-    task.write_text(
+def test_base_and_plus_are_both_in_the_results_and_tests_of_megabytes_are_recorded_by_their_hash(tmp_path, capsys):
+    (tmp_path / "plus.yaml").write_text(
         "name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null, local: {test: rows.jsonl}}\n"
     )
-    row = json.loads((SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl").read_text().splitlines()[0])
-    row["plus_input"] += [[list(range(number))] for number in range(100)]
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    program = f"```python\n{row['prompt']}{row['canonical_solution']}```"
-    words = ("--tasks", task, "--data", tmp_path, "--output", tmp_path / "out")
-    assert run(*words, backend=ScriptedBackend(lambda _: program)) == 0
-    (sample,) = (tmp_path / "out" / "plus" / "samples.jsonl").read_text().splitlines()
-    assert json.loads(sample)["gold"].startswith("sha256:") and json.loads(sample)["score"] == 1
+    right, wrong, silent = lines_of(SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl")
+    right, wrong = wrong, right
+    right["plus_input"] += [[list(range(number))] for number in range(2, 150)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (right, wrong, silent)))
+
+    def answer(request):
+        shown = last_message(request.prompt)
+        if silent["entry_point"] in shown:
+            return "I do not know."
+        # Right on the tests of HumanEval, wrong on one of those that EvalPlus added.
+        flawed = "def spread(values):\n    return max(values) - min(values)\n"
+        program = flawed if wrong["entry_point"] in shown else right["prompt"] + right["canonical_solution"]
+        return f"```python\n{program}```"
+
+    words = ("--tasks", tmp_path / "plus.yaml", "--data", tmp_path, "--output", tmp_path / "out")
+    assert run(*words, backend=ScriptedBackend(answer)) == 0
+    results = results_of(tmp_path / "out")["tasks"]["plus"]
+    assert results["summary"]["scores"]["avg@1"]["value"] == 1 / 3
+    assert {name: part["value"] for name, part in results["parts"].items()} == {"base": 2 / 3, "plus": 1 / 3}
+    assert "66.7" in capsys.readouterr().out
+    samples = lines_of(tmp_path / "out" / "plus" / "samples.jsonl")
+    assert [row["parts"] for row in samples] == [{"base": 1.0, "plus": 1.0}, {"base": 1.0, "plus": 0.0}, {}]
+    assert samples[0]["gold"].startswith("sha256:")
     # Given again, nothing is judged anew.
     before = (tmp_path / "out" / "results.json").read_bytes()
-    assert run(*words, backend=ScriptedBackend(lambda _: program)) == 0
+    assert run(*words, backend=ScriptedBackend(answer)) == 0
     assert (tmp_path / "out" / "results.json").read_bytes() == before
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return save_llama(tmp_path_factory.mktemp("tiny") / "model", seed=3)
-
-
-def test_a_local_model_interrupted_leaves_the_same_bytes(tiny, tasks, tmp_path, capsys):
+def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path, capsys):
     """Sampled in float64, so that the batches after the interruption change no token."""
-    sums = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--limit", "4"]
-    words = [*sums, "--model", tiny, "--backend", "transformers", "--dtype", "float64", "--batch-size", "3"]
-    words = [str(word) for word in [*words, "--temperature", "1", "--n", "2", "--max-new-tokens", "6"]]
+    model = save_llama(tmp_path / "model", seed=3)
+    words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--limit", "4", "--model", str(model)]
+    words += ["--backend", "transformers", "--dtype", "float64", "--batch-size", "3"]
+    words += ["--temperature", "1", "--n", "2", "--max-new-tokens", "6"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert main([*words, "--output", str(whole)]) == 0
-    assert main([*words, "--output", str(cut)]) == 0
+    for out in (whole, cut):
+        assert main([*words, "--output", str(out)]) == 0
     lines = (whole / "sums" / "responses.jsonl").read_bytes().splitlines(keepends=True)
     assert len({json.loads(line)["text"] for line in lines}) > 4
     (cut / "sums" / "responses.jsonl").write_bytes(lines[6] + lines[1] + lines[4][:9])
@@ -250,29 +207,13 @@ def test_a_local_model_interrupted_leaves_the_same_bytes(tiny, tasks, tmp_path, 
     assert main([*words, "--output", str(cut)]) == 0
     for name in ("settings.json", "results.json", "sums/responses.jsonl", "sums/samples.jsonl"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
-    model = results_of(whole)["model"]
-    assert model["backend"] == "transformers" and model["model"] == str(tiny)
+    assert results_of(whole)["model"]["model"] == str(model)
     capsys.readouterr()
     assert main([*words, "--show-prompt"]) == 0
     assert capsys.readouterr().out.endswith("exactly what the model sees\n[user] 0+1?\nBox it.\n[assistant] \n")
 
 
-@pytest.mark.parametrize(
-    ("template", "words", "message"),
-    [
-        (None, [], "has no chat template; give one with --chat-template FILE, or use a raw prompt"),
-        (CHAT, ["--max-new-tokens", "1010"], "do not fit into the context of 1024 tokens"),
-    ],
-)
-def test_what_a_local_model_cannot_do_is_one_line(tasks, tmp_path, capsys, template, words, message):
-    model = save_llama(tmp_path / "model", chat_template=template)
-    sums = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--output", str(tmp_path / "out")]
-    assert main([*sums, "--model", str(model), "--backend", "transformers", *words]) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("eval.run: ")]
-    assert len(said) == 1 and message in said[0]
-
-
-def test_a_server_that_cannot_answer_some_requests_is_asked_again(tasks, folder, tmp_path, capsys):
+def test_a_server_that_cannot_answer_some_requests_is_asked_again(tasks, tmp_path, capsys):
     golds = gold_by_prompt(tasks)
     words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--backend", "server", "--attempts", "1"]
     words += ["--output", str(tmp_path / "out")]

@@ -10,20 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from small_tasks import (
-    ROWS,
-    SAME,
-    TASKS,
-    ScriptedBackend,
-    bytes_of,
-    last_message,
-    lines_of,
-    results_of,
-    run,
-    score_of,
-    some_answer,
-    write_tasks,
-)
+import small_tasks
+from small_tasks import ROWS, TASKS, ScriptedBackend, bytes_of, last_message, lines_of, results_of, run, score_of
 
 from eval import verdicts
 from eval.grade import main as grade_main
@@ -35,7 +23,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_leaves_the_same_bytes(tasks, who
     out = tmp_path / "out"
     words = [*tasks, "--decoding", "several", "--output", str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])}
-    command = [sys.executable, str(Path(__file__).with_name("small_tasks.py")), *words]
+    command = [sys.executable, small_tasks.__file__, *words]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     path = out / "sums" / "responses.jsonl"
     deadline = time.monotonic() + 600
@@ -51,6 +39,9 @@ def test_a_run_killed_in_the_middle_goes_on_and_leaves_the_same_bytes(tasks, who
     assert len(backend.asked) == sum(4 * len(rows) for rows in ROWS.values()) - len(done)
     assert {row["seed"] for row in done.values()}.isdisjoint(seed for _, seed in backend.asked)
     assert bytes_of(out) == bytes_of(whole)
+    # A finished run asks nothing.
+    again = ScriptedBackend()
+    assert run(*words, backend=again) == 0 and again.asked == [] and bytes_of(out) == bytes_of(whole)
 
 
 @pytest.mark.parametrize("cut", [1, 40])
@@ -68,12 +59,6 @@ def test_a_line_that_was_cut_off_is_dropped_wherever_the_kill_came(tasks, whole,
     assert (out / "sums" / "samples.jsonl").read_bytes() == (whole / "sums" / "samples.jsonl").read_bytes()
 
 
-def test_a_finished_run_asks_nothing_and_changes_nothing(tasks, whole):
-    before, backend = bytes_of(whole), ScriptedBackend()
-    assert run(*tasks, "--decoding", "several", "--output", whole, backend=backend) == 0
-    assert backend.asked == [] and bytes_of(whole) == before
-
-
 def test_a_backend_that_dies_leaves_what_was_finished(tasks, whole, tmp_path, capsys):
     words = [*tasks, "--decoding", "several", "--output", tmp_path / "out"]
     assert run(*words, backend=ScriptedBackend(die_after=60)) == 2
@@ -87,15 +72,12 @@ def test_a_backend_that_dies_leaves_what_was_finished(tasks, whole, tmp_path, ca
 def test_failed_responses_are_kept_apart_and_tried_again(tasks, whole, tmp_path, capsys):
     out = tmp_path / "out"
     words = [*tasks, "--decoding", "several", "--output", out]
-    down = ScriptedBackend(lambda request: None if request.seed % 3 == 0 else some_answer(request))
+    down = ScriptedBackend(lambda request: None if request.seed % 3 == 0 else small_tasks.some_answer(request))
     assert run(*words, backend=down) == 1
     failed = lines_of(out / "sums" / "failed.jsonl")
     task = results_of(out)["tasks"]["sums"]
     assert task["failed_responses"] == len(failed) > 0 and failed[0]["detail"] == "the server is down"
-    assert task["summary"]["grader_failures"] == 0
-    assert (
-        len(lines_of(out / "sums" / "responses.jsonl")) == 48 - len(failed) == len(lines_of(out / "sums/samples.jsonl"))
-    )
+    assert len(lines_of(out / "sums" / "samples.jsonl")) == 48 - len(failed)
     assert f"sums: {len(failed)} responses FAILED and are in no mean" in capsys.readouterr().out
     backend = ScriptedBackend()
     assert run(*words, backend=backend) == 0
@@ -115,8 +97,6 @@ def test_a_server_that_is_down_from_the_start_is_no_score(tasks, tmp_path, capsy
     [
         (["--seed", "1"], {}, "holds a run with seed 0, now it is 1; choose another --output"),
         (["--limit", "2"], {}, "holds a run with settings.limit null, now it is 2"),
-        (["--temperature", "0.5"], {}, "holds a run with settings.changed.temperature null, now it is 0.5"),
-        (["--system-prompt", "none"], {}, 'with settings.system_prompt "default", now it is "none"'),
         ([], {"name": "other"}, 'with model.model "scripted", now it is "other"'),
     ],
 )
@@ -128,30 +108,22 @@ def test_another_run_is_refused_in_the_folder(tasks, whole, capsys, words, backe
     assert bytes_of(whole) == before and asked.asked == []
 
 
-def test_other_data_or_another_prompt_are_another_run(folder, tmp_path, capsys):
+def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
     mine, out = tmp_path / "mine", tmp_path / "out"
-    words = [*write_tasks(mine), "--output", out]
+    words = [*small_tasks.write_tasks(mine), "--output", out]
     assert run(*words) == 0
     rows = [{**row, "answer": 7} for row in ROWS["sums"]]
     (mine / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run(*words) == 2
     assert "holds a run with tasks.sums.data_sha256" in capsys.readouterr().err
-    write_tasks(mine)
+    small_tasks.write_tasks(mine)
     (mine / "sums.yaml").write_text((mine / "sums.yaml").read_text().replace("Box it", "Put it in a box"))
     assert run(*words) == 2
     assert "holds a run with tasks.sums.prompt_sha256" in capsys.readouterr().err
 
 
-LINE = {
-    "problem": "s0",
-    "sample": 0,
-    "seed": 5,
-    "text": "",
-    "tokens": 1,
-    "prompt_tokens": 1,
-    "finish": "stop",
-    "detail": "",
-}
+LINE = dict.fromkeys(("tokens", "prompt_tokens", "sample"), 0) | dict.fromkeys(("text", "finish", "detail"), "")
+LINE |= {"problem": "s0", "seed": 5}
 
 
 @pytest.mark.parametrize(
@@ -209,9 +181,7 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     results, changed = verdicts.regrade(out)
     assert changed == dict.fromkeys(TASKS, 0)
     assert results.pop("regraded_with") == results["versions"] and results == json.loads(before["results.json"])
-    assert {name: (out / name).read_bytes() for name in SAME if name != "results.json"} == {
-        name: content for name, content in before.items() if name != "results.json"
-    }
+    assert bytes_of(out) | {"results.json": b""} == before | {"results.json": b""}
     monkeypatch.setattr(verdicts, "make_verifier", lambda grader: Generous())
     assert grade_main(["--run", str(out)]) == 0
     assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
@@ -222,14 +192,11 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert score_of(out, "sums", "avg@4") == 1 and "regraded_with" in results_of(out)
 
 
-def test_regrading_a_folder_that_is_no_run(tmp_path, capsys):
-    for arguments, message in [
-        (["--run", str(tmp_path / "no")], "no is not a folder"),
-        (["--run", str(tmp_path)], "give the --output of eval.run"),
-    ]:
-        assert grade_main(arguments) == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+@pytest.mark.parametrize(("name", "message"), [("no", "no is not a folder"), ("", "give the --output of eval.run")])
+def test_regrading_a_folder_that_is_no_run(tmp_path, capsys, name, message):
+    assert grade_main(["--run", str(tmp_path / name)]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
     with pytest.raises(SystemExit):
         grade_main(["--run", str(tmp_path), "--task", "math"])
     assert "--run judges a whole folder; leave out --task" in capsys.readouterr().err

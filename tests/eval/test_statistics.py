@@ -24,17 +24,11 @@ def test_every_problem_counts_the_same_however_many_responses_it_has():
     assert found.standard_error == pytest.approx(np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3))
 
 
-def test_the_standard_error_of_one_response_per_problem_is_the_binomial_one():
-    # AIME 2024: a quarter of 30 problems, an error of 8 points.
-    found = average([[1.0]] * 8 + [[0.0]] * 22)
-    assert found.standard_error == pytest.approx(math.sqrt(8 / 30 * 22 / 30 / 29))
-    assert 0.075 < found.standard_error < 0.085
-
-
 def test_repeating_the_same_responses_makes_nothing_more_certain():
     once = average([[1.0], [0.0], [1.0], [0.0], [0.0]])
-    often = average([[1.0] * 64, [0.0] * 64, [1.0] * 64, [0.0] * 64, [0.0] * 64])
-    assert often == once
+    assert average([[1.0] * 64, [0.0] * 64, [1.0] * 64, [0.0] * 64, [0.0] * 64]) == once
+    alone = average([[1.0, 0.0]])
+    assert alone.value == 0.5 and alone.standard_error is alone.low is alone.high is None
 
 
 def test_undecided_responses_are_left_out_and_problems_without_any_other_are_counted():
@@ -48,11 +42,6 @@ def test_the_interval_at_the_ends_is_not_empty_and_stays_inside():
     perfect, hopeless = average([[1.0]] * 30), average([[0.0]] * 30)
     assert perfect.standard_error == 0 and perfect.high == 1.0 and 0.85 < perfect.low < 0.9
     assert hopeless.low == 0.0 and hopeless.high == pytest.approx(1 - perfect.low)
-
-
-def test_a_single_problem_has_no_standard_error():
-    found = average([[1.0, 0.0]])
-    assert found.value == 0.5 and found.standard_error is found.low is found.high is None
 
 
 @pytest.mark.parametrize(("values", "trials"), [([1.5], 1), ([-0.1, 0], 2), ([float("nan")], 1), ([0.5, 0.5], 1)])
@@ -80,8 +69,6 @@ def test_pass_at_k_over_problems():
     assert found.value == pytest.approx((0.5 + 0 + 1) / 3) and (found.problems, found.left_out) == (3, 1)
     with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
         pass_at_k(scores, 5)
-    with pytest.raises(ValueError, match="k=0"):
-        pass_at_k(scores, 0)
 
 
 def _majority_by_hand(answers, scores, k):
@@ -103,24 +90,11 @@ def test_the_majority_is_exact_over_all_draws(answers, data):
     assert majority_score(ballot, k) == pytest.approx(_majority_by_hand(answers, scores, k))
 
 
-def test_ties_are_broken_by_lot_and_silence_does_not_vote():
-    assert majority_score(Ballot((2, 2, 1), (1.0, 0.0, 0.0), 3), 8) == 0.5
-    assert majority_score(Ballot((1,), (1.0,), 7), 8) == 1.0
-    assert majority_score(Ballot((), (), 4), 2) == 0.0
+def test_the_majority_of_64_responses_is_counted_exactly_and_soon():
+    # By symmetry each of eight answers with equal votes wins as often.
+    assert majority_score(Ballot((8,) * 8, (1.0,) + (0.0,) * 7, 0), 16) == pytest.approx(1 / 8)
     with pytest.raises(ValueError, match="k=5 must be from 1 to the 4 responses"):
         majority_score(Ballot((), (), 4), 5)
-
-
-def test_64_responses_with_many_answers_are_counted_exactly_and_soon():
-    generator = np.random.default_rng(0)
-    votes = tuple(int(number) for number in generator.multinomial(64, generator.dirichlet(np.full(20, 0.3))) if number)
-    scores = tuple(float(index == 0) for index in range(len(votes)))
-    population = np.repeat(np.arange(len(votes)), votes)
-    draws = np.array([generator.choice(population, 16, replace=False) for _ in range(20_000)])
-    counts = np.stack([(draws == index).sum(axis=1) for index in range(len(votes))], axis=1)
-    first = counts == counts.max(axis=1, keepdims=True)
-    sampled = (first[:, 0] / first.sum(axis=1)).mean()
-    assert majority_score(Ballot(votes, scores, 0), 16) == pytest.approx(sampled, abs=0.015)
 
 
 def test_mathematics_votes_by_the_equality_of_the_verifier():
@@ -132,16 +106,16 @@ def test_mathematics_votes_by_the_equality_of_the_verifier():
     assert not same("1/3", "0.33") and not same("0.33", "1/3")
 
 
-def _coverage(design, runs=1000, seed=0):
+def _coverage(design, runs=1000):
     """Share of simulated benchmarks whose interval holds the true score; ``design`` returns (truth, estimate)."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     found = [design(generator) for _ in range(runs)]
     return np.mean([estimate.low <= truth <= estimate.high for truth, estimate in found])
 
 
 @pytest.mark.parametrize(
     ("problems", "n", "a", "b"),
-    [(30, 1, 1, 3), (30, 16, 0.3, 0.7), (30, 16, 3, 9), (83, 4, 0.5, 0.5), (30, 64, 0.1, 0.4), (272, 1, 2, 3)],
+    [(30, 1, 1, 3), (30, 16, 0.3, 0.7), (83, 4, 0.5, 0.5), (30, 64, 0.1, 0.4)],
 )
 def test_the_interval_of_the_average_holds_the_truth_19_times_of_20(problems, n, a, b):
     """Problems drawn from a population whose difficulties are Beta(a, b), n responses each."""
@@ -174,7 +148,7 @@ def _runs(generator, problems, n, gain):
     ]
 
 
-@pytest.mark.parametrize(("problems", "n", "gain"), [(60, 1, 0.2), (30, 16, 0.1), (100, 1, 0.0), (30, 4, 0.3)])
+@pytest.mark.parametrize(("problems", "n", "gain"), [(60, 1, 0.2), (30, 16, 0.1), (100, 1, 0.0)])
 def test_the_paired_interval_holds_the_truth(problems, n, gain):
     many = np.random.default_rng(7)
     ability = many.beta(0.5, 0.8, 400_000)
@@ -186,25 +160,14 @@ def test_the_paired_interval_holds_the_truth(problems, n, gain):
     assert 0.92 <= _coverage(design, runs=400) <= 0.995
 
 
-def test_pairing_finds_a_difference_that_the_separate_intervals_hide():
-    before, after = _runs(np.random.default_rng(3), 100, 16, 0.2)
-    found = compare_runs(before, after)
-    alone = math.hypot(*(average(list(run.values())).standard_error for run in (before, after)))
-    assert found.low > 0 and found.standard_error < 0.5 * alone
-
-
 def test_flipped_problems_are_named_with_both_scores():
-    before = {"a": [0.0], "b": [1.0], "c": [1.0], "d": [None], "e": [0.0]}
-    after = {"a": [1.0], "b": [0.0], "c": [1.0], "d": [1.0], "e": [0.0]}
+    before = {"a": [1.0, 0.0], "b": [1.0], "c": [1.0], "d": [None], "e": [0.0]}
+    after = {"a": [1.0], "b": [0.0], "c": [1.0], "d": [1.0], "e": [1.0, 0.0]}
     found = compare_runs(before, after)
-    assert [(flip.problem, flip.before, flip.after) for flip in found.gained] == [("a", 0.0, 1.0)]
+    # Half of the responses is not solved.
+    assert [(flip.problem, flip.before, flip.after) for flip in found.gained] == [("a", 0.5, 1.0)]
     assert [flip.problem for flip in found.lost] == ["b"]
     assert (found.difference, found.problems, found.left_out) == (0.0, 4, 1)
-
-
-def test_half_of_the_responses_is_not_solved():
-    found = compare_runs({"a": [1.0, 0.0], "b": [0.0, 0.0]}, {"a": [1.0, 1.0], "b": [1.0, 0.0]})
-    assert [flip.problem for flip in found.gained] == ["a"] and found.lost == ()
 
 
 def test_the_interval_of_single_responses_is_that_of_bonett_and_price():
@@ -227,22 +190,11 @@ def test_runs_on_different_problems_are_refused():
 
 
 def _sample(score, answer, tokens, truncated=False, **parts):
-    return {
-        "score": score,
-        "extracted": answer,
-        "tokens": tokens,
-        "truncated": truncated,
-        "grader_failure": score is None,
-        "parts": parts,
-        "gold": "1",
-    }
+    row = {"score": score, "extracted": answer, "tokens": tokens, "truncated": truncated, "parts": parts}
+    return {**row, "grader_failure": score is None, "gold": "1"}
 
 
-GROUPS = {
-    "1": {"subject": "Algebra", "level": "1"},
-    "2": {"subject": "Algebra", "level": "2"},
-    "3": {"subject": "Geometry"},
-}
+GROUPS = {"1": {"subject": "A", "level": "1"}, "2": {"subject": "A", "level": "2"}, "3": {"subject": "G"}}
 SAMPLES = {
     ("1", 0): _sample(1.0, "3", 10),
     ("1", 1): _sample(0.0, "4", 20),
@@ -262,8 +214,8 @@ def test_a_summary_has_scores_rates_and_groups():
     assert found["problems"] == 3 and found["samples_per_problem"] == 2 and found["grader_failures"] == 1
     assert found["no_answer"] == found["truncated"] == 1 / 6
     assert found["tokens"] == {"mean": 30.0, "median": 30.0, "most": 60}
-    assert found["groups"]["subject"]["Algebra"]["value"] == 0.75
-    assert found["groups"]["subject"]["Geometry"]["value"] == 0.0
+    assert found["groups"]["subject"]["A"]["value"] == 0.75
+    assert found["groups"]["subject"]["G"]["value"] == 0.0
     assert list(found["groups"]["level"]) == ["1", "2"]
 
 
@@ -272,17 +224,13 @@ def test_programs_do_not_vote_and_what_nobody_judged_has_no_score():
     undecided = measure("choice", 1, {"1": {}}, {("1", 0): _sample(None, "1", 5)}, ks=(1,))
     assert undecided["summary"]["scores"] == {"avg@1": None, "pass@1": None, "maj@1": None}
     assert undecided["choice"] is None
-    with pytest.raises(ValueError, match="k=4 must be from 1 to the number of responses per problem, 2"):
-        measure("math", 2, GROUPS, SAMPLES, ks=(4,))
 
 
 def test_a_response_that_failed_is_in_no_mean_and_no_share():
     found = measure("math", 2, {"1": {}, "2": {}}, {("1", 0): _sample(1.0, "1", 5, True)})["summary"]
     assert found["scores"]["avg@2"]["value"] == 1 and found["scores"]["avg@2"]["left_out"] == 1
     assert found["truncated"] == 1 and found["no_answer"] == 0 and found["grader_failures"] == 0
-    assert found["tokens"] == {"mean": 5, "median": 5, "most": 5} and found["samples_per_problem"] == 2
-    nothing = measure("math", 1, {"1": {}}, {})["summary"]
-    assert nothing["scores"] == {"avg@1": None} and nothing["tokens"]["most"] == 0
+    assert measure("math", 1, {"1": {}}, {})["summary"]["scores"] == {"avg@1": None}
 
 
 def test_parts_are_averaged_over_problems():

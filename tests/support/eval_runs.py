@@ -32,14 +32,9 @@ def make_run(
     entry: Mapping[str, Any] | None = None,
     speed: float | None = 123.4,
 ) -> Path:
-    """A finished run.
+    """A finished run; ``skill`` is how often responses are right in the mean.
 
     Args:
-        folder: where it goes.
-        tasks: names of task files.
-        model: its name.
-        seed: of the made-up responses.
-        skill: how often responses are right, in the mean.
         problems: of each task.
         decoding: name in the task file.
         n: responses per problem; None for the decoding's.
@@ -86,7 +81,8 @@ def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) 
             if (problem, sample) not in failed:
                 rows.append(row)
     write_json_lines(folder / name / "samples.jsonl", rows)
-    write_json_lines(folder / name / "responses.jsonl", [_response(row) for row in rows])
+    # Nothing here reads responses: that there are some says that the run was begun.
+    write_json_lines(folder / name / "responses.jsonl", rows)
     samples = {(row["problem"], row["sample"]): row for row in rows}
     return {
         "title": task.title,
@@ -127,17 +123,6 @@ def _row(chance, problem, sample, groups, gold, ease, longest) -> Row:
         "tokens": tokens,
         "prompt_tokens": 42,
         "truncated": truncated,
-    }
-
-
-def _response(row: Row) -> Row:
-    kept = {key: row[key] for key in ("problem", "sample", "tokens", "prompt_tokens")}
-    return {
-        **kept,
-        "seed": 1,
-        "text": row["response"],
-        "finish": "length" if row["truncated"] else "stop",
-        "detail": "",
     }
 
 

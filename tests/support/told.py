@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model stages in tests: dialogues carried on by hand with a function for the model, and what servers are asked."""
 
+import json
+
 import pyarrow.parquet as pq
 from scripted_server import Answer
 
@@ -71,6 +73,11 @@ def right_or_wrong(prompt, payload):
 
 def rows_of(folder, name="train"):
     return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def removed(folder):
+    """What a stage or pipeline says of the rows that it removed."""
+    return [json.loads(line) for line in (folder / "removed.jsonl").read_text().splitlines()]
 
 
 def server_words(source, out, server, *more):
