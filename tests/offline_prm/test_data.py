@@ -57,7 +57,7 @@ def test_a_prompt_keeps_its_side_of_the_split_when_other_rows_come_and_go():
     ],
 )
 def test_labels_of_steps(row, after_error, expected):
-    assert step_labels(row, 3, "row 1", after_error) == expected
+    assert step_labels(row, 3, after_error) == expected
 
 
 def test_steps_become_one_response(tmp_path):
@@ -79,7 +79,7 @@ STEPS = {"problem": "p", "steps": ["a", "b"], "label": 0}
         (GOOD | {"prompt": [{"role": "user"}]}, "prompt must be"),
         (GOOD | {"completions": []}, "completions must be"),
         (GOOD | {"completions": ["a", " "]}, "completion 2 is empty"),
-        (GOOD | {"completions": ["a", 3]}, "completion 2 must be a text, got 3"),
+        (GOOD | {"completions": ["a", 3]}, "completion 2 must be a text, got '3'"),
         (GOOD | {"completions": ["a"]}, "1 completions and 2 values of correctness"),
         (GOOD | {"correctness": [1, 2]}, "correctness 2 must be in [0, 1], got 2"),
         (GOOD | {"correctness": [float("nan"), 0]}, "correctness 1 must be in [0, 1], got nan"),
