@@ -21,8 +21,8 @@ def opened(*words):
 def test_a_server_is_opened_from_flags(monkeypatch):
     monkeypatch.setenv("KEY", "sesame")
     with ScriptedServer(key="sesame") as server:
-        words = ["--backend", "server", "--base-url", server.base_url, "--model", "scripted", "--api-key-env", "KEY"]
-        backend = opened(*words, "--concurrency", "3", "--attempts", "2", "--timeout", "9")
+        words = f"--backend server --base-url {server.base_url} --model scripted --api-key-env KEY"
+        backend = opened(*words.split(), "--concurrency", "3", "--attempts", "2", "--timeout", "9")
         backend.check([])
     assert (backend.concurrency, backend.attempts, backend.timeout, backend.deadline) == (3, 2, 9.0, 7200)
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_step_rm import bert_tokenizer, byte_tokenizer, llama_tokenizer, roberta_tokenizer
 
+from prime_ext.config.checks import SettingsError, read
 from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.labels import StepRMError
 
@@ -101,8 +102,8 @@ def test_every_step_of_a_response_sees_only_what_came_before():
     ],
 )
 def test_a_format_that_cannot_work_is_refused(options, message):
-    with pytest.raises(StepRMError, match=message):
-        PairEncoder(BARE, PairFormat(**options))
+    with pytest.raises((SettingsError, StepRMError), match=message):
+        PairEncoder(BARE, read(PairFormat, options, "pair_format"))
 
 
 def test_a_separator_without_tokens_is_refused_where_it_is_needed():

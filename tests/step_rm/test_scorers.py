@@ -337,7 +337,7 @@ def test_addresses_of_verls_router_and_urls(address, url):
         ({"model_path": "m", "attempts": 0}, "step_scorer.attempts=0"),
         ({"model_path": "m", "unknown": 1}, "unknown key step_scorer.unknown"),
         ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
-        ({"model_path": "nowhere", "pair_format": {"x": 1}}, "pair_format has no key 'x'"),
+        ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
     ],
 )
 def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):

@@ -196,11 +196,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Convert and write. Returns the summary.
-
-    Raises:
-        StepRMError, SourceError: see their messages.
-    """
+    """Convert and write. Returns the summary. Raises ``StepRMError`` and ``SourceError``."""
     if not arguments.files:
         raise StepRMError(f"no input; give one of {', '.join('--' + name.replace('_', '-') for name in FORMATS)}")
     if not (arguments.validation >= 0 <= arguments.test and arguments.validation + arguments.test < 1):
