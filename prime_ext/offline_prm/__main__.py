@@ -165,10 +165,11 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }
-        folder, known = trainer.folder / "hf", trainer.worker.model_config
-        model = build_model(weights, known.hf_config, remote_code=known.trust_remote_code)
-        model = model.to(getattr(torch, settings.trainer.export_dtype))
-        write_folder(folder, model, known.tokenizer, {FILE: json.dumps(description, indent=2, allow_nan=False) + "\n"})
+        folder, source = trainer.folder / "hf", trainer.worker.model_config
+        model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code)
+        model = model.to(getattr(torch, run.export_dtype))
+        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+        write_folder(folder, model, source.tokenizer, {FILE: text})
         say(f"metrics: {log.path}\nmodel:   {folder} (with {FILE})")
     dist.barrier()
     dist.destroy_process_group()

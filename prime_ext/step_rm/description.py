@@ -39,7 +39,7 @@ class PairFormat:
     """The choices that a model is trained with; kept beside it.
 
     Attributes:
-        layout: see above.
+        layout: ``pair`` or ``text``, see above.
         separator: text between the steps where the layout needs one.
         previous: how many steps before the current one are shown; 0 for all (PSPO: 1).
         question: whether the question stands before the previous steps (PSPO: never).
@@ -214,13 +214,14 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         raise StepRMError(f"{path} is no model folder: it has no config.json")
+    described = (folder / FILE).is_file()
     try:
         config = read_json(folder / "config.json")
-        record = read_json(folder / FILE) if (folder / FILE).is_file() else None
+        record = read_json(folder / FILE) if described else {}
     except ValueError as error:
         raise StepRMError(f"config.json or {FILE} in {path} is not JSON: {error}") from error
     order = class_order(config.get("id2label"), str(path))
-    if record is None:
+    if not described:
         if pair_format is None:
             raise StepRMError(
                 f"{path} has no {FILE}, which says what the model reads; give the format (layout=text for PSPO's)"
