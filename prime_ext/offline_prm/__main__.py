@@ -10,6 +10,7 @@ interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT
 should be.
 """
 
+import json
 import os
 import socket
 import sys
@@ -17,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.config.settings import SettingsError
 from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mixed, read_data
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.offline_prm.text import TextError
@@ -45,11 +46,7 @@ def device_of(overrides: list[str]) -> str:
 
 
 def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
-    """The configuration, resolved and checked. Sets ``VERL_PLATFORM=cpu`` for the CPU.
-
-    Raises:
-        SettingsError: see its message.
-    """
+    """The configuration, resolved and checked. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises ``SettingsError``."""
     # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when it is imported.
     device = device_of(overrides)
     if device == "cpu":
@@ -60,8 +57,7 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     config = compose_config("offline_prm_cpu" if device == "cpu" else "offline_prm", overrides)
     from omegaconf import OmegaConf
 
-    values: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
-    settings = OfflineSettings.from_mapping(values)
+    settings = OfflineSettings.from_mapping(OmegaConf.to_container(config))  # type: ignore[arg-type]
     for key, path in (("model.path", config.model.path), ("prm.reference_path", settings.prm.reference_path)):
         if str(path).startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
             raise SettingsError(f"{key}={path} does not exist")
@@ -69,20 +65,13 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
         raise SettingsError(
             f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it to 0"
         )
-    for problem in (
-        *check_weights("engine", config.engine),
-        *check_output_layer("model", config.model, config.engine.strategy),
-    ):
-        raise SettingsError(problem)
+    weights = check_weights("engine", config.engine)
+    refuse([*weights, *check_output_layer("model", config.model, config.engine.strategy)][:1])
     return config, settings
 
 
 def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
-    """Training and validation data, checked.
-
-    Raises:
-        BadData: see its message.
-    """
+    """Training and validation data, checked. Raises ``BadData``."""
     prm, data = settings.prm, settings.data
     options = (prm.loss, prm.hard_labels, prm.by_step, prm.steps.prefix, prm.steps.separator, prm.steps.after_error)
     train = read_data(data.train_paths, *options)
@@ -125,11 +114,14 @@ def default_conditions(settings: OfflineSettings) -> list[str]:
 
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
     """Train, validate, save."""
+    import torch
     import torch.distributed as dist
     from omegaconf import OmegaConf
     from verl.utils.distributed import initialize_global_process_group
+    from verl.utils.tracking import Tracking
 
-    from prime_ext.offline_prm.export import FILE, model_name, versions, write_model
+    from prime_ext.generate.export import build_model, write_folder
+    from prime_ext.offline_prm.export import FILE, model_name, versions
     from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
     from prime_ext.offline_prm.trainer import OfflineTrainer
 
@@ -149,7 +141,9 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         for what, count in counts.items():
             if count:
                 say(f"{name}: {count} {what}, longer than data.max_length={settings.data.max_length}")
-    tracking = _tracking(config, settings) if main_rank and settings.trainer.logger else None
+    run, tracking = settings.trainer, None
+    if main_rank and run.logger:
+        tracking = Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
     log = MetricsLog(trainer.folder / METRICS_FILE, tracking, main_rank)
     steps = trainer.fit(checkpoints, log)
     weights = trainer.weights()
@@ -171,9 +165,11 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }
-        folder = trainer.folder / "hf"
-        model = trainer.worker.model_config
-        write_model(folder, weights, model, settings.trainer.export_dtype, description)
+        folder, source = trainer.folder / "hf", trainer.worker.model_config
+        model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code)
+        model = model.to(getattr(torch, run.export_dtype))
+        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+        write_folder(folder, model, source.tokenizer, {FILE: text})
         say(f"metrics: {log.path}\nmodel:   {folder} (with {FILE})")
     dist.barrier()
     dist.destroy_process_group()
@@ -197,14 +193,6 @@ def _identity(config: "DictConfig", settings: OfflineSettings, data: LabelledDat
         **{f"prm.{key}": value for key, value in kept["prm"].items()},
         "optim": OmegaConf.to_container(config.optim),
     }
-
-
-def _tracking(config: "DictConfig", settings: OfflineSettings) -> Any:
-    from omegaconf import OmegaConf
-    from verl.utils.tracking import Tracking
-
-    run = settings.trainer
-    return Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
 
 
 def _single_rank() -> None:

@@ -2,7 +2,7 @@
 """Settings of offline PRM training, checked before a model is loaded; nothing here imports torch."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -182,12 +182,8 @@ class OfflineSettings:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "OfflineSettings":
         """Build from the resolved configuration. Raises ``SettingsError``."""
-        settings = cls(
-            data=read(DataSettings, values.get("data"), "data"),
-            prm=read(LossSettings, values.get("prm"), "prm"),
-            batching=read(BatchSettings, values.get("batching"), "batching"),
-            trainer=read(RunSettings, values.get("trainer"), "trainer"),
-        )
+        sections = get_type_hints(cls)
+        settings = cls(**{name: read(kind, values.get(name), name) for name, kind in sections.items()})
         refuse(settings._problems())
         return settings
 

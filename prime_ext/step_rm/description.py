@@ -21,23 +21,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from prime_ext.config.checks import STRICT, CountOrZero, Switch, Text, read
 from prime_ext.step_rm.labels import StepRMError, class_order
 from prime_ext.step_rm.splitting import marker_end
 from prime_ext.utils.files import read_json
 
 FILE = "prime_ext_step_rm.json"
-LAYOUTS = ("pair", "text")
-SEPARATOR = " </s><s>"
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True, config=STRICT)
 class PairFormat:
     """The choices that a model is trained with; kept beside it.
 
     Attributes:
-        layout: one of :data:`LAYOUTS`.
+        layout: ``pair`` or ``text``, see above.
         separator: text between the steps where the layout needs one.
         previous: how many steps before the current one are shown; 0 for all (PSPO: 1).
         question: whether the question stands before the previous steps (PSPO: never).
@@ -46,28 +48,12 @@ class PairFormat:
         max_length: tokens of the input at most.
     """
 
-    layout: str = "pair"
-    separator: str = SEPARATOR
-    previous: int = 1
-    question: bool = False
-    strip_markers: bool = False
-    max_length: int = 512
-
-    def __post_init__(self) -> None:
-        if self.layout not in LAYOUTS:
-            raise StepRMError(f"layout={self.layout!r} is not one of {', '.join(LAYOUTS)}")
-        if not isinstance(self.separator, str) or not self.separator:
-            raise StepRMError(f"separator={self.separator!r} must be a text")
-        for name, low in (("previous", 0), ("max_length", 8)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise StepRMError(f"{name}={value!r} must be a whole number >= {low}")
-        for name in ("question", "strip_markers"):
-            if not isinstance(getattr(self, name), bool):
-                raise StepRMError(f"{name}={getattr(self, name)!r} must be true or false")
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    layout: Literal["pair", "text"] = "pair"
+    separator: Text = " </s><s>"
+    previous: CountOrZero = 1
+    question: Switch = False
+    strip_markers: Switch = False
+    max_length: Annotated[int, Field(strict=True, ge=8)] = 512
 
     def parts(self, question: str, previous: Sequence[str], current: str) -> tuple[str, str, str]:
         """Question, previous steps and current step as texts; what is not shown is empty."""
@@ -207,7 +193,7 @@ class Description:
 
     def to_json(self) -> str:
         record = {
-            "pair_format": self.pair_format.as_dict(),
+            "pair_format": asdict(self.pair_format),
             "temperature": self.temperature,
             "labels": list(self.order),
             "training": self.training,
@@ -228,17 +214,21 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         raise StepRMError(f"{path} is no model folder: it has no config.json")
-    config = _json(folder / "config.json")
+    described = (folder / FILE).is_file()
+    try:
+        config = read_json(folder / "config.json")
+        record = read_json(folder / FILE) if described else {}
+    except ValueError as error:
+        raise StepRMError(f"config.json or {FILE} in {path} is not JSON: {error}") from error
     order = class_order(config.get("id2label"), str(path))
-    if not (folder / FILE).is_file():
+    if not described:
         if pair_format is None:
             raise StepRMError(
                 f"{path} has no {FILE}, which says what the model reads; give the format (layout=text for PSPO's)"
             )
         return Description(pair_format, 1.0, order)
-    record = _json(folder / FILE)
     try:
-        own = PairFormat(**record["pair_format"])
+        own = read(PairFormat, record["pair_format"], "pair_format")
         temperature = float(record["temperature"])
     except (KeyError, TypeError, ValueError) as error:
         raise StepRMError(f"{folder / FILE} is broken: {error!r}") from error
@@ -247,16 +237,9 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     if list(order) != record.get("labels"):
         raise StepRMError(f"{path}: config.json has the labels {list(order)}, {FILE} {record.get('labels')}")
     if pair_format is not None and pair_format != own:
-        changed = [key for key, value in own.as_dict().items() if pair_format.as_dict()[key] != value]
+        key = next(key for key in asdict(own) if getattr(own, key) != getattr(pair_format, key))
         raise StepRMError(
-            f"{path} was trained with {changed[0]}={own.as_dict()[changed[0]]!r}, not "
-            f"{pair_format.as_dict()[changed[0]]!r}; leave the format to the model"
+            f"{path} was trained with {key}={getattr(own, key)!r}, not {getattr(pair_format, key)!r}; leave the format "
+            "to the model"
         )
     return Description(own, temperature, order, record.get("training", {}))
-
-
-def _json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except ValueError as error:
-        raise StepRMError(f"{path} is not JSON: {error}") from error

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three classes of a step and how a model's own numbering of them is read. No torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 # Class 0, 1, 2 of a model trained here: the order of PSPO's reward model (arXiv 2411.11681, released code).
@@ -39,9 +39,3 @@ def class_order(id2label: Mapping[Any, Any] | None, where: str) -> tuple[int, in
     if set(order) != set(LABELS):
         raise StepRMError(f"{where} has the labels {', '.join(names)}, which are not -1, 0 and 1 (negative, ...)")
     return order  # type: ignore[return-value]
-
-
-def in_label_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, float, float]:
-    """Values by class of a model, sorted as :data:`LABELS`."""
-    negative, neutral, positive = (values[order.index(label)] for label in LABELS)
-    return negative, neutral, positive

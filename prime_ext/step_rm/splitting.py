@@ -13,6 +13,7 @@ of the user has a time limit instead.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import regex
 
@@ -84,11 +85,16 @@ def marker_end(step: str) -> int:
     return match.end() if match else 0
 
 
+def _followed(text: str, found: Sequence[Span], written: Callable[[int, int], bool]) -> list[int]:
+    """The starts of markers (start and end of each) behind which something is written up to the next."""
+    following = [*(start for start, _ in found[1:]), len(text)]
+    return [start for (start, body), end in zip(found, following, strict=False) if written(body, end)]
+
+
 def _with_content(text: str, starts: Iterable[int]) -> list[int]:
     """Leave out the starts behind which, up to the next, nothing is written: that belongs to the step before."""
-    kept = [end for end in starts if 0 < end < len(text)]
-    following = [*kept[1:], len(text)]
-    kept = [start for start, end in zip(kept, following, strict=False) if has_content(text, start, end)]
+    found = [(start, start) for start in starts if 0 < start < len(text)]
+    kept = _followed(text, found, partial(has_content, text))
     # Nothing before the first start: it begins with the text.
     return kept[1:] if kept and not has_content(text, 0, kept[0]) else kept
 
@@ -120,10 +126,8 @@ def split_at_markers(text: str, style: str) -> list[Span]:
         if number == expected or (expected is None and number in (0, 1)):
             found.append((at, at + match.end()))
             expected = number + 1
-    following = [*(start for start, _ in found[1:]), len(text)]
-    starts = [start for (start, body), end in zip(found, following, strict=False) if has_content(text, body, end)]
     # What precedes the first marker belongs to its step.
-    return spans_between(text, starts[1:])
+    return spans_between(text, _followed(text, found, partial(has_content, text))[1:])
 
 
 def split_paragraphs(text: str) -> list[Span]:
@@ -182,29 +186,23 @@ def split_pspo(text: str) -> list[Span]:
     that is part of the first span. A text without a marker has no step there and one span here. The marker belongs to
     the span that it opens, the white space and full stop that its pattern takes with it included.
     """
-    found = [(match.start(), match.end()) for match in _PSPO.finditer(text)]
-    following = [*(start for start, _ in found[1:]), len(text)]
-    starts = [start for (start, body), end in zip(found, following, strict=False) if text[body:end].strip()]
-    return spans_between(text, starts[1:])
+    found = [match.span() for match in _PSPO.finditer(text)]
+    return spans_between(text, _followed(text, found, lambda body, end: bool(text[body:end].strip()))[1:])
 
 
 def split_auto(text: str) -> list[Span]:
     """The first of labels, brackets, numbers, paragraphs and sentences that finds at least two steps."""
     spans: list[Span] = spans_between(text, [])
-    for splitter in (*(_marker_splitter(style) for style in _MARKERS), split_paragraphs, split_sentences):
-        spans = splitter(text)
+    for name in (*_MARKERS, "paragraphs", "sentences"):
+        spans = SPLITTERS[name](text)
         if len(spans) > 1:
             break
     return spans
 
 
-def _marker_splitter(style: str) -> Callable[[str], list[Span]]:
-    return lambda text: split_at_markers(text, style)
-
-
 SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     "auto": split_auto,
-    **{style: _marker_splitter(style) for style in _MARKERS},
+    **{style: partial(split_at_markers, style=style) for style in _MARKERS},
     "paragraphs": split_paragraphs,
     "lines": split_lines,
     "sentences": split_sentences,

@@ -5,12 +5,10 @@
 
 Two sources (outcome and token-level process rewards) through every estimator, summed and whitened, for 1,024 responses
 of at most 3,072 tokens in groups of 4; then single functions in turn with verl's, outcome only. Prints milliseconds of
-the processor (the clock's are noted too: on a shared machine they say little) and ratios, and writes advantage.json
-beside this file. The target is 100 ms per estimator.
+the processor and ratios, and writes advantage.json beside this file. The target is 100 ms per estimator.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -79,20 +77,14 @@ class Batch:
         return function(**common, index=self.uid_B)[0]
 
 
-def both_clocks() -> complex:
-    """Seconds of the processor, and as the imaginary part those of the clock."""
-    return complex(time.process_time(), time.perf_counter())
-
-
 def milliseconds(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
-    """Processor time of each function, median and best, and median of the clock's."""
+    """Processor time of each function, median and best."""
     return {
         name: {
-            "median": round(1e3 * statistics.median(value.real for value in values), 2),
-            "best": round(1e3 * min(value.real for value in values), 2),
-            "wall_median": round(1e3 * statistics.median(value.imag for value in values), 2),
+            "median": round(1e3 * statistics.median(values), 2),
+            "best": round(1e3 * min(values), 2),
         }
-        for name, values in harness.in_turn(functions, repeats, both_clocks).items()
+        for name, values in harness.in_turn(functions, repeats).items()
     }
 
 

@@ -7,7 +7,6 @@ Prints the numbers and writes them to ``code_sandbox.json`` beside this file. Ra
 milliseconds only on this one.
 """
 
-import asyncio
 import json
 import os
 import platform
@@ -50,11 +49,6 @@ def _plain(program: str, stdin: str = "", flags: tuple[str, ...] = ("-I",)) -> s
     return subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=10, check=True).stdout
 
 
-def _rate(function: Callable[[], object], number: int) -> float:
-    """Per second of the clock, of a call that does ``number`` things."""
-    return number / harness.timed(function, time.perf_counter)[1]
-
-
 def measure_overhead(sandbox: Sandbox, rounds: int) -> dict[str, dict[str, float]]:
     """Time of one small program, the ways of running it taking turns."""
     ways: dict[str, Callable[[], object]] = {
@@ -89,16 +83,6 @@ def measure_throughput(verifier: CodeVerifier, workers: int, problems: int) -> d
     return {"problems_per_second": ours, "plain_python_problems_per_second": plain, "ratio": ours / plain}
 
 
-def measure_concurrency(verifier: CodeVerifier, requests: int) -> dict[str, float]:
-    case = {"inputs": [""], "outputs": ["45\n"]}
-
-    async def many() -> None:
-        asked = (verifier.averify(f"```python\n{SMALL}\n```", case) for _ in range(requests))
-        assert all(verdict.correct for verdict in await asyncio.gather(*asked))
-
-    return {"requests": requests, "requests_per_second": _rate(lambda: asyncio.run(many()), requests)}
-
-
 def measure_verl(verifier: CodeVerifier, problems: int) -> dict[str, float]:
     """Time the same problems with verl's prime_code, one after the other as its callers do."""
     from verl.utils.reward_score.prime_code import compute_score
@@ -110,9 +94,8 @@ def measure_verl(verifier: CodeVerifier, problems: int) -> dict[str, float]:
         assert all(verifier.verify(RESPONSE, TEN_TESTS).correct for _ in range(problems))
 
     compute_score(RESPONSE, TEN_TESTS)
-    rates = {"verl": _rate(verls, problems), "ours": _rate(ours, problems)}
-    ratio = rates["ours"] / rates["verl"]
-    return {"problems_per_second": rates["ours"], "verl_problems_per_second": rates["verl"], "ratio": ratio}
+    verl, own = (problems / harness.timed(each, time.perf_counter)[1] for each in (verls, ours))
+    return {"problems_per_second": own, "verl_problems_per_second": verl, "ratio": own / verl}
 
 
 def main() -> None:
@@ -130,7 +113,6 @@ def main() -> None:
             "program": SMALL,
             "one_run": measure_overhead(sandbox, 30 * scale),
             "ten_test_problems": measure_throughput(verifier, workers, 40 * scale),
-            "asyncio": measure_concurrency(verifier, 100 * scale),
         }
         if options.verl:
             results["verl_prime_code"] = measure_verl(verifier, 2 * scale)

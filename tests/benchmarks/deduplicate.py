@@ -8,7 +8,6 @@ processes), finding the twins by them, and the index of the contamination report
 Prints them, with the bytes that both keep of a row, and writes deduplicate.json beside this file.
 """
 
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -36,32 +35,34 @@ def main() -> None:
     options = parser.parse_args()
     settings = Settings(mask_numbers=False)
     texts = texts_of(options.data, options.rows)
-    start = time.process_time()
-    keys = np.array([sketch(text, settings) for text in texts])
-    sketched = time.process_time()
-    twins = list(first_of_each(keys, map(Compared, texts), settings))
-    found = time.process_time()
-    index = SimilarityIndex(settings)
-    for text in texts:
-        index.add(text)
-    near = sum(any(key < number for key, _ in index.near(text)) for number, text in enumerate(texts))
-    indexed = time.process_time()
+
+    def index_of(some: list[str]) -> SimilarityIndex:
+        index = SimilarityIndex(settings)
+        for text in some:
+            index.add(text)
+        return index
+
+    def near_earlier_rows() -> int:
+        index = index_of(texts)
+        return sum(any(key < number for key, _ in index.near(text)) for number, text in enumerate(texts))
+
+    keys, sketching = harness.timed(lambda: np.array([sketch(text, settings) for text in texts]))
+    twins, search = harness.timed(lambda: list(first_of_each(keys, map(Compared, texts), settings)))
+    near, indexing = harness.timed(near_earlier_rows)
     few = texts[:500]
     tracemalloc.start()
-    kept = SimilarityIndex(settings)
-    for text in few:
-        kept.add(text)
-    bytes_per_row = tracemalloc.get_traced_memory()[0] / len(few)
+    kept = index_of(few)
+    bytes_per_row = tracemalloc.get_traced_memory()[0] / len(kept.same_shingles)
     tracemalloc.stop()
     n = len(texts)
     results = {
         "rows": n,
         "twins": len(twins),
         "near_twins_of_an_earlier_row_by_the_index": near,
-        "keys_rows_per_cpu_second": round(n / (sketched - start)),
-        "search_rows_per_cpu_second": round(n / (found - sketched)),
-        "index_rows_per_cpu_second": round(n / (indexed - found)),
-        "index_over_keys_and_search": round((indexed - found) / (found - start), 2),
+        "keys_rows_per_cpu_second": round(n / sketching),
+        "search_rows_per_cpu_second": round(n / search),
+        "index_rows_per_cpu_second": round(n / indexing),
+        "index_over_keys_and_search": round(indexing / (sketching + search), 2),
         "bytes_per_row": keys.nbytes // n,
         "bytes_per_row_of_the_index": round(bytes_per_row),
         "index": vars(settings),

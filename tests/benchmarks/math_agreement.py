@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agreement of graders with labels, on public pair collections and on our own fixture.
 
-    python tests/benchmarks/math_agreement.py [--graders name=module:function ...] [--data DIR]
+    python tests/benchmarks/math_agreement.py [--verl] [--data DIR]
 
 Collections (``gold``, ``pred``, ``label``):
 
@@ -13,11 +13,10 @@ Collections (``gold``, ``pred``, ``label``):
 - ``perturbed``: the same with one number changed. All are wrong.
 - ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labelled by hand, one rule of ours per line.
 
-Beside ours stands math-verify alone with its default settings; ``--graders`` adds any callable ``(gold, pred) ->
-bool``. The JSON beside this file has our disagreements pair by pair, and how many the others have.
+Beside ours stands math-verify alone with its default settings, and with ``--verl`` verl's graders. The JSON beside this
+file has our disagreements pair by pair, and how many the others have.
 """
 
-import importlib
 import json
 import logging
 import random
@@ -50,10 +49,8 @@ def processbench_gsm8k(data: Path) -> list[Pair]:
     pairs = []
     for row in json.loads((data / "processbench" / "gsm8k.json").read_text()):
         gold = golds.get(row["problem"].strip())
-        answer = (
-            extract("\n\n".join(row["steps"])).answer or extract(row["steps"][-1], "lenient").answer if gold else None
-        )
-        if gold is not None and answer is not None:
+        answer = extract("\n\n".join(row["steps"])).answer or extract(row["steps"][-1], "lenient").answer
+        if gold and answer is not None:
             pairs.append((gold, answer, bool(row["final_answer_correct"])))
     return pairs
 
@@ -145,7 +142,6 @@ def counted(result: dict) -> dict:
 
 def main() -> None:
     parser = harness.parser(__doc__, "the benchmarks of mathematics")
-    parser.add_argument("--graders", nargs="*", default=[], metavar="NAME=MODULE:FUNCTION")
     parser.add_argument("--verl", action="store_true", help="verl's graders as well")
     options = parser.parse_args()
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
@@ -157,10 +153,6 @@ def main() -> None:
 
     graders: dict[str, Grader] = {OURS: ours, "math-verify alone": math_verify_alone}
     graders |= verl_graders() if options.verl else {}
-    for given in options.graders:
-        name, _, target = given.partition("=")
-        module, _, function = target.partition(":")
-        graders[name] = getattr(importlib.import_module(module), function)
     results = {
         collection: {name: measure(grader, pairs) for name, grader in graders.items()}
         for collection, pairs in collections(options.data).items()

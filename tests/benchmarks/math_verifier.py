@@ -19,10 +19,12 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import harness
+import psutil
 from hostile import hostile_answers, random_hostile_answer
 from math_agreement import math_verify_alone, restyle, verl_graders
 
@@ -67,24 +69,13 @@ def rate(work: Callable[[Pair], object], pairs: list[Pair], seconds: float = 3.0
     return done / (time.process_time() - started)
 
 
-def resident(process: int) -> float:
-    """Resident memory in MB."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def children() -> list[int]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        found += [int(process) for process in (task / "children").read_text().split()]
-    return found
-
-
 def memory(count: int) -> dict:
     generator = random.Random(0)
     golds = [r"\frac{\sqrt{x}+1}{2}", r"2-\pi x", r"\frac{1}{x^{9}+y}", r"(-\infty,3]\cup[5,\infty)", r"x^{2}+y^{2}=1"]
     fixed = hostile_answers()
     report: dict = {}
-    outcomes: dict[str, int] = {}
+    outcomes: Counter[str] = Counter()
+    me = psutil.Process()
     with WorkerPool(time_limit=6.0, preload=("prime_ext.verifiers.math.symbolic:warm_up",)) as pool:
         verifier = MathVerifier(pool)
         slowest, started = 0.0, time.perf_counter()
@@ -96,14 +87,13 @@ def memory(count: int) -> dict:
             for verdict in verdicts:
                 stage, colon, _ = verdict.detail.partition(":")
                 stage = stage if colon and stage in ("too complex", "algebra") else "rules"
-                decided = f"{verdict.outcome}, {stage}"
-                outcomes[decided] = outcomes.get(decided, 0) + 1
+                outcomes[f"{verdict.outcome}, {stage}"] += 1
             slowest = max(slowest, *(verdict.seconds for verdict in verdicts))
             if done + 100 in (1000, count):
-                sizes = sorted(resident(process) for process in children())
+                parent, *workers = (process.memory_info().rss / 2**20 for process in (me, *me.children()))
                 report[f"after {done + 100}"] = {
-                    "parent_mb": round(resident(os.getpid()), 1),
-                    "largest_worker_mb": round(sizes[-1], 1),
+                    "parent_mb": round(parent, 1),
+                    "largest_worker_mb": round(max(workers), 1),
                 }
         report["seconds"] = round(time.perf_counter() - started, 1)
         report["slowest_verdict_seconds_with_queueing"] = round(slowest, 2)

@@ -13,7 +13,7 @@ from functools import partial
 
 import harness
 import torch
-from test_token_text import TOKENIZERS
+from test_response_cut import TOKENIZERS
 
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.response_cut import TokenText

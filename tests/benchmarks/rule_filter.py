@@ -12,15 +12,16 @@ and writes rule_filter.json beside this file.
 import json
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import harness
+import psutil
+from machine import peak_mib
 
+from data_preprocessing import rl_data
 from data_preprocessing.math_rules import MATH_RULES, math_filter
 from data_preprocessing.math_sources import MathProblem, gsm8k_row, solved_row
 from prime_ext.utils.rows import BadRow, read_source
@@ -70,50 +71,38 @@ def write_source(path: Path, rows: list[MathProblem], count: int) -> None:
             file.write(json.dumps(columns) + "\n")
 
 
-_PROGRAM = """
-import json, resource, sys
-from data_preprocessing import rl_data
-rl_data.run(rl_data.parser().parse_args(sys.argv[1:]))
-own = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
-print(json.dumps({"peak_mib": round(own), "largest_worker_mib":
-    round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)}))
-"""
-
-
-def command(source: Path, folder: Path, count: int, workers: int) -> dict[str, object]:
-    """One run of the command in a process of its own."""
+def command(source: Path, folder: Path, workers: int) -> dict[str, object]:
+    """One run of the command, and what this process and its workers took from their start."""
     words = ["--sources", "numina", "--input", f"numina={source}", "--output-dir", str(folder)]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    call = [sys.executable, "-c", _PROGRAM, *words, "--workers", str(workers)]
-    start = time.perf_counter()
-    done = subprocess.run(call, cwd=harness.ROOT, check=True, capture_output=True, text=True)
-    wall = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    memory = json.loads(done.stdout.splitlines()[-1])
-    return {
-        "rows": count,
-        "workers": workers,
-        "cpu_seconds": round(cpu, 1),
-        "rows_per_cpu_second": round(count / cpu),
-        "wall_seconds": round(wall, 1),
-        "rows_per_wall_second": round(count / wall),
-        **({"peak_mib": memory["peak_mib"]} if workers == 1 else memory),
-    }
+    rl_data.run(rl_data.parser().parse_args([*words, "--workers", str(workers)]))
+    wall = time.time() - psutil.Process().create_time()
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    found = {"cpu_seconds": sum(each.ru_utime + each.ru_stime for each in usage), "wall_seconds": wall}
+    return found | {"peak_mib": round(peak_mib()), "largest_worker_mib": round(usage[1].ru_maxrss / 1024)}
 
 
 def main() -> None:
     parser = harness.parser(__doc__, "gsm8k and math")
     parser.add_argument("--rows", type=int, default=60_000, help="of the whole command")
     parser.add_argument("--repeats", type=int, default=5, help="of both sets, for the filter alone")
+    parser.add_argument("--measure", type=Path, help="source of one run of the command, in this process")
+    parser.add_argument("--workers", type=int)
     options = parser.parse_args()
+    if options.measure:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(command(options.measure, Path(folder) / "out", options.workers)))
+        return
     rows = problems(options.data)
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         for count, workers in ((options.rows // 4, 1), (options.rows, 1), (options.rows, 2)):
             source = Path(folder) / f"{count}.jsonl"
             write_source(source, rows, count)
-            runs.append(command(source, Path(folder) / f"out_{count}_{workers}", count, workers))
+            words = ("--measure", source, "--workers", workers, "--data", options.data)
+            found = harness.own_process(*words)
+            cpu, wall = found["cpu_seconds"], found["wall_seconds"]
+            rates = {"rows_per_cpu_second": round(count / cpu), "rows_per_wall_second": round(count / wall)}
+            runs.append({"rows": count, "workers": workers, **{key: round(found[key], 1) for key in found}, **rates})
     results = {
         "filter": filter_speed(rows, options.repeats),
         "command": runs,

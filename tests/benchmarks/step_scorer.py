@@ -16,14 +16,14 @@ import random
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import harness
 import torch
-from tiny_step_rm import bert_tokenizer, save_bert
+from tiny_step_rm import bert_tokenizer, described, save_bert
 
-from prime_ext.step_rm.description import FILE, Description, PairFormat
-from prime_ext.step_rm.labels import LABELS
+from prime_ext.step_rm.description import PairFormat
 from prime_ext.step_rm.scorers.local import LocalScorer
 from prime_ext.step_rm.scorers.protocol import Chain
 
@@ -74,40 +74,32 @@ def one_at_a_time(scorer: LocalScorer, chains: list[Chain]) -> list[list[float]]
 
 def measure(path: Path, chains: list[Chain], batch_tokens: list[int], rounds: int, device: str) -> dict[str, object]:
     """Steps per second of both, in turn, and their ratio."""
-    n_steps, scores = sum(len(chain.steps) for chain in chains), {}
+    options = {"device": device, "dtype": "float32", "cache_size": 0}
+    scorers = {str(size): LocalScorer(path, batch_tokens=size, **options) for size in batch_tokens}
+    scores: dict[str, list[list[float]]] = {}
 
-    def score(size: int | None) -> LocalScorer:
-        # What a scorer has seen it remembers.
-        scorer = LocalScorer(path, device=device, dtype="float32", batch_tokens=size or 1)
-        if device != "cpu":
-            # First use of the device.
-            scorer.score_now([Chain(("warm up",))])
-        start = time.perf_counter()
-        if size is None:
-            scores[size] = one_at_a_time(scorer, chains)
-        else:
-            scores[size] = [list(result.scores) for result in scorer.score_now(chains)]
-        seconds[size].append(time.perf_counter() - start)
-        return scorer
+    def alone() -> None:
+        scores["alone"] = one_at_a_time(next(iter(scorers.values())), chains)
 
-    seconds: dict[int | None, list[float]] = {size: [] for size in (None, *batch_tokens)}
-    for _ in range(rounds + 1):
-        for size in seconds:
-            scorer = score(size)
+    def batched(size: str) -> None:
+        scores[size] = [list(result.scores) for result in scorers[size].score_now(chains)]
+
+    ways = {"alone": alone, **{size: partial(batched, size) for size in scorers}}
+    seconds = harness.in_turn(ways, rounds, time.perf_counter)
+    expected = torch.tensor(sum(scores["alone"], []))
     for found in scores.values():
-        pairs = zip(found, scores[None], strict=True)
-        worst = max(abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True))
-        assert worst < 1e-4, worst
-    # The first round warms up.
-    speed = {size: [n_steps / each for each in values[1:]] for size, values in seconds.items()}
-    slow, fast = speed.pop(None), speed
-    ratios = {size: statistics.median(a / b for a, b in zip(fast[size], slow, strict=True)) for size in batch_tokens}
+        torch.testing.assert_close(torch.tensor(sum(found, [])), expected, atol=1e-4, rtol=0)
+    n_steps = len(expected)
+    speed = {way: [n_steps / each for each in values] for way, values in seconds.items()}
+    slow = speed.pop("alone")
+    ratios = {size: statistics.median(a / b for a, b in zip(fast, slow, strict=True)) for size, fast in speed.items()}
+    encoder = next(iter(scorers.values())).encoder
     return {
         "steps": n_steps,
-        "distinct inputs": len({item.ids for c in chains for item in scorer.encoder.encode_steps("", c.steps)}),
+        "distinct inputs": len({item.ids for c in chains for item in encoder.encode_steps("", c.steps)}),
         "steps per second, one at a time": round(statistics.median(slow), 1),
-        "steps per second, batched": {str(size): round(statistics.median(fast[size]), 1) for size in batch_tokens},
-        "ratio": {str(size): round(ratio, 2) for size, ratio in ratios.items()},
+        "steps per second, batched": {size: round(statistics.median(fast), 1) for size, fast in speed.items()},
+        "ratio": {size: round(ratio, 2) for size, ratio in ratios.items()},
         "best ratio": round(max(ratios.values()), 2),
     }
 
@@ -129,7 +121,7 @@ def main() -> None:
         layers, width = SHAPES[name]
         with tempfile.TemporaryDirectory() as folder:
             path = save_bert(Path(folder) / "m", size=width, layers=layers, positions=512, scale=0.05)
-            (path / FILE).write_text(Description(PairFormat(), 1.0, LABELS).to_json())
+            described(path, pair_format=PairFormat())
             for kind, share in (("nothing shared", 0.0), ("steps shared", options.share)):
                 chains = responses(options.prompts, options.samples, share, seed=0)
                 found = measure(path, chains, options.batch_tokens, options.rounds, options.device)

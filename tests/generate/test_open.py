@@ -21,8 +21,8 @@ def opened(*words):
 def test_a_server_is_opened_from_flags(monkeypatch):
     monkeypatch.setenv("KEY", "sesame")
     with ScriptedServer(key="sesame") as server:
-        words = ["--backend", "server", "--base-url", server.base_url, "--model", "scripted", "--api-key-env", "KEY"]
-        backend = opened(*words, "--concurrency", "3", "--attempts", "2", "--timeout", "9")
+        words = f"--backend server --base-url {server.base_url} --model scripted --api-key-env KEY"
+        backend = opened(*words.split(), "--concurrency", "3", "--attempts", "2", "--timeout", "9")
         backend.check([])
     assert (backend.concurrency, backend.attempts, backend.timeout, backend.deadline) == (3, 2, 9.0, 7200)
 
@@ -30,20 +30,15 @@ def test_a_server_is_opened_from_flags(monkeypatch):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--backend server --model m", "--backend server needs its address: --base-url http://127.0.0.1:8000/v1"),
-        ("--backend vllm", "--backend vllm needs --model: a folder, a hub id or a checkpoint"),
-        (
-            "--backend server --base-url http://h --chat-template f",
-            "--chat-template means nothing to --backend server; leave it out, or use --backend vllm or "
-            "--backend transformers",
-        ),
-        ("--backend vllm --model m --data-parallel 0", "--data-parallel 0 must be positive"),
+        ("--backend server --model m", "--base-url"),
+        ("--backend vllm", "--model"),
+        ("--backend server --base-url http://h --chat-template f", "--chat-template means nothing to --backend server"),
+        ("--backend vllm --model m --data-parallel 0", "--data-parallel 0"),
     ],
 )
 def test_what_does_not_fit_together_is_one_line(words, message):
-    with pytest.raises(BackendError) as refused:
+    with pytest.raises(BackendError, match=message):
         opened(*words.split())
-    assert str(refused.value) == message
 
 
 def test_the_bar_shows_responses_of_all_runs_speed_and_failures():

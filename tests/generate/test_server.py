@@ -29,10 +29,7 @@ def test_chats_and_raw_texts_are_answered():
     script = {"1+1?": "2", "Once": Answer(" upon a time", "length", tokens=3, prompt_tokens=1)}
     with ScriptedServer(script) as server:
         found = answers(server, [chat("a", "1+1?"), Request("b", "Once", Sampling())])
-    assert found == {
-        "a": Response("a", "2", 2, 1, "stop"),
-        "b": Response("b", " upon a time", 3, 1, "length"),
-    }
+    assert found == {"a": Response("a", "2", 2, 1, "stop"), "b": Response("b", " upon a time", 3, 1, "length")}
 
 
 def test_the_sampling_is_sent_and_extensions_only_where_they_mean_something():
@@ -40,38 +37,18 @@ def test_the_sampling_is_sent_and_extensions_only_where_they_mean_something():
     with ScriptedServer() as server:
         answers(server, [chat("a", "x", **sampling)])
         answers(server, [Request("b", "y", Sampling(max_new_tokens=5), seed=2**64 - 1)])
-    assert server.requests[0] == {
-        "model": "scripted",
-        "messages": [{"role": "user", "content": "x"}],
-        "max_tokens": 8,
-        "temperature": 0.3,
-        "top_p": 0.95,
-        "n": 1,
-        "stream": False,
-        "seed": 7,
-        "top_k": 20,
-        "min_tokens": 2,
-        "stop": ["\n\n"],
+    first, second = server.requests
+    assert first.pop("messages") == [{"role": "user", "content": "x"}]
+    assert first == {
+        **{"model": "scripted", "n": 1, "stream": False, "seed": 7, "temperature": 0.3, "top_p": 0.95},
+        **{"max_tokens": 8, "min_tokens": 2, "top_k": 20, "stop": ["\n\n"]},
     }
-    assert not {"top_k", "min_tokens", "stop"} & set(server.requests[1])
-    assert 0 <= server.requests[1]["seed"] < 2**63
+    assert not {"top_k", "min_tokens", "stop"} & set(second) and 0 <= second["seed"] < 2**63
 
 
 def test_what_may_pass_is_asked_again():
-    faults = [
-        429,
-        (429, "0.05"),
-        408,
-        500,
-        503,
-        "cut",
-        "cut_body",
-        "not_json",
-        b"{",
-        "no_choices",
-        "no_text",
-        "no_finish",
-    ]
+    faults = [429, (429, "0.05"), 408, 500, 503, "cut", "cut_body", "not_json", b"{"]
+    faults += ["no_choices", "no_text", "no_finish"]
     with ScriptedServer(faults_of={str(fault): [fault] * 3 for fault in faults}) as server:
         found = answers(server, [chat(str(fault), str(fault)) for fault in faults])
     assert {key: response.text for key, response in found.items()} == {str(fault): str(fault) for fault in faults}
@@ -79,27 +56,19 @@ def test_what_may_pass_is_asked_again():
 
 
 def test_what_does_not_pass_is_one_failed_response_with_one_line():
-    malformed = "malformed answer: "
-    details = {429: "HTTP 429: ", 500: "HTTP 500: ", "cut": "no connection: ", "not_json": malformed, b"[1]": malformed}
-    details |= dict.fromkeys(("no_choices", "no_text", "no_finish"), malformed)
+    asked_again = {429: "HTTP 429: ", 500: "HTTP 500: ", "cut": "no connection: "}
+    asked_again |= dict.fromkeys(("not_json", b"[1]", "no_choices", "no_text", "no_finish"), "malformed answer: ")
+    refused = {status: f"HTTP {status}: " for status in (400, 401, 404, 422)}
+    details = asked_again | refused
     with ScriptedServer(faults_of={str(fault): [fault] * 9 for fault in details}) as server:
-        found = answers(
-            server, [chat("good", "good"), *(chat(str(fault), str(fault)) for fault in details)], attempts=2
-        )
+        requests = [chat("good", "good"), *(chat(str(fault), str(fault)) for fault in details)]
+        found = answers(server, requests, attempts=2)
     assert found.pop("good") == Response("good", "good", 2, 1, "stop")
     for fault, detail in details.items():
         response = found[str(fault)]
         assert (response.finish, response.text, response.tokens) == ("failed", "", 0)
         assert response.detail.startswith(detail) and "\n" not in response.detail
-        assert server.counts[str(fault)] == 2
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 422])
-def test_a_refused_request_is_not_asked_again(status):
-    with ScriptedServer(faults_of={"bad": [status] * 9}) as server:
-        response = answers(server, [chat("a", "bad")])["a"]
-    assert response.finish == "failed" and response.detail.startswith(f"HTTP {status}: ")
-    assert "told\\n to fail" in response.detail and server.counts["bad"] == 1
+        assert server.counts[str(fault)] == (1 if fault in refused else 2)
 
 
 def test_a_server_asks_for_a_pause_and_gets_it_unless_it_is_too_long():
@@ -118,18 +87,12 @@ def test_silence_ends_after_the_time_for_an_attempt_and_all_after_the_deadline()
     assert waited.detail == "no answer in 0.3 s (2 attempts)" and late.detail == "no answer before the deadline of 1 s"
 
 
-def test_one_silent_request_does_not_hold_up_the_others():
-    requests = [chat("slow", "slow"), *(chat(str(k), f"q{k}") for k in range(20))]
-    with ScriptedServer(faults_of={"slow": ["hang"]}) as server:
-        backend = backend_of(server, attempts=1, timeout=8, concurrency=4)
+def test_a_silent_request_holds_up_no_other_and_only_so_many_are_on_their_way():
+    requests = [chat("slow", "slow"), *(chat(str(k), f"q{k}") for k in range(40))]
+    with ScriptedServer(faults_of={"slow": ["hang"]}, seconds=0.1) as server:
+        backend = backend_of(server, attempts=1, timeout=8, concurrency=5)
         order = [response.key for response in backend.generate(requests)]
-    assert order[-1] == "slow" and len(order) == 21
-
-
-def test_no_more_requests_at_a_time_than_allowed():
-    with ScriptedServer(seconds=0.1) as server:
-        found = answers(server, [chat(str(k), f"q{k}") for k in range(40)], concurrency=5)
-    assert len(found) == 40 and server.most_active == 5
+    assert order[-1] == "slow" and len(order) == 41 and server.most_active == 5
 
 
 def test_a_caller_that_stops_early_stops_the_requests():
@@ -151,25 +114,21 @@ def test_it_works_where_an_event_loop_is_running():
 
 
 @pytest.mark.parametrize(
-    "answer, expected",
+    "script, expected",
     [
-        (Answer(None, "length"), ("", "length")),
-        (Answer("x", "content_filter"), ("", "failed")),
-        (Answer("x", "eos_token"), ("x", "stop")),
+        ({"answers": {"q": Answer(None, "length")}}, Response("a", "", 1, 1, "length")),
+        ({"answers": {"q": Answer("x", "eos_token")}}, Response("a", "x", 2, 1, "stop")),
+        (
+            {"answers": {"q": Answer("x", "content_filter")}},
+            Response("a", "", 0, 1, "failed", "the server ended the response: content_filter"),
+        ),
+        ({"always": "no_usage"}, Response("a", "q", 0, 0, "stop", "the server does not tell lengths (usage)")),
     ],
-    ids=["cut off while reasoning", "filtered", "another server's word for the end"],
+    ids=["cut off while reasoning", "another server's word for the end", "filtered", "no lengths"],
 )
-def test_why_a_response_ended(answer, expected):
-    with ScriptedServer({"q": answer}) as server:
-        response = answers(server, [chat("a", "q")])["a"]
-    assert (response.text, response.finish) == expected
-    assert (response.detail == "the server ended the response: content_filter") == (response.finish == "failed")
-
-
-def test_lengths_that_are_not_told_are_said_to_be_unknown():
-    with ScriptedServer(always="no_usage") as server:
-        response = answers(server, [chat("a", "q")])["a"]
-    assert response == Response("a", "q", 0, 0, "stop", "the server does not tell lengths (usage)")
+def test_why_a_response_ended(script, expected):
+    with ScriptedServer(**script) as server:
+        assert answers(server, [chat("a", "q")])["a"] == expected
 
 
 # ---- the server and its model ----------------------------------------------------------------------------------------
@@ -206,19 +165,17 @@ def test_no_server_is_one_line_at_check_and_one_failure_per_request():
     assert {detail.split(":")[0] for detail in details} == {"no connection", "not asked"}
 
 
-def test_beams_and_a_context_that_is_too_short_are_refused():
+def test_what_servers_cannot_do_is_refused():
     with ScriptedServer(max_model_len=16) as server:
-        with pytest.raises(BackendError, match="servers have no beams .num_beams 5.; use --backend transformers"):
-            backend_of(server).check([chat("a", "q", num_beams=5)])
-        with pytest.raises(BackendError, match="request b: 512 new tokens leave no room .* 16 tokens of scripted"):
-            backend_of(server).check([Request("b", "q", Sampling())])
-
-
-def test_what_the_model_sees_is_known_for_raw_texts_only():
-    with ScriptedServer() as server:
-        assert backend_of(server).shown(Request("a", "raw", Sampling())) == "raw"
-        with pytest.raises(BackendError, match="the server applies its own chat template"):
-            backend_of(server).shown(chat("a", "q"))
+        backend = backend_of(server)
+        with pytest.raises(BackendError, match="request a: .*beams"):
+            backend.check([chat("a", "q", num_beams=5)])
+        with pytest.raises(BackendError, match="request b: 512 new tokens .* 16 tokens of scripted"):
+            backend.check([Request("b", "q", Sampling())])
+        # What the model sees of a chat is known to the server only.
+        assert backend.shown(Request("a", "raw", Sampling())) == "raw"
+        with pytest.raises(BackendError, match="chat template"):
+            backend.shown(chat("a", "q"))
 
 
 def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkeypatch):
@@ -236,12 +193,14 @@ def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkey
     assert "of-another-server" not in json.dumps(server.headers)
 
 
-@pytest.mark.parametrize("url, expected", [("http://h:1", "http://h:1/v1"), ("https://h/x/v2/", "https://h/x/v2")])
-def test_the_path_of_the_interface_may_be_left_out(url, expected):
-    assert api_url(url) == expected
-
-
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://h", "http://", ""])
-def test_what_is_no_url_is_refused(url):
-    with pytest.raises(BackendError, match="is no URL; it looks like"):
-        ServerBackend(url, "m")
+@pytest.mark.parametrize(
+    "url, expected",
+    [("http://h:1", "http://h:1/v1"), ("https://h/x/v2/", "https://h/x/v2")]
+    + [(url, None) for url in ("localhost:8000", "ftp://h", "http://", "", "http://me:secret@h")],
+)
+def test_the_url_of_the_interface(url, expected):
+    if expected is not None:
+        assert api_url(url) == expected
+    else:
+        with pytest.raises(BackendError, match="--base-url"):
+            ServerBackend(url, "m")

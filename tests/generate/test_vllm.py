@@ -20,28 +20,16 @@ needs_vllm = pytest.mark.skipif(
 
 
 def test_seeds_are_those_that_a_server_is_sent_and_greedy_has_none():
-    sampling = Sampling(temperature=0.5, top_p=0.9, top_k=0, min_new_tokens=2, max_new_tokens=9, stop=("x",))
-    assert sampling_arguments(sampling, 2**64 - 1) == {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 0,
-        "min_tokens": 2,
-        "max_tokens": 9,
-        "stop": ["x"],
-        "seed": 2**63 - 1,
-    }
+    assert sampling_arguments(Sampling(temperature=0.5), 2**64 - 1)["seed"] == 2**63 - 1
     assert sampling_arguments(Sampling(), 7)["seed"] is None
 
 
-@pytest.mark.parametrize("rank, expected", [(2, 8), (16, 16), (100, 128)])
-def test_the_rank_of_an_adapter_is_one_that_vllm_has(tmp_path, rank, expected):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": rank}))
-    assert lora_rank(tmp_path) == expected
-
-
-def test_an_adapter_that_vllm_cannot_take_is_refused(tmp_path):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 1024}))
-    with pytest.raises(BackendError, match="has rank 1024, vLLM takes at most 512; merge it into its base"):
+def test_the_rank_of_an_adapter_is_one_that_vllm_has(tmp_path):
+    for rank, expected in {2: 8, 16: 16, 100: 128, 1024: None}.items():
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"r": rank}))
+        if expected is not None:
+            assert lora_rank(tmp_path) == expected
+    with pytest.raises(BackendError, match="has rank 1024, vLLM takes at most 512"):
         lora_rank(tmp_path)
 
 
@@ -55,9 +43,9 @@ def texts_of(backend, requests):
 @needs_vllm
 def test_beams_and_a_short_context_are_refused_before_anything_starts(tmp_path):
     backend = open_backend("vllm", str(save_llama(tmp_path / "m", size=64, max_positions=64)))
-    with pytest.raises(BackendError, match="--backend vllm has no beams .num_beams 5.; use --backend transformers"):
+    with pytest.raises(BackendError, match="--backend vllm has no beams"):
         backend.check([Request("a", "x", Sampling(num_beams=5, max_new_tokens=4))])
-    with pytest.raises(BackendError, match="1 tokens of prompt and 64 new ones do not fit into the context of 64"):
+    with pytest.raises(BackendError, match="1 tokens of prompt and 64 new ones"):
         backend.check([Request("a", "x", Sampling(max_new_tokens=64))])
     assert backend._portal is None
 
@@ -65,13 +53,9 @@ def test_beams_and_a_short_context_are_refused_before_anything_starts(tmp_path):
 @needs_vllm
 @pytest.mark.vllm
 def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, monkeypatch):
-    for name, value in {
-        "OMP_NUM_THREADS": "1",
-        "TORCH_COMPILE_DISABLE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    }.items():
-        monkeypatch.setenv(name, value)
+    for name in ("OMP_NUM_THREADS", "TORCH_COMPILE_DISABLE", "VLLM_CPU_KVCACHE_SPACE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     path = str(save_llama(tmp_path / "m", size=64, max_positions=256))
     chats = [
         Request(f"c{n}", ({"role": "user", "content": f"{n}+{n}?"},), Sampling(max_new_tokens=12)) for n in range(10)

@@ -35,14 +35,8 @@ def main(model, responses, steps, work_dir):
         from prime_ext.offline_prm.trainer import OfflineTrainer
 
         trainer = OfflineTrainer(config, settings, *load(settings))
-        found = []
-        for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2]):
-            found.append(trainer.train_step(groups))
+        found = [trainer.train_step(groups) for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2])]
         results[name] = {"metrics": found, "weights": trainer.weights()}
-        if name == "ce":
-            sequences = trainer._encoded(trainer.train_prompts, trainer.train_data.examples[0])
-            results["scores"] = trainer.score(trainer.worker, sequences)
-            results["sequences"] = [(s.prompt, s.response) for s in sequences]
     finish(results, work_dir)
 
 

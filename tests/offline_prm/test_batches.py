@@ -48,8 +48,7 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks, multiple):
 def labelled(*texts):
     data = LabelledData()
     for number, text in enumerate(texts):
-        group = data.group(f"p{number}", "")
-        data.examples[group].append(Example(group, text, 1.0, f"row {number}"))
+        data.add(f"p{number}", "", [Example(0, text, 1.0, f"row {number}")])
     return data
 
 

@@ -107,10 +107,3 @@ def test_two_steps_of_cross_entropy_equal_a_plain_loop(results, inputs):
         assert found["train/loss"] == pytest.approx(float(loss), abs=2e-5)
         assert found["train/grad_norm"] == pytest.approx(float(norm), rel=1e-3)
         assert found["train/lr"] == pytest.approx(optimizer.param_groups[0]["lr"])
-
-
-def test_scores_cover_every_response_token(results):
-    for (_, response), score in zip(results[1]["sequences"], results[1]["scores"], strict=True):
-        assert len(score) == len(response) and (score <= 0).all()
-    for one, two in zip(results[1]["scores"], results[2]["scores"], strict=True):
-        torch.testing.assert_close(one, two, atol=1e-4, rtol=0)

@@ -33,9 +33,8 @@ def response_rows(n_prompts, seed=0, responses=4):
         correctness = [True, False, *[rng.random() < 0.5 for _ in range(responses - 2)]]
         rng.shuffle(correctness)
         completions = [digits(rng, correct, rng.randint(3, 5)) for correct in correctness]
-        rows.append(
-            {"dataset": "even", "prompt": f"p{number}?", "completions": completions, "correctness": correctness}
-        )
+        rows.append({"dataset": "even", "prompt": f"p{number}?", "completions": completions})
+        rows[-1]["correctness"] = correctness
     return rows
 
 
@@ -53,17 +52,6 @@ def step_rows(n, seed=0):
 def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def environment(**more):
-    return os.environ | {
-        "VERL_PLATFORM": "cpu",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        **more,
-    }
 
 
 def overrides(model, data, output, **more):
@@ -84,19 +72,12 @@ def overrides(model, data, output, **more):
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def train(arguments, ranks=1, timeout=900):
-    """Run the command as a user would, with torchrun for several ranks."""
-    program = [sys.executable, "-m"]
-    if ranks > 1:
-        program += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    return subprocess.run(
-        [*program, "prime_ext.offline_prm", *arguments],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+def train(arguments):
+    """Run the command as a user would."""
+    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "prime_ext.offline_prm", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
 
 
 def metrics(output):

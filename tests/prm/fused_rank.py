@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import engines  # noqa: E402
 import torch.distributed as dist  # noqa: E402

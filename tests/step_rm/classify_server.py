@@ -12,20 +12,18 @@ class ClassifyServer:
     """Answers like vLLM.
 
     Args:
-        model: a sequence-classification model; None to give equal probabilities.
+        model: a sequence-classification model.
         tokenizer: for texts.
         faults: one per request, in turn, before requests are answered properly: a status, ``hang``, ``drop``, or a
             function of the proper answer.
         always: the same for every request.
     """
 
-    def __init__(self, model=None, tokenizer=None, faults=(), always=None):
+    def __init__(self, model, tokenizer, faults=(), always=None):
         self.model, self.tokenizer, self.faults, self.always = model, tokenizer, list(faults), always
         self.requests, self.active, self.most_active = [], 0, 0
 
     def _item(self, index, value):
-        if self.model is None:
-            return {"index": index, "label": "-1", "probs": [1 / 3, 1 / 3, 1 / 3], "num_classes": 3}
         ids = value if isinstance(value, list) else self.tokenizer(value)["input_ids"]
         with torch.no_grad():
             probabilities = self.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)

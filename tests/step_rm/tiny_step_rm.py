@@ -4,49 +4,41 @@
 import random
 
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.step_rm.description import FILE, Description, PairFormat
-from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
+from prime_ext.step_rm.labels import ID2LABEL, LABELS
 
-CORPUS = [
-    "step 1 : good bad so so we add 0 1 2 3 4 5 6 7 8 9 . [ ] < / s >",
-    "what is the sum ? the answer is option",
-] * 4
+WORDS = "step 1 : good bad so we add 0 2 3 4 5 6 7 8 9 . [ ] < / s > what is the sum ? answer option".split()
 
 
 def bert_tokenizer():
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    # A trainer breaks ties differently in every process.
-    words = sorted({word for line in CORPUS for word in line.split()})
-    letters = sorted({letter for word in words for letter in word})
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, *(set(letters) - set(words)), *(f"##{x}" for x in letters)]
-    vocabulary = {name: number for number, name in enumerate(dict.fromkeys([*names[:4], *sorted(names[4:])]))}
+    letters = sorted({letter for word in WORDS for letter in word})
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    pieces = sorted({*WORDS, *letters, *(f"##{letter}" for letter in letters)})
+    vocabulary = {name: number for number, name in enumerate([*special, *pieces])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_max_length=512,
-    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **names)
 
 
 def byte_tokenizer(single=None, pair=None):
     """One token per byte; with the templates of a model for one text and for two, or none."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<pad>", "<s>", "</s>"]
     tokenizer = Tokenizer(models.BPE({text: at for at, text in enumerate([*names, *alphabet])}, merges=[]))
@@ -67,51 +59,35 @@ def roberta_tokenizer():
     return byte_tokenizer("<s> $A </s>", "<s> $A </s> </s> $B </s>")
 
 
-def save_bert(path, seed=0, labels=ID2LABEL, size=32, positions=128, scale=0.2, layers=2, head=True):
-    from transformers import BertConfig, BertForSequenceClassification, BertModel
-
-    tokenizer = bert_tokenizer()
-    torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
+def _config(kind, size, labels, **options):
+    return kind(
         hidden_size=size,
         intermediate_size=2 * size,
-        num_hidden_layers=layers,
         num_attention_heads=2,
-        max_position_embeddings=positions,
-        initializer_range=scale,
         num_labels=len(labels),
-        pad_token_id=tokenizer.pad_token_id,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        id2label=dict(labels),
+        label2id={name: number for number, name in labels.items()},
+        **options,
     )
-    config.id2label = dict(labels)
-    config.label2id = {name: number for number, name in labels.items()} if labels != ID2LABEL else dict(LABEL2ID)
+
+
+def save_bert(path, seed=0, labels=ID2LABEL, size=32, positions=128, scale=0.2, layers=2, head=True):
+    tokenizer = bert_tokenizer()
+    torch.manual_seed(seed)
+    options = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_hidden_layers": layers}
+    options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = _config(BertConfig, size, labels, max_position_embeddings=positions, initializer_range=scale, **options)
     (BertForSequenceClassification if head else BertModel)(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 
 
 def save_llama(path, seed=0, head=True):
-    from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
-
     tokenizer = llama_tokenizer()
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.2,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        num_labels=3,
-    )
-    config.id2label, config.label2id = dict(ID2LABEL), dict(LABEL2ID)
+    options = {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    options |= {"num_hidden_layers": 2, "max_position_embeddings": 256, "initializer_range": 0.2}
+    config = _config(LlamaConfig, 32, ID2LABEL, **options)
     (LlamaForSequenceClassification if head else LlamaForCausalLM)(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
@@ -135,15 +111,13 @@ def scorer_settings(**changes):
     return ScorerSettings.from_mapping({**values, **changes})
 
 
-WORDS = {1: "good", 0: "so so", -1: "bad"}
-
-
-def chain_rows(n, seed=0):
+def chain_rows(n):
     """Chains whose steps say what they are: good, so so or bad."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
+    said = {1: "good", 0: "so so", -1: "bad"}
     rows = []
     for number in range(n):
         labels = [rng.choice((1, 1, 0, -1)) for _ in range(rng.randint(1, 4))]
-        steps = [f"Step {at}: we add {rng.randint(0, 9)} {WORDS[label]}." for at, label in enumerate(labels, start=1)]
+        steps = [f"Step {at}: we add {rng.randint(0, 9)} {said[label]}." for at, label in enumerate(labels, start=1)]
         rows.append({"question": f"What is {number}?", "steps": steps, "labels": labels})
     return rows

@@ -16,7 +16,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -143,12 +145,8 @@ def pair_key(step: LabelledStep) -> bytes:
     return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
-class _Append(argparse.Action):
-    """Files of all formats in one list, in the order given."""
-
-    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
-        name = (option_string or "").lstrip("-").replace("-", "_")
-        namespace.files = [*namespace.files, *((name, Path(value)) for value in values)]
+def _file(name: str, path: str) -> tuple[str, Path]:
+    return name, Path(path)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -157,12 +155,12 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.set_defaults(files=[])
+    # Files of all formats are in one list, in the order given.
+    files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE", "dest": "files", "default": []}
     for name, converter in FORMATS.items():
-        lines = (converter.__doc__ or "").strip().splitlines()[0]
-        top.add_argument(
-            f"--{name.replace('_', '-')}", nargs="+", action=_Append, metavar="FILE", dest=f"_{name}", help=lines
-        )
+        text = (converter.__doc__ or "").strip().splitlines()[0]
+        kind = partial(_file, name)
+        top.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text, **files)
     top.add_argument("--output", type=Path, required=True, help="the parquet file")
     top.add_argument("--neutral", choices=NEUTRAL, default="keep", help="what becomes of the label 0 (default: keep)")
     top.add_argument(
@@ -196,11 +194,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Convert and write. Returns the summary.
-
-    Raises:
-        StepRMError, SourceError: see their messages.
-    """
+    """Convert and write. Returns the summary. Raises ``StepRMError`` and ``SourceError``."""
     if not arguments.files:
         raise StepRMError(f"no input; give one of {', '.join('--' + name.replace('_', '-') for name in FORMATS)}")
     if not (arguments.validation >= 0 <= arguments.test and arguments.validation + arguments.test < 1):

@@ -46,11 +46,20 @@ def text(value: Any, name: str) -> str:
 
 
 def listed(row: Mapping[str, Any], name: str) -> list[Any]:
-    """A list that is not empty."""
-    value = row.get(name)
+    """A column with a list that is not empty."""
+    if name not in row:
+        raise BadRow(f"no column {name!r}; it has {sorted(row)}")
+    value = row[name]
     if not isinstance(value, list) or not value:
         raise BadRow(f"{name} must be a list that is not empty, got {str(value)[:60]!r}")
     return value
+
+
+def labels_by_first_error(first: Any, n_steps: int) -> list[int | None]:
+    """Labels of steps from the index of the first wrong one, -1 for none: what follows it has none."""
+    if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < n_steps:
+        raise BadRow(f"label must be -1 or the index of the first wrong of {n_steps} steps, got {first!r}")
+    return [1] * n_steps if first < 0 else [*[1] * first, -1, *[None] * (n_steps - first - 1)]
 
 
 def cut_after_error(labels: list[int | None], rule: str) -> list[int | None]:
@@ -182,13 +191,8 @@ def processbench(source: str, context: Context) -> Convert:
     """
 
     def convert(row: Mapping[str, Any]) -> Iterator[LabelledStep]:
-        question = text(row.get("problem"), "problem")
-        steps, first = listed(row, "steps"), row.get("label")
-        if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < len(steps):
-            raise BadRow(f"label must be -1 or the index of the first wrong of {len(steps)} steps, got {first!r}")
-        labels: list[int | None] = [1] * len(steps)
-        if first >= 0:
-            labels = [*[1] * first, -1, *[None] * (len(steps) - first - 1)]
+        question, steps = text(row.get("problem"), "problem"), listed(row, "steps")
+        labels = labels_by_first_error(row.get("label"), len(steps))
         yield from _chain(question, steps, cut_after_error(labels, context.after_error), source)
 
     return convert

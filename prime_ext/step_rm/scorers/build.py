@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scorer that the section ``step_scorer`` asks for."""
 
-from prime_ext.config.checks import SettingsError
+from prime_ext.config.checks import SettingsError, read
 from prime_ext.config.step_scorer_settings import SECTION, ScorerSettings
 from prime_ext.step_rm.description import Description, PairFormat, read_description
 from prime_ext.step_rm.labels import LABELS, StepRMError
@@ -9,17 +9,13 @@ from prime_ext.step_rm.scorers.protocol import StepScorer
 
 
 def format_given(settings: ScorerSettings) -> PairFormat | None:
-    """The pair format of the settings. Raises ``StepRMError``."""
-    if settings.pair_format is None:
-        return None
-    unknown = sorted(set(settings.pair_format) - set(PairFormat().as_dict()))
-    if unknown:
-        raise StepRMError(f"pair_format has no key {unknown[0]!r}; it has {', '.join(PairFormat().as_dict())}")
-    return PairFormat(**settings.pair_format)
+    """The pair format of the settings. Raises ``SettingsError``."""
+    given = settings.pair_format
+    return None if given is None else read(PairFormat, given, f"{SECTION}.pair_format")
 
 
 def description_of(settings: ScorerSettings) -> Description:
-    """What the model reads and what its classes mean. Raises ``StepRMError``."""
+    """What the model reads and what its classes mean. Raises ``StepRMError`` and ``SettingsError``."""
     if settings.model_path is not None:
         return read_description(settings.model_path, format_given(settings))
     negative, neutral, positive = settings.labels or LABELS

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from prime_ext.step_rm.description import PairInput
-from prime_ext.step_rm.labels import StepRMError, in_label_order
+from prime_ext.step_rm.labels import LABELS, StepRMError
 
 Probabilities = tuple[float, float, float]
 # An input: its tokens, or its text for a server that tokenises.
@@ -105,5 +105,5 @@ def calibrated(values: Sequence[float], order: Sequence[int], temperature: float
     if temperature != 1:
         largest = max(values)
         values = [(value / largest) ** (1 / temperature) for value in values]
-    total = sum(values)
-    return in_label_order([value / total for value in values], order)
+    negative, neutral, positive = (values[order.index(label)] / sum(values) for label in LABELS)
+    return negative, neutral, positive

@@ -24,11 +24,7 @@ from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
 
 
 def compose(overrides: list[str]) -> StepRMSettings:
-    """The settings, checked.
-
-    Raises:
-        SettingsError: see its message.
-    """
+    """The settings, checked. Raises ``SettingsError``."""
     from omegaconf import OmegaConf
 
     config = compose_config("step_rm", overrides)

@@ -142,12 +142,16 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _table(heading: str, rows: dict[str, dict[str, Any]]) -> list[str]:
-    lines = [f"| {heading} | steps | majority | accuracy | macro-F1 | NLL | ECE |", "| --- " * 7 + "|"]
+def _table(heading: str, rows: dict[str, dict[str, Any]], columns: dict[str, str]) -> list[str]:
+    """A row for each name, with its steps and the columns by their headings."""
+    lines = [f"| {heading} | steps | {' | '.join(columns.values())} |", "| --- " * (2 + len(columns)) + "|"]
     for name, row in rows.items():
-        values = " | ".join(_number(row[key]) for key in ("majority", "accuracy", "macro_f1", "nll", "ece"))
-        lines.append(f"| {name} | {row['steps']} | {values} |")
+        lines.append(f"| {name} | {row['steps']} | {' | '.join(_number(row[key]) for key in columns)} |")
     return [*lines, ""]
+
+
+_OF_PARTS = {"majority": "majority", "accuracy": "accuracy", "macro_f1": "macro-F1", "nll": "NLL", "ece": "ECE"}
+_OF_CLASSES = {"precision": "precision", "recall": "recall", "f1": "F1"}
 
 
 def model_card(
@@ -193,16 +197,13 @@ def model_card(
         "",
     ]
     reports: dict[str, dict[str, Any]] = {name: results[name] for name in ("validation", "test") if name in results}
-    lines += _table("split", reports)
+    lines += _table("split", reports, _OF_PARTS)
     for name, part in reports.items():
         before = part["uncalibrated"]
         lines += [f"### {name.capitalize()}", ""]
         lines += [f"Without the temperature: NLL {before['nll']:.4f}, ECE {before['ece']:.4f}.", ""]
-        lines += ["| label | steps | precision | recall | F1 |", "| --- " * 5 + "|"]
-        for label, row in part["classes"].items():
-            values = " | ".join(_number(row[key]) for key in ("precision", "recall", "f1"))
-            lines.append(f"| {label} | {row['steps']} | {values} |")
-        lines += ["", *_table("step index", part["by_step_index"]), *_table("source", part["by_source"])]
+        lines += _table("label", part["classes"], _OF_CLASSES)
+        lines += _table("step index", part["by_step_index"], _OF_PARTS) + _table("source", part["by_source"], _OF_PARTS)
     if "test" in results:
         lines += [
             "The validation split chose checkpoint and temperature; the test split was read once, at the end.",

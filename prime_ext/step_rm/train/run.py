@@ -165,11 +165,7 @@ def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArgume
 
 
 def train(settings: StepRMSettings) -> dict[str, Any]:
-    """Train, calibrate, evaluate and write everything. Returns the results.
-
-    Raises:
-        StepRMError: see its message.
-    """
+    """Train, calibrate, evaluate and write everything. Returns the results. Raises ``StepRMError``."""
     torch.manual_seed(settings.trainer.seed)
     folder = Path(settings.trainer.output_dir).expanduser()
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():

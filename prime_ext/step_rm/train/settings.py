@@ -2,9 +2,9 @@
 """Settings of the training, checked before a model is loaded. No torch."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -37,17 +37,11 @@ class ModelSettings:
     trust_remote_code: Switch
 
 
-@dataclass(frozen=True, config=STRICT)
-class DataSettings:
-    """The section ``data``: files, and the fields of :class:`PairFormat`."""
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class DataSettings(PairFormat):
+    """The section ``data``: files, and what the model reads of them."""
 
     files: Annotated[Text | list[Text], Field(description="a parquet file or a list of them")]
-    layout: Literal["pair", "text"]
-    separator: Text
-    previous: CountOrZero
-    question: Switch
-    strip_markers: Switch
-    max_length: Annotated[int, Field(strict=True, ge=8)]
 
     @property
     def paths(self) -> list[str]:
@@ -55,7 +49,7 @@ class DataSettings:
 
     def pair_format(self) -> PairFormat:
         """What the model reads."""
-        return PairFormat(**{key: value for key, value in asdict(self).items() if key != "files"})
+        return PairFormat(**{each.name: getattr(self, each.name) for each in fields(PairFormat)})
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -103,12 +97,8 @@ class StepRMSettings:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "StepRMSettings":
         """Build from the resolved configuration. Raises ``SettingsError``."""
-        settings = cls(
-            read(ModelSettings, values.get("model"), "model"),
-            read(DataSettings, values.get("data"), "data"),
-            read(OptimSettings, values.get("optim"), "optim"),
-            read(TrainerSettings, values.get("trainer"), "trainer"),
-        )
+        sections = get_type_hints(cls)
+        settings = cls(**{name: read(kind, values.get(name), name) for name, kind in sections.items()})
         path = settings.model.path
         if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
             raise SettingsError(f"model.path={path} does not exist")
