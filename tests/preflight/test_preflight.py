@@ -25,31 +25,18 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from prime_ext.algorithms import (
     accumulation,
     chain_reward,
-    estimators,
     normalization,
     process_shaping,
     shaping,
     step_credit,
     step_scores,
 )
+from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config import chain_settings, pspo_settings
+from prime_ext.config import chain_settings, pspo_settings, reward_settings, settings
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.reward_settings import (
-    GROUP_ESTIMATORS,
-    NORMALIZATIONS,
-    OUTCOME_ESTIMATORS,
-    PROCESS_ESTIMATORS,
-    TEXT_SPLITTERS,
-)
-from prime_ext.config.settings import (
-    LOSSES,
-    LOSSES_OF_HARD_LABELS,
-    LOSSES_THAT_NEED_SCORES,
-    PrimeSettings,
-    PRMSettings,
-    SettingsError,
-)
+from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.preflight.check import check_config, check_files
 from prime_ext.step_rm.description import FILE, Description, PairFormat
@@ -590,35 +577,44 @@ def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_sta
 # ---- what settings say of algorithms -------------------------------------------------------------------------------
 
 
-def test_what_the_settings_say_of_the_losses_is_what_the_losses_say():
-    assert tuple(PRM_LOSSES) == LOSSES
-    assert {name for name, loss in PRM_LOSSES.items() if loss.needs_scores} == set(LOSSES_THAT_NEED_SCORES)
-    assert {name for name, loss in PRM_LOSSES.items() if not loss.allows_soft_labels} == set(LOSSES_OF_HARD_LABELS)
-
-
-def test_what_the_settings_say_of_the_estimators_is_what_the_estimators_say():
-    known = estimators.ESTIMATORS
-    assert set(known) == {*OUTCOME_ESTIMATORS, *PROCESS_ESTIMATORS}
-    assert {name for name, entry in known.items() if entry.uses_groups} == set(GROUP_ESTIMATORS)
+# What the settings say without torch, and what the algorithms say.
+SAID = {
+    "losses": (settings.LOSSES, PRM_LOSSES),
+    "losses with scores": (
+        settings.LOSSES_THAT_NEED_SCORES,
+        [x for x, one in PRM_LOSSES.items() if one.needs_scores],
+    ),
+    "losses of hard labels": (
+        settings.LOSSES_OF_HARD_LABELS,
+        [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],
+    ),
+    "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
+    "group estimators": (reward_settings.GROUP_ESTIMATORS, [x for x, entry in ESTIMATORS.items() if entry.uses_groups]),
     # The last one is a running factor on the advantage and no function of a batch.
-    assert (*normalization.NORMALIZATIONS, "outcome_relative") == NORMALIZATIONS
-    assert tuple(step_credit.CREDITS) == chain_settings.CREDITS
-    assert set(chain_settings.CREDITS_WITH_A_THRESHOLD) <= set(step_credit.CREDITS)
-    assert tuple(SPLITTERS) == TEXT_SPLITTERS
+    "normalizations": (reward_settings.NORMALIZATIONS, [*normalization.NORMALIZATIONS, "outcome_relative"]),
+    "splitters": (reward_settings.TEXT_SPLITTERS, SPLITTERS),
+    "credits": (chain_settings.CREDITS, step_credit.CREDITS),
+    "accumulations": (chain_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
+    "positive": (chain_settings.ACCUMULATIONS_OF_POSITIVE_SCORES, accumulation.MODES_OF_POSITIVE_SCORES),
+    "shapes": (chain_settings.SHAPES, shaping.SHAPES),
+    "shapes of the score": (chain_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
+    "single steps": (chain_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
+    "places": (chain_settings.PLACES, process_shaping.PLACES),
+    "step scores": (chain_settings.STEP_SCORES, step_scores.STEP_SCORES),
+}
 
 
-def test_what_the_settings_say_of_chains_is_what_the_algorithms_say():
-    assert ("none", *accumulation.MODES) == chain_settings.ACCUMULATIONS
-    assert accumulation.MODES_OF_POSITIVE_SCORES == chain_settings.ACCUMULATIONS_OF_POSITIVE_SCORES
-    assert tuple(shaping.SHAPES) == chain_settings.SHAPES
-    assert shaping.SHAPES_OF_THE_SCORE == chain_settings.SHAPES_OF_THE_SCORE
-    assert chain_reward.SINGLE_STEPS == chain_settings.SINGLE_STEPS
-    assert process_shaping.PLACES == chain_settings.PLACES
-    assert step_scores.STEP_SCORES == chain_settings.STEP_SCORES
-    for credit in chain_settings.CREDITS:
-        shares = credit in chain_settings.CREDITS_WITH_SHARES
-        with nullcontext() if shares else pytest.raises(ValueError, match="has no shares of one reward"):
-            step_credit.StepCredit(credit).shares(torch.ones(1, 2), torch.ones(1, 2))
+@pytest.mark.parametrize("name", SAID)
+def test_what_the_settings_say_of_the_algorithms_is_what_they_say(name):
+    ours, theirs = SAID[name]
+    assert set(ours) == set(theirs)
+
+
+@pytest.mark.parametrize("credit", chain_settings.CREDITS)
+def test_what_the_settings_say_of_credits_with_shares(credit):
+    shares = credit in chain_settings.CREDITS_WITH_SHARES
+    with nullcontext() if shares else pytest.raises(ValueError, match="has no shares of one reward"):
+        step_credit.StepCredit(credit).shares(torch.ones(1, 2), torch.ones(1, 2))
 
 
 def test_which_of_verls_estimators_tell_tokens_apart():

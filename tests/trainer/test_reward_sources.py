@@ -70,36 +70,27 @@ def process_source(queue, metrics=None, **changes):
 # ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
 
 
-def test_token_rewards_are_beta_times_the_log_ratio_and_are_paid_everywhere(queue):
-    step, source = process_source(queue)
-    assert torch.equal(source.reward_BT, step.process_reward_BT) and torch.equal(source.mask_BT, step.mask_BT)
-
-
-def test_rewards_relative_to_the_policy_carry_no_beta_and_vanish_with_the_difference(queue):
+def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_source(queue):
     relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "reinforce"}
     step, source = process_source(queue, **relative)
-    plain, _ = process_source(queue)  # beta * log pi_prm, as the reference is 0
+    plain, source_of_reference = process_source(queue)  # beta * log pi_prm, as the reference is 0
+    assert torch.equal(source_of_reference.reward_BT, plain.process_reward_BT)
+    assert torch.equal(source_of_reference.mask_BT, plain.mask_BT)
     expected_BT = plain.process_reward_BT / 0.05 - step.old_log_prob_BT
     torch.testing.assert_close(source.reward_BT, torch.where(step.mask_BT.bool(), expected_BT, 0.0))
     torch.testing.assert_close(source_return(source, step.mask_BT, step.group_B), source.reward_BT)
+    divergence = loaded(queue, settings(process__form="kl", process__target="policy"))
+    assert set(build_sources(divergence, 1.0, None, {})) == {"outcome"}
 
 
-def test_the_mean_of_a_position_and_the_largest_advantage(queue):
+def test_the_largest_advantage_is_that_of_the_clip(queue):
     relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "position_mean"}
     step, source = process_source(queue, **relative)
     advantage_BT = source_return(source, step.mask_BT, step.group_B)
-    for column in range(step.mask_BT.shape[1]):
-        rows = step.mask_BT[:, column].bool()
-        centred = source.reward_BT[rows, column] - source.reward_BT[rows, column].mean()
-        torch.testing.assert_close(advantage_BT[rows, column], centred)
     _, clipped = process_source(queue, process__clip=0.01, **relative)
     clipped_BT = source_return(clipped, step.mask_BT, step.group_B)
     torch.testing.assert_close(clipped_BT, advantage_BT.clamp(-0.01, 0.01))
-
-
-def test_a_divergence_in_the_loss_is_no_source(queue):
-    step = loaded(queue, settings(process__form="kl", process__target="policy"))
-    assert set(build_sources(step, 1.0, None, {})) == {"outcome"}
+    assert not torch.equal(clipped_BT, advantage_BT)
 
 
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue):
@@ -181,13 +172,6 @@ def test_special_tokens_belong_to_the_last_step():
     ids = TOKENIZER.encode("1;2;", add_special_tokens=False) + [TOKENIZER.eos_token_id]
     boundary_BT = steps.boundaries(torch.tensor([ids]), torch.ones(1, 5))
     assert boundary_BT.tolist() == [[False, True, False, False, False]]
-
-
-def test_settings_that_need_steps_or_greedy_responses_say_so_when_nothing_is_given(queue):
-    with pytest.raises(RuntimeError, match="need the steps of the responses"):
-        PrimeStep.load(batch_of(queue, KEYS), settings(**STEPS), False)
-    with pytest.raises(RuntimeError, match="need greedy responses"):
-        PrimeStep.load(batch_of(queue, KEYS), settings(outcome__estimator="remax"), False)
 
 
 # ---- chains: one reward for the steps of a response ---------------------------------------------------------------
@@ -279,21 +263,6 @@ def test_with_a_process_coefficient_of_zero_every_outcome_estimator_is_that_of_t
     assert torch.equal(untouched.advantages(1.0, {})[0], advantage_BT)
 
 
-def test_the_critics_target_is_advantage_plus_value_before_coefficient_and_whitening(queue):
-    step = loaded(queue, options_of("gae", outcome__coefficient=3.0, outcome__trace=0.9, outcome__discount=0.8))
-    advantage_BT, return_BT = step.advantages(1.0, {})
-    for row, key in enumerate(ROLLOUTS):
-        positions = [t for t in range(step.mask_BT.shape[1]) if step.mask_BT[row, t]]
-        running = next_value = 0.0
-        for t in reversed(positions):
-            reward = ROLLOUTS[key][0] if t == positions[-1] else 0.0
-            value = float(step.value_BT[row, t])
-            running = reward + 0.8 * next_value - value + 0.8 * 0.9 * running
-            next_value = value
-            assert float(return_BT[row, t]) == pytest.approx(running + value, abs=1e-5)
-    assert float(advantage_BT[step.mask_BT.bool()].mean()) == pytest.approx(0.0, abs=1e-6)
-
-
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
     options = options_of("gae", "gae", outcome__coefficient=2.0, process__coefficient=0.5, whitening=False)
     step, metrics = loaded(queue, options), {}
@@ -335,15 +304,12 @@ def test_segments_of_steps_are_differences_of_the_probability_of_success(queue):
     assert advantage_BT[0].tolist() == pytest.approx([middle - 0.5, middle - 0.5, 1.0 - middle, 0.0])
     # One step: the outcome minus one half, the PRM's opinion before the first token.
     assert float(advantage_BT[1, 0]) == pytest.approx(-0.5)
-
-
-def test_segments_at_unlikely_tokens_follow_the_old_policys_probabilities(queue):
-    step = loaded(queue, options_of("segment", process__coefficient=0.0, whitening=False, segments__threshold=1.0))
+    # At unlikely tokens, here all of them; together they are the outcome minus one half as well.
+    unlikely = options_of("segment", process__coefficient=0.0, whitening=False, segments__threshold=1.0)
+    step = loaded(queue, unlikely)
     advantage_BT, _ = step.advantages(1.0, {})
-    # Every token is below 1, so each is a segment; together they are the outcome minus one half.
-    rows = range(len(ROLLOUTS))
-    totals = [float(advantage_BT[row].sum()) for row in rows]
-    assert totals == pytest.approx([float(step.reward_BT[row].sum()) - 0.5 for row in rows])
+    rows = slice(len(ROLLOUTS))
+    torch.testing.assert_close(advantage_BT[rows].sum(-1), step.reward_BT[rows].sum(-1) - 0.5)
 
 
 IN_VERL = sorted(set(OUTCOME_ESTIMATORS) & {*ADV_ESTIMATOR_REGISTRY, "dr_grpo"})
@@ -359,7 +325,8 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
         queue.put(key, queue.tags["train"][key], token_level_rewards=reward_T)
     # verl's other estimators have no discount.
     own = discount if name in ("gae", "reinforce_plus_plus") else 1.0
-    lam = {"outcome__trace": trace} if name == "gae" else {}
+    # The critic's target knows of no coefficient.
+    lam = {"outcome__trace": trace, "outcome__coefficient": 3.0} if name == "gae" else {}
     options = options_of(name, process__coefficient=0.0, whitening=None, outcome__discount=own, **lam)
     step = PrimeStep.load(batch_of(queue, KEYS), options, True, None, GREEDY)
     advantage_BT, return_BT = step.advantages(1.0, {})
@@ -382,28 +349,19 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
     assert advantage_BT[rows].any() and not advantage_BT[len(ROLLOUTS) :].any()
 
 
-def test_the_relative_scale_gives_the_process_advantage_its_share_of_the_outcomes_spread(queue):
-    options = settings(process__normalization="outcome_relative", process__relative_share=0.3, whitening=False)
-    step, metrics = loaded(queue, options), {}
-    scale = OutcomeRelativeScale(share=0.3)
-    step.advantages(1.0, metrics, scale)
-    assert metrics["prime/process/return_std_over_outcome"] == pytest.approx(0.3, rel=1e-4)
-    assert metrics["prime/process/relative_factor"] == pytest.approx(0.3 * scale.outcome_std / scale.process_std)
-    assert "prime/process/normalizer" not in metrics
-
-
 def test_the_relative_scale_remembers_and_a_shut_gate_still_teaches_it(queue):
-    options = settings(process__normalization="outcome_relative", whitening=False)
-    scale = OutcomeRelativeScale()
+    options = settings(process__normalization="outcome_relative", process__relative_share=0.3, whitening=False)
+    scale, metrics = OutcomeRelativeScale(share=0.3), {}
     loaded(queue, options).advantages(0.0, {}, scale)
     first = scale.process_std
     assert first > 0
+    loaded(queue, options).advantages(1.0, metrics, scale)
+    assert metrics["prime/process/return_std_over_outcome"] == pytest.approx(0.3, rel=1e-4)
     later = loaded(queue, options)
     later.process_reward_BT = later.process_reward_BT * 100
-    metrics = {}
     later.advantages(1.0, metrics, scale)
     assert scale.process_std == pytest.approx(0.9 * first + 0.1 * 100 * first, rel=1e-4)
-    assert metrics["prime/process/relative_factor"] < scale.outcome_std / first
+    assert metrics["prime/process/relative_factor"] < 0.3 * scale.outcome_std / first
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -434,8 +392,3 @@ def test_dropped_rollouts_take_part_in_nothing(queue):
     # Of the two that stay each is the other's baseline.
     assert float(advantage_BT[0, 0]) == pytest.approx(1.0) and float(advantage_BT[stays, 0]) == pytest.approx(-1.0)
     assert step.valid_B.tolist()[-2:] == [False, False]
-
-
-def test_selection_without_scores_is_an_error(queue):
-    with pytest.raises(RuntimeError, match="prime.selection needs the PRM's scores"):
-        loaded(queue, settings(selection__remove=1), scored=False).drop_inconsistent({})
