@@ -2,16 +2,18 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import Field
+
+from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 
 # verl's modes; prime_ext's are called after that which they build on.
 VERL_MODES = ("sync", "colocate_async", "separate_async")
 PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
 PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
-
-STRATEGIES = ("drop", "wait")
+Threshold = Annotated[Count | None, Field(description="null or a whole number >= 1")]
 
 
 def _whole(value: Any, least: int) -> bool:
@@ -41,17 +43,15 @@ def rollout_ranks(config: DictConfig) -> int:
 
 def check_async(config: DictConfig) -> Iterable[str]:
     """Everything that can be wrong with an asynchronous mode; nothing for the synchronous one."""
-    section, sampler = base_mode(config), config.trainer.v1.sampler
+    section = base_mode(config)
     if section not in VERL_MODES[1:]:
         return
-    warm_up, threshold = config.trainer.v1[section].num_warmup_batches, sampler.max_off_policy_threshold
-    if not isinstance(warm_up, int | float) or isinstance(warm_up, bool) or not 0 <= warm_up < float("inf"):
-        yield f"trainer.v1.{section}.num_warmup_batches={warm_up!r} must be a number >= 0"
-    if threshold is not None and not _whole(threshold, 1):
-        yield f"trainer.v1.sampler.max_off_policy_threshold={threshold!r} must be null or a whole number >= 1"
-    if sampler.max_off_policy_strategy not in STRATEGIES:
-        key = f"trainer.v1.sampler.max_off_policy_strategy={sampler.max_off_policy_strategy!r}"
-        yield f"{key} is not one of {', '.join(STRATEGIES)}"
+    kinds = {
+        f"trainer.v1.{section}.num_warmup_batches": PositiveOrZero,
+        "trainer.v1.sampler.max_off_policy_threshold": Threshold,
+        "trainer.v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
+    }
+    yield from wrong_values(config, kinds)
     if OmegaConf.select(config, "skip.rollout_tq.enable"):
         yield "skip.rollout_tq.enable=true replays whole batches, which no asynchronous mode submits; set it to false"
     if section == "separate_async":

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
+from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, Field, StrictBool, TypeAdapter, ValidationError
 
 T = TypeVar("T")
@@ -60,6 +61,15 @@ def read(kind: type[T], values: Any, prefix: str) -> T:
         raise SettingsError(*dict.fromkeys(_line(one, schema, prefix, values) for one in error.errors())) from error
 
 
+def wrong_values(config: DictConfig, kinds: Mapping[str, Any]) -> Iterable[str]:
+    """One line for each of these keys of a whole configuration whose value is not of its type."""
+    for key, kind in kinds.items():
+        try:
+            read(kind, OmegaConf.select(config, key), key)
+        except SettingsError as error:
+            yield str(error)
+
+
 def _line(error: Any, schema: dict[str, Any], key: str, value: Any) -> str:
     node = schema
     for name in error["loc"]:
@@ -111,15 +121,15 @@ def choice(key: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise SettingsError(f"{key}={value!r} is not one of {', '.join(allowed)}")
 
 
-def number(key: str, value: Any, low: float, high: float = math.inf, open_low: bool = False) -> None:
+def number(key: str, value: Any, low: float, high: float = math.inf) -> None:
     """Raises :class:`SettingsError` unless the value is a finite number within the bounds."""
     ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or value > high or value < low or (open_low and value == low):
-        bounds = f"{'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if math.isfinite(high) else "")
+    if not ok or not low <= value <= high:
+        bounds = f">= {low:g}" + (f" and <= {high:g}" if math.isfinite(high) else "")
         raise SettingsError(f"{key}={value!r} must be a number {bounds}")
 
 
-def whole_number(key: str, value: Any, low: int, note: str = "") -> None:
+def whole_number(key: str, value: Any, low: int) -> None:
     """Raises :class:`SettingsError` unless the value is a whole number from ``low`` on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise SettingsError(f"{key}={value!r} must be a whole number{note} >= {low}")
+        raise SettingsError(f"{key}={value!r} must be a whole number >= {low}")

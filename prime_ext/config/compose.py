@@ -4,19 +4,19 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from prime_ext.config.checks import SettingsError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 CONFIG_MODULE = "prime_ext.config"
 # The primary configuration of verl.trainer.sft_trainer.
 SFT_CONFIG = "sft_trainer_engine"
 
 
-def compose_config(name: str, overrides: Sequence[str]) -> "DictConfig":
+def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a primary configuration and resolve its interpolations.
 
     Args:
@@ -28,8 +28,6 @@ def compose_config(name: str, overrides: Sequence[str]) -> "DictConfig":
     """
     from hydra import compose, initialize_config_dir, initialize_config_module
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
         if name == SFT_CONFIG:

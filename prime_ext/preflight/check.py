@@ -23,6 +23,7 @@ from prime_ext.preflight.machine import (
     Optimiser,
     actor_optimiser,
     check_machine,
+    check_trainer,
     check_whole_numbers,
     critic_optimiser,
     policy_strategies,
@@ -114,16 +115,10 @@ def _prm_optimiser(config: DictConfig, prm: PRMSettings) -> Optimiser:
 
 
 def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
-    mode, pool, sampler = config.trainer.v1.trainer_mode, config.reward.reward_model, config.trainer.v1.sampler
-    temperature = config.actor_rollout_ref.rollout.temperature
-    if not config.trainer.use_v1:
-        yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
-    if mode not in PRIME_MODES:
-        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(PRIME_MODES)}"
+    pool, sampler = config.reward.reward_model, config.trainer.v1.sampler
+    yield from check_trainer(config, PRIME_MODES)
     if config.algorithm.filter_groups.enable:
         yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
-    if temperature <= 0:
-        yield f"actor_rollout_ref.rollout.temperature={temperature} must be above 0"
     if sampler.custom_sampler.path and sampler.custom_sampler.name and prime.filter.enable:
         yield "trainer.v1.sampler.custom_sampler replaces the prompt filter; set prime.filter.enable=false"
     if pool.enable and not pool.enable_resource_pool:

@@ -2,14 +2,15 @@
 """Checks of sizes, kernels and machine that every trainer of prime_ext shares. One line per problem."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import prompts_per_update
+from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS
+from prime_ext.cpu import is_active
 from prime_ext.preflight.prm import has_adapter
 from prime_ext.run.console import STYLES
 from prime_ext.run.ray_cluster import address_of
@@ -91,6 +92,17 @@ def policy_strategies(config: DictConfig) -> dict[str, str]:
     }
 
 
+def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
+    """What verl's V1 trainers of both methods need."""
+    mode, temperature = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout.temperature
+    if not config.trainer.use_v1:
+        yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
+    if mode not in modes:
+        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}"
+    if temperature <= 0:
+        yield f"actor_rollout_ref.rollout.temperature={temperature} must be above 0"
+
+
 def check_whole_numbers(config: DictConfig) -> Iterable[str]:
     """The sizes that the other checks calculate with."""
     keys = (
@@ -100,10 +112,7 @@ def check_whole_numbers(config: DictConfig) -> Iterable[str]:
         "trainer.n_gpus_per_node",
         "trainer.nnodes",
     )
-    for key in keys:
-        value = OmegaConf.select(config, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            yield f"{key}={value!r} must be a whole number >= 1"
+    return wrong_values(config, dict.fromkeys(keys, Count))
 
 
 def check_machine(
@@ -155,9 +164,7 @@ def _check_batches(config: DictConfig, optimiser: Optimiser) -> Iterable[str]:
 
 def _check_passes(config: DictConfig, optimiser: Optimiser) -> Iterable[str]:
     """Learning rates that would turn weights into NaN, and passes into which no sequence of full length fits."""
-    rate = OmegaConf.select(config, f"{optimiser.section}.optim.lr")
-    if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
-        yield f"{optimiser.section}.optim.lr={rate} must be a number >= 0"
+    yield from wrong_values(config, {f"{optimiser.section}.optim.lr": PositiveOrZero})
     longest = config.data.max_prompt_length + config.data.max_response_length
     for key, (tokens, ranks) in optimiser.budgets.items():
         if not isinstance(tokens, int) or tokens * ranks < longest:
@@ -198,7 +205,7 @@ def _check_adapter(config: DictConfig) -> Iterable[str]:
 
 def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:
     """What CPU mode needs: the platform, FSDP2, and enough logical slots where the run starts Ray itself."""
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+    if not is_active():
         yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
     for key, strategy in strategies.items():
         if strategy != "fsdp2":

@@ -23,6 +23,7 @@ from prime_ext.preflight.machine import (
     Optimiser,
     actor_optimiser,
     check_machine,
+    check_trainer,
     check_whole_numbers,
     critic_optimiser,
     policy_strategies,
@@ -66,14 +67,9 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
 
     mode, estimator = config.trainer.v1.trainer_mode, config.algorithm.adv_estimator
     rollout = config.actor_rollout_ref.rollout
-    if not config.trainer.use_v1:
-        yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
-    if mode not in PSPO_MODES + VERL_MODES:
-        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(PSPO_MODES + VERL_MODES)}"
+    yield from check_trainer(config, PSPO_MODES + VERL_MODES)
     if not uses_manager(config):
         yield f"reward.reward_manager.name={config.reward.reward_manager.name} does not read pspo; set it to {MANAGER}"
-    if rollout.temperature <= 0:
-        yield f"actor_rollout_ref.rollout.temperature={rollout.temperature} must be above 0"
     if mode in VERL_MODES and pspo.on_failure != "zero":
         yield f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set that, or zero"
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:

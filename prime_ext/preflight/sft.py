@@ -1,45 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """What verl's SFT trainer would refuse, ignore or round off."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.config.checks import SettingsError, number, whole_number
+from prime_ext.config.checks import Count, CountOrZero, Positive, Share, wrong_values
 from prime_ext.config.compose import SFT_CONFIG, compose_config
 
 # Read by verl's dataset, but not in its file; they are added with a plus.
 ADDED_DATA_KEYS = ("seed", "shuffle", "image_key", "video_key", "image_patch_size")
-# Key, check and bounds.
-NUMBERS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
-    ("data.train_batch_size", whole_number, (1,)),
-    ("data.max_length", whole_number, (1,)),
-    ("data.max_token_len_per_gpu", whole_number, (1,)),
-    ("data.micro_batch_size_per_gpu", whole_number, (1,)),
-    ("trainer.total_epochs", whole_number, (1,)),
-    ("trainer.n_gpus_per_node", whole_number, (1,)),
-    ("trainer.nnodes", whole_number, (1,)),
-    ("engine.ulysses_sequence_parallel_size", whole_number, (1,)),
-    ("model.lora_rank", whole_number, (0,)),
-    ("optim.lr", number, (0.0, float("inf"), True)),
-    ("optim.lr_warmup_steps_ratio", number, (0.0, 1.0)),
-)
+NUMBERS = {
+    "data.train_batch_size": Count,
+    "data.max_length": Count,
+    "data.max_token_len_per_gpu": Count,
+    "data.micro_batch_size_per_gpu": Count,
+    "trainer.total_epochs": Count,
+    "trainer.n_gpus_per_node": Count,
+    "trainer.nnodes": Count,
+    "engine.ulysses_sequence_parallel_size": Count,
+    "model.lora_rank": CountOrZero,
+    "optim.lr": Positive,
+    "optim.lr_warmup_steps_ratio": Share,
+}
 
 
 def check_sft(config: DictConfig) -> list[str]:
     """What verl's SFT trainer would refuse, ignore or round off. Returns one line per problem."""
-    problems = [*_numbers(config), *_keys(config)]
+    problems = [*wrong_values(config, NUMBERS), *_keys(config)]
     return problems or list(_batches(config))
-
-
-def _numbers(config: DictConfig) -> Iterable[str]:
-    for key, check, bounds in NUMBERS:
-        try:
-            check(key, OmegaConf.select(config, key), *bounds)
-        except SettingsError as error:
-            yield str(error)
 
 
 def _keys(config: DictConfig) -> Iterable[str]:

@@ -9,10 +9,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from omegaconf import DictConfig
 
 ADDRESS = "RAY_ADDRESS"
 _INIT = "ray_kwargs.ray_init"
@@ -49,13 +47,13 @@ def address_words(overrides: Sequence[str], environment: Mapping[str, str]) -> l
     return [f"++{_INIT}.address={_quoted(address)}"]
 
 
-def address_of(config: "DictConfig") -> str | None:
+def address_of(config: DictConfig) -> str | None:
     """Address of the running cluster that a run connects to; None when it starts Ray itself."""
     address = config.ray_kwargs.ray_init.get("address")
     return None if address in (None, "", "local") else str(address)
 
 
-def environment_words(config: "DictConfig", environment: Mapping[str, str]) -> list[str]:
+def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
     """Overrides that carry the run's environment to the workers of a running cluster. Relative paths become absolute.
 
     What the configuration sets itself (``+ray_kwargs.ray_init.runtime_env.env_vars.NAME=VALUE``) stays.
@@ -73,7 +71,7 @@ def environment_words(config: "DictConfig", environment: Mapping[str, str]) -> l
     return [f"++{_VARIABLES}.{name}={_quoted(value)}" for name, value in found.items()]
 
 
-def check_cluster(config: "DictConfig") -> Iterable[str]:
+def check_cluster(config: DictConfig) -> Iterable[str]:
     """What would go wrong when the run connects to Ray, or waits for nodes that cannot come."""
     init, nodes = config.ray_kwargs.ray_init, config.trainer.nnodes
     if address_of(config) is None:

@@ -5,14 +5,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.pspo_settings import SCORER_SECTION, SECTION, uses_manager
 from prime_ext.run.ray_cluster import address_of
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 # verl 0.9.1: per worker process (ResourcePoolManager), and for TransferQueue's controller.
 CPUS_PER_RANK = 3
@@ -46,7 +45,7 @@ class Reservation:
         )
 
 
-def reservation(config: "DictConfig") -> Reservation:
+def reservation(config: DictConfig) -> Reservation:
     """That of a configuration."""
     return Reservation(
         config.trainer.n_gpus_per_node * config.trainer.nnodes,
@@ -55,7 +54,7 @@ def reservation(config: "DictConfig") -> Reservation:
     )
 
 
-def check_own_cpus(config: "DictConfig") -> Iterable[str]:
+def check_own_cpus(config: DictConfig) -> Iterable[str]:
     """Whether the Ray that a run starts on this machine would have too few; nothing for a running cluster."""
     if address_of(config) is not None:
         return
@@ -68,14 +67,14 @@ def check_own_cpus(config: "DictConfig") -> Iterable[str]:
         )
 
 
-def scorer_gpus(config: "DictConfig") -> float:
+def scorer_gpus(config: DictConfig) -> float:
     """GPUs that a local step scorer reserves on each node beside those that train; 0 without one."""
     if not uses_manager(config) or config[SCORER_SECTION].kind != "local":
         return 0.0
     return float(config[SECTION].actor.num_gpus)
 
 
-def check_own_gpus(config: "DictConfig") -> Iterable[str]:
+def check_own_gpus(config: DictConfig) -> Iterable[str]:
     """Whether a run on GPUs has the platform, and Ray on this machine the GPUs; nothing for other devices.
 
     Of a running cluster only the platform is asked here.
@@ -107,7 +106,7 @@ def check_own_gpus(config: "DictConfig") -> Iterable[str]:
         yield f"this machine has {found} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
 
 
-def require_resources(config: "DictConfig", nodes: Sequence[Mapping[str, Any]]) -> None:
+def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
     """Ask for enough logical CPUs in all nodes together, for the ranks of a node on one, and for a GPU for the scorer.
 
     Args:

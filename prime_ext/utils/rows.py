@@ -148,15 +148,11 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
         SourceError: it cannot be fetched; the message says what to do without the hub.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download(repository, name, repo_type="dataset", revision=revision))
-    except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise SourceError(
-            f"{name} of {repository} cannot be fetched from the hub ({reason}); give local files instead"
-        ) from error
+    except OSError as error:
+        raise _not_fetched(f"{name} of {repository}", error) from error
 
 
 def hub_rows(
@@ -174,7 +170,6 @@ def hub_rows(
         SourceError: it cannot be fetched; the message says what to do without the hub.
     """
     from datasets import load_dataset
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         if files is None:
@@ -184,8 +179,10 @@ def hub_rows(
             found = f"hf://datasets/{repository}/{files}"
             rows = load_dataset(kind, data_files=found, split="train", streaming=True)
         yield from enumerate(rows, start=1)
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise SourceError(
-            f"{split} of {repository} cannot be fetched from the hub ({reason}); give local files instead"
-        ) from error
+    except (OSError, ValueError) as error:
+        raise _not_fetched(f"{split} of {repository}", error) from error
+
+
+def _not_fetched(what: str, error: Exception) -> SourceError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return SourceError(f"{what} cannot be fetched from the hub ({reason}); give local files instead")

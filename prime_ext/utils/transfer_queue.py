@@ -5,6 +5,7 @@ On the driver a batch is a list of keys; tensors are fetched by key, as nested t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -153,34 +154,17 @@ def put_tokens(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatc
 
 def select(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
     """Some of the rows, with the same options."""
-    return KVBatchMeta(
-        keys=[batch.keys[row] for row in rows],
-        tags=[batch.tags[row] for row in rows],
-        partition_id=batch.partition_id,
-        fields=batch.fields,
-        extra_info=dict(batch.extra_info or {}),
-    )
+    return with_fields(batch.select_keys([batch.keys[row] for row in rows]), batch.fields)
 
 
 def with_options(batch: KVBatchMeta, **options: Any) -> KVBatchMeta:
     """The same rows with exactly these options for the worker method that receives them."""
-    return KVBatchMeta(
-        keys=list(batch.keys),
-        tags=list(batch.tags),
-        partition_id=batch.partition_id,
-        fields=batch.fields,
-        extra_info=dict(options),
-    )
+    return replace(batch, keys=list(batch.keys), extra_info=options)
 
 
 def joined(batch: KVBatchMeta, more: KVBatchMeta, fields: Sequence[str]) -> KVBatchMeta:
     """The rows of both, of which workers fetch these fields only: other fields may be those of some rows."""
-    rows = KVBatchMeta(
-        keys=[*batch.keys, *more.keys],
-        tags=[*batch.tags, *more.tags],
-        partition_id=batch.partition_id,
-        extra_info=dict(batch.extra_info or {}),
-    )
+    rows = replace(batch, keys=[*batch.keys, *more.keys], tags=[*batch.tags, *more.tags])
     return with_fields(rows, fields)
 
 
@@ -191,13 +175,8 @@ def padded(batch: KVBatchMeta, multiple: int, end_token: int) -> KVBatchMeta:
 
 def with_fields(batch: KVBatchMeta, names: Sequence[str] | None) -> KVBatchMeta:
     """The same rows, of which workers fetch these fields only; None for all."""
-    return KVBatchMeta(
-        keys=list(batch.keys),
-        tags=list(batch.tags),
-        partition_id=batch.partition_id,
-        fields=None if names is None else list(names),
-        extra_info=dict(batch.extra_info or {}),
-    )
+    fields = None if names is None else list(names)
+    return replace(batch, keys=list(batch.keys), fields=fields, extra_info=batch.extra_info or {})
 
 
 def with_field(batch: KVBatchMeta, name: str) -> KVBatchMeta:

@@ -98,11 +98,6 @@ def log_probs(worker, sequences, **non_tensors):
     return gathered([row[:-1].clone() for row in output["log_probs"].unbind()])
 
 
-def full_weights(worker):
-    weights, _ = worker.engine.get_per_tensor_param()
-    return {name: tensor.detach().clone() for name, tensor in weights}
-
-
 def message_of(function):
     try:
         function()

@@ -44,10 +44,19 @@ def plain_log_probs(model, request, token_ids, temperature=1.0):
     return logits.log_softmax(-1).gather(-1, torch.tensor(token_ids)[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_log_probs_equal_those_of_a_plain_forward_pass(model, temperature):
-    requests = random_requests(40, temperature=temperature)
-    for request, output in zip(requests, engine(model, max_batch_size=16).generate(requests), strict=True):
+@pytest.mark.parametrize(
+    ("mode", "options", "temperature"),
+    [
+        ("processed_logprobs", {}, 1.0),
+        ("processed_logprobs", {"temperature": 0.6}, 0.6),
+        # Raw ones ignore temperature and truncation.
+        ("raw_logprobs", {"temperature": 0.5, "top_k": 2}, 1.0),
+    ],
+)
+def test_log_probs_equal_those_of_a_plain_forward_pass(model, mode, options, temperature):
+    requests = random_requests(40, **options)
+    outputs = engine(model, max_batch_size=16, log_probs_mode=mode).generate(requests)
+    for request, output in zip(requests, outputs, strict=True):
         expected = plain_log_probs(model, request, output.token_ids, temperature)
         torch.testing.assert_close(torch.tensor(output.log_probs).float(), expected, atol=1e-5, rtol=0)
 
@@ -75,7 +84,9 @@ def test_samples_do_not_depend_on_the_batch_nor_on_the_order_of_arrival(model, m
     assert [output.token_ids for output in outputs] == expected
 
 
-def test_samples_of_requests_that_join_a_running_batch_are_the_same(model):
+@pytest.mark.parametrize(("double", "tolerance"), [(False, 1e-5), (True, 1e-12)])
+def test_samples_of_requests_that_join_a_running_batch_are_the_same(model, double, tolerance):
+    model = copy.deepcopy(model).double() if double else model
     requests = random_requests(30)
     expected = [engine(model).generate([request])[0] for request in requests]
     generator, outputs, waiting = engine(model, max_batch_size=8), {}, list(requests)
@@ -86,7 +97,7 @@ def test_samples_of_requests_that_join_a_running_batch_are_the_same(model):
         outputs |= generator.step()
     for ticket, output in zip(tickets, expected, strict=True):
         assert outputs[ticket].token_ids == output.token_ids
-        assert outputs[ticket].log_probs == pytest.approx(output.log_probs, abs=1e-5)
+        assert outputs[ticket].log_probs == pytest.approx(output.log_probs, abs=tolerance)
 
 
 def test_sampled_tokens_are_fixed(model):
@@ -100,15 +111,6 @@ def test_sampled_tokens_are_fixed(model):
         [49, 49, 25, 12, 41, 4, 28, 12, 41, 41, 35, 12, 42, 22, 12, 2, 14, 46, 22],
         [1],
     ]
-
-
-def test_in_double_precision_log_probs_do_not_depend_on_the_batch_to_twelve_digits(model, tokenizer):
-    model = copy.deepcopy(model).double()
-    requests = random_requests(32)
-    alone = [engine(model).generate([request])[0] for request in requests]
-    for one, many in zip(alone, engine(model).generate(requests), strict=True):
-        assert many.token_ids == one.token_ids
-        assert many.log_probs == pytest.approx(one.log_probs, abs=1e-12)
 
 
 def test_the_cache_forgets_columns_that_no_row_uses(model):
@@ -160,39 +162,26 @@ def test_truncated_sampling_stays_in_its_support_and_reports_renormalised_log_pr
         assert output.log_probs[0] == pytest.approx(expected[output.token_ids[0]], abs=1e-5)
 
 
-def test_raw_log_probs_ignore_temperature_and_truncation(model):
-    request = GenerationRequest([4, 8], 6, temperature=0.5, top_k=2, seed=1)
-    output = engine(model, log_probs_mode="raw_logprobs").generate([request])[0]
-    expected = plain_log_probs(model, request, output.token_ids)
-    torch.testing.assert_close(torch.tensor(output.log_probs).float(), expected, atol=1e-5, rtol=0)
-
-
-def test_a_completion_ends_with_the_stop_token_and_says_why(model):
-    requests = [GenerationRequest([3], 60, seed=seed) for seed in range(60)]
-    outputs = engine(model).generate(requests)
-    assert {output.stop_reason for output in outputs} == {"stop", "length"}
-    for output in outputs:
-        assert (EOS in output.token_ids) == (output.stop_reason == "stop")
-        assert EOS not in output.token_ids[:-1]
-        assert output.stop_reason == "stop" or len(output.token_ids) == 60
-
-
 def test_stop_tokens_minimum_length_and_ignored_eos(model):
-    everything = range(model.config.vocab_size)
-    stop_at_all = GenerationRequest([3], 20, seed=1, stop_token_ids=[t for t in everything if t != 5])
-    forced = GenerationRequest([3], 20, seed=1, min_new_tokens=4, stop_token_ids=[t for t in everything if t != 5])
-    unstoppable = [GenerationRequest([3], 60, seed=seed, ignore_eos=True) for seed in range(60)]
-    first, second, *rest = engine(model).generate([stop_at_all, forced, *unstoppable])
-    assert len(first.token_ids) == 1 or first.token_ids[0] == 5
-    assert second.token_ids[:4] == [5, 5, 5, 5]
-    assert all(len(output.token_ids) == 60 and output.stop_reason == "length" for output in rest)
-    assert any(EOS in output.token_ids for output in rest)
-
-
-def test_tokens_outside_the_tokenizer_are_never_sampled(model):
-    generator = BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=10)
-    outputs = generator.generate(random_requests(30))
-    assert max(token for output in outputs for token in output.token_ids) < 10
+    stops = {"seed": 1, "stop_token_ids": [token for token in range(model.config.vocab_size) if token != 5]}
+    stopped, forced, *plain = engine(model).generate(
+        [
+            GenerationRequest([3], 20, **stops),
+            GenerationRequest([3], 20, min_new_tokens=4, **stops),
+            *(GenerationRequest([3], 60, seed=seed) for seed in range(60)),
+        ]
+    )
+    assert len(stopped.token_ids) == 1 or stopped.token_ids[0] == 5
+    assert forced.token_ids[:4] == [5, 5, 5, 5]
+    assert {output.stop_reason for output in plain} == {"stop", "length"}
+    for output in plain:
+        assert (EOS in output.token_ids) == (output.stop_reason == "stop")
+        assert EOS not in output.token_ids[:-1] and (output.stop_reason == "stop" or len(output.token_ids) == 60)
+    # Of a tokenizer with fewer tokens than the model none of the others are sampled.
+    few = BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=10)
+    unstoppable = few.generate([GenerationRequest([3], 60, seed=seed, ignore_eos=True) for seed in range(60)])
+    assert all(len(output.token_ids) == 60 and max(output.token_ids) < 10 for output in unstoppable)
+    assert any(EOS in output.token_ids for output in unstoppable)
 
 
 def test_impossible_requests_are_refused(model):

@@ -36,9 +36,9 @@ def only_problem(capsys, arguments=()):
 def test_a_sound_installation(capsys):
     assert doctor.main([]) == 0
     out = capsys.readouterr().out
-    assert out.endswith("no problems found\n")
-    for fact in ("python", "verl", "0.9.1", "TransferQueue", "VERL_PLATFORM", "prime_sync", "transformers", "/dev/shm"):
-        assert fact in out
+    assert out.endswith("no problems found\n") and all(
+        fact in out for fact in ("TransferQueue", "/dev/shm", "transformers")
+    )
 
 
 def test_the_command_prints_nothing_but_json_when_asked(tmp_path):
@@ -57,16 +57,24 @@ def test_the_command_prints_nothing_but_json_when_asked(tmp_path):
     assert report["facts"]["versions"]["verl"] == compat.SUPPORTED_VERL
 
 
-def test_a_missing_entry_point(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "entry_points", lambda group: [])
-    problem = only_problem(capsys)
-    assert "the entry point prime_ext of verl.plugins is missing; run pip install ." in problem
-
-
-def test_the_loud_way_needs_no_entry_point(monkeypatch):
-    monkeypatch.setattr(doctor, "entry_points", lambda group: [])
-    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "other,prime_ext.plugin")
-    assert doctor.main([]) == 0
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "said"),
+    [
+        (doctor, "entry_points", lambda group: [], "the entry point prime_ext of verl.plugins is missing; run pip"),
+        (
+            doctor,
+            "TRAINER_MODES",
+            ("prime_sync", "prime_other"),
+            "trainer.v1.trainer_mode=prime_other is not registered",
+        ),
+        (compat, "SUPPORTED_VERL", "0.9.9", "pip install verl==0.9.9"),
+        (doctor, "LEAST_MEMORY_GB", 1e6, "GB of memory are available; close other programs"),
+        (doctor, "LEAST_SHARED_MEMORY_GB", 1e6, "--shm-size=1g"),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_says_what_to_do(monkeypatch, capsys, owner, name, value, said):
+    monkeypatch.setattr(owner, name, value)
+    assert said in only_problem(capsys)
 
 
 @pytest.mark.parametrize("policy, fine", [("none", False), ("other", False), ("other,prime_ext", True), ("auto", True)])
@@ -76,17 +84,18 @@ def test_plugins_switched_off(monkeypatch, policy, fine):
     assert bool(problems) != fine and all("keeps verl from loading prime_ext; unset it" in line for line in problems)
 
 
+def test_the_loud_way_needs_no_entry_point(monkeypatch):
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [])
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "other,prime_ext.plugin")
+    assert doctor.main([]) == 0
+
+
 def test_an_error_that_verl_swallows_is_shown(monkeypatch, capsys, tmp_path):
     (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('a patched name is gone')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(doctor, "PLUGIN_MODULE", "broken_plugin")
     problem = only_problem(capsys)
     assert "broken_plugin cannot be imported, which verl hides (RuntimeError: a patched name is gone)" in problem
-
-
-def test_a_trainer_that_is_not_registered(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "TRAINER_MODES", ("prime_sync", "prime_other"))
-    assert only_problem(capsys).startswith("trainer.v1.trainer_mode=prime_other is not registered with verl")
 
 
 @pytest.mark.parametrize(
@@ -103,16 +112,6 @@ def test_a_private_name_of_verl_that_is_gone_or_changed(monkeypatch, capsys, nam
     assert said in problem and f"install verl=={compat.SUPPORTED_VERL}" in problem
 
 
-def test_another_version_of_verl(monkeypatch, capsys):
-    monkeypatch.setattr(compat, "SUPPORTED_VERL", "0.9.9")
-    problem = only_problem(capsys)
-    assert problem.startswith("verl 0.9.1 is installed") and problem.endswith("pip install verl==0.9.9")
-
-
-def test_every_private_name_that_is_relied_on_exists():
-    assert compat.check_verl() == []
-
-
 def test_no_accelerator_and_no_word_about_the_cpu(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "DRIVER_FILE", tmp_path / "none")
     monkeypatch.delenv("VERL_PLATFORM")
@@ -120,16 +119,6 @@ def test_no_accelerator_and_no_word_about_the_cpu(monkeypatch, tmp_path):
     assert any("export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in problem for problem in problems)
     no_engine = doctor.find_spec("vllm") is None
     assert any("no rollout engine is installed" in problem for problem in problems) == no_engine
-
-
-def test_too_little_memory(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "LEAST_MEMORY_GB", 1e6)
-    assert "GB of memory are available; close other programs" in only_problem(capsys)
-
-
-def test_too_little_shared_memory(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "LEAST_SHARED_MEMORY_GB", 1e6)
-    assert "--shm-size=1g" in only_problem(capsys)
 
 
 # ---- a machine with GPUs ----
@@ -163,8 +152,17 @@ def machine_problems():
     return [line for look in (doctor._machine, doctor._accelerators, doctor._rollout_engines) for line in look(report)]
 
 
-def test_a_machine_with_gpus_that_lacks_nothing(gpus):
+def test_a_machine_with_gpus_that_lacks_something(gpus, monkeypatch):
     assert machine_problems() == []
+    for owner, name, value, said in (
+        (os, "cpu_count", lambda: 32, "set ray_kwargs.ray_init.num_cpus=33"),
+        (doctor, "LEAST_SHARED_MEMORY_OF_GPUS_GB", 1e6, "start the container with --shm-size=10g"),
+        (os, "environ", {**os.environ, "VERL_PLATFORM": "cpu"}, "on the CPU, and there are 8 GPUs; unset"),
+    ):
+        with monkeypatch.context() as change:
+            change.setattr(owner, name, value)
+            (problem,) = machine_problems()
+            assert said in problem
 
 
 def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatch):
@@ -185,12 +183,8 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
             "550.54.15",
             "550.54.15, but it is too old for CUDA 13.0 of this PyTorch; install driver R580 or newer",
         ),
-        (
-            "12.8",
-            "580.65.06",
-            "but PyTorch finds no GPU behind it; give the container its GPUs (docker run",
-        ),
-        (None, "580.65.06", "but this PyTorch is built for the CPU only; install that of docs/install.md"),
+        ("12.8", "580.65.06", "but PyTorch finds no GPU behind it; give the container its GPUs"),
+        (None, "580.65.06", "but this PyTorch is built for the CPU only"),
     ],
 )
 def test_a_driver_that_pytorch_cannot_use(gpus, monkeypatch, cuda, driver, said):
@@ -201,36 +195,8 @@ def test_a_driver_that_pytorch_cannot_use(gpus, monkeypatch, cuda, driver, said)
     assert said in problem
 
 
-def test_the_platform_of_the_cpu_is_left_over(gpus, monkeypatch):
-    monkeypatch.setenv("VERL_PLATFORM", "cpu")
-    (problem,) = machine_problems()
-    assert problem.startswith("VERL_PLATFORM=cpu puts every worker on the CPU, and there are 8 GPUs; unset")
-
-
-def test_too_few_cpus_for_the_gpus(gpus, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 32)
-    (problem,) = machine_problems()
-    assert problem.startswith("32 logical CPUs are too few for 8 GPUs: verl reserves 33 logical CPUs (3 for each of 8")
-    assert "set ray_kwargs.ray_init.num_cpus=33" in problem
-
-
 def test_the_number_of_storage_units_is_that_of_verl():
     from prime_ext.config.compose import compose_config
 
     config = compose_config("prime_trainer", [])
     assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == doctor.STORAGE_UNITS
-
-
-def test_shared_memory_that_is_enough_for_a_cpu_and_not_for_gpus(gpus, monkeypatch):
-    monkeypatch.setattr(doctor, "LEAST_SHARED_MEMORY_OF_GPUS_GB", 1e6)
-    (problem,) = machine_problems()
-    assert "too few for NCCL and Ray on GPUs; start the container with --shm-size=10g" in problem
-
-
-def test_every_problem_is_one_line(monkeypatch):
-    monkeypatch.setattr(doctor, "entry_points", lambda group: [])
-    monkeypatch.setattr(doctor, "LEAST_MEMORY_GB", 1e6)
-    monkeypatch.setattr(compat, "SUPPORTED_VERL", "0.0")
-    report = doctor.diagnose()
-    assert len(report.problems) == 3 and all("\n" not in problem for problem in report.problems)
-    assert doctor.render(report).endswith("3 problem(s) found")

@@ -4,7 +4,6 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -13,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from prime_ext import doctor
 from prime_ext.plan.flops import Passes, flops, training_passes
-from prime_ext.plan.memory import pinned_bytes
 from prime_ext.plan.model_shape import PlanError, adapter_weights, read_shape
 from prime_ext.plan.plan import GIB, Known, make_plan
 from prime_ext.plan.rl import read_rl
@@ -131,13 +129,6 @@ def test_weights_gradients_and_states_are_held_sharded_and_offloaded(planned, mo
     assert plan.phases["policy"] - offloaded.phases["policy"] == pytest.approx(prm.idle)
 
 
-def test_pinned_memory_comes_in_powers_of_two():
-    shape = SimpleNamespace(root_weights=300, block_weights=100, layers=4)
-    # The root's share of 7,000 bytes is 3,000, that of each block 1,000.
-    assert pinned_bytes(7000, shape) == 4096 + 4 * 1024
-    assert pinned_bytes(0.0, shape) == 0
-
-
 def test_a_reference_lives_on_the_host_of_an_accelerator(planned):
     reference, on_cpu = part(planned(), "PRM reference"), part(planned(name="prime_trainer_cpu"), "PRM reference")
     assert reference.idle == 0 and reference.weights < reference.host <= 2 * reference.weights
@@ -169,6 +160,9 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
     assert part(planned(fused | ADAPTER), "PRM").logits == 256 * VOCABULARY * 4 * 2
     rows = {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 2}
     assert part(planned(rows), "PRM").logits == 2 * 1024 * VOCABULARY * 8
+    # The larger of training and scoring counts.
+    scoring = part(planned({"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"}), "PRM")
+    assert scoring.logits == 16384 * VOCABULARY * 8 and scoring.working > 4_000_000 * VOCABULARY * 8
 
 
 @pytest.mark.parametrize(
@@ -194,13 +188,6 @@ def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, t
     plain = part(plan, "PRM reference")
     assert passes["PRM reference"].copied == plain.weights
     assert plain.logits == (tokens * VOCABULARY * 8 if not changes.get(*FUSED) else 256 * VOCABULARY * 4 * 2)
-
-
-def test_the_larger_of_training_and_scoring_counts(planned):
-    plan = planned({"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"})
-    prm, forward = part(plan, "PRM"), next(passes for passes in plan.run.forward if passes.name == "PRM")
-    assert prm.logits == part(planned(), "PRM").logits and prm.working > 4_000_000 * VOCABULARY * 8
-    assert (forward.passes, forward.passes_of_training, forward.copied) == (1, 2, 0)
 
 
 def test_a_critic_has_values_in_place_of_logits(planned):
@@ -342,39 +329,34 @@ def test_checkpoints_on_disk(planned, models, changes, kept):
 
 # ---- the command ---------------------------------------------------------------------------------------------------
 
-
-def test_the_command_prints_tables_or_json(models, capsys):
-    words = ["--plan", "--config-name", "prime_trainer_cpu", f"actor_rollout_ref.model.path={models['tied']}"]
-    assert doctor.main([*words, "--device-memory", "24"]) == 0
-    out = capsys.readouterr().out
-    for text in ("GiB per device", "policy average", "share of the PRM", "6.0 N", "fits:"):
-        assert text in out
-    assert doctor.main([*words, "--device-memory", "0.5"]) == 1
-    assert "warning: the part" in capsys.readouterr().out
-    assert doctor.main([*words, "--device-memory", "24", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["device_bytes"] == 24 * GIB and plan["warnings"] == []
-    assert plan["peak"]["bytes"] == max(plan["phases"].values())
+FITS = ["--device-memory", "80"]
 
 
-def test_models_that_are_not_here_take_their_sizes_from_elsewhere(models, capsys):
-    folder, words = models["untied"], ["--plan", "--device-memory", "80"]
-    assert doctor.main([*words, f"actor_rollout_ref.model.path=somebody/{folder.name}"]) == 2
-    assert f"actor_rollout_ref.model.path: somebody/{folder.name} has no config.json" in capsys.readouterr().err
-    words += ["--model-configs", str(folder.parent)]
-    assert doctor.main([*words, f"actor_rollout_ref.model.path=somebody/{folder.name}"]) == 0
-    out = capsys.readouterr().out
-    assert "H200" in out and "checkpoint" in out and "not here: data.train_files" in out
-
-
-def test_what_would_not_start_and_mistakes_are_one_line(models, capsys):
-    words = ["--plan", "--device-memory", "80", f"actor_rollout_ref.model.path={models['tied']}"]
-    assert doctor.main([*words, "prime.filter.lower=0.9"]) == 1
-    assert "warning: prime.filter" in capsys.readouterr().out
-    assert doctor.main(["--plan", "prm.no_such_key=1"]) == 2
-    assert "no_such_key" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        doctor.main(["a=b"])
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (
+            [*FITS, "--config-name=prime_trainer_cpu", "PATH"],
+            0,
+            ["policy average", "share of the PRM", "6.0 N", "fits:"],
+        ),
+        (["--device-memory", "0.5", "PATH"], 1, ["warning: the part"]),
+        ([*FITS, "PATH", "prime.filter.lower=0.9"], 1, ["warning: prime.filter"]),
+        ([*FITS, "PATH", "prm.no_such_key=1"], 2, ["no_such_key"]),
+        ([*FITS, "NOT_HERE"], 2, ["has no config.json"]),
+        ([*FITS, "NOT_HERE", "--model-configs", "FOLDER"], 0, ["H200", "checkpoint", "not here: data.train_files"]),
+    ],
+)
+def test_the_command_says_whether_it_fits_and_what_is_not_here(models, capsys, words, status, said):
+    folder = models["tied"]
+    paths = {
+        "PATH": f"actor_rollout_ref.model.path={folder}",
+        "NOT_HERE": f"actor_rollout_ref.model.path=somebody/{folder.name}",
+        "FOLDER": str(folder.parent),
+    }
+    assert doctor.main(["--plan", *(paths.get(word, word) for word in words)]) == status
+    printed = capsys.readouterr()
+    assert all(text in printed.out + printed.err for text in said)
 
 
 def test_a_plan_for_accelerators_is_made_without_one(models):
@@ -382,4 +364,6 @@ def test_a_plan_for_accelerators_is_made_without_one(models):
     command = [sys.executable, "-m", "prime_ext.doctor", "--plan", "--json", path, "--device-memory", "80"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)["facts"]["device"] == "cuda"
+    plan = json.loads(done.stdout)
+    assert plan["facts"]["device"] == "cuda" and plan["device_bytes"] == 80 * GIB
+    assert plan["peak"]["bytes"] == max(plan["phases"].values())

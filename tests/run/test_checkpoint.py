@@ -55,20 +55,16 @@ def resumes_from(root):
     return step
 
 
+@pytest.mark.parametrize("before", [[], [2, 4]])
 @pytest.mark.parametrize("killed_after", range(N_OPERATIONS + 1))
-def test_killed_while_saving_a_new_step(tmp_path, killed_after):
-    save(tmp_path, 2, "two")
-    save(tmp_path, 4, "four")
-    save(tmp_path, 6, "six", killed_after)
+def test_killed_while_saving_a_new_step(tmp_path, before, killed_after):
+    for step in before:
+        save(tmp_path, step, "old")
+    save(tmp_path, 6, "new", killed_after)
+    whole = killed_after >= TRACKER_WRITTEN
     step = resumes_from(tmp_path)
-    assert step == (6 if killed_after >= TRACKER_WRITTEN else 4)
-    assert contents(tmp_path, step) == {"six" if step == 6 else "four"}
-
-
-@pytest.mark.parametrize("killed_after", range(N_OPERATIONS + 1))
-def test_killed_while_saving_the_very_first_checkpoint(tmp_path, killed_after):
-    save(tmp_path, 2, "two", killed_after)
-    assert resumes_from(tmp_path) == (2 if killed_after >= TRACKER_WRITTEN else None)
+    assert step == (6 if whole else before[-1] if before else None)
+    assert step is None or contents(tmp_path, step) == {"new" if whole else "old"}
 
 
 @pytest.mark.parametrize("killed_after", range(N_OPERATIONS + 1))
@@ -83,33 +79,19 @@ def test_killed_while_saving_a_step_again_that_the_tracker_already_names(tmp_pat
         assert step == 4 and contents(tmp_path, 4) == {"new"}
 
 
-def test_a_run_killed_twice_in_a_row_still_resumes(tmp_path):
-    save(tmp_path, 2, "two")
-    save(tmp_path, 4, "four", TRACKER_EMPTY)
-    assert resumes_from(tmp_path) == 2
-    save(tmp_path, 4, "again", 5)
-    assert resumes_from(tmp_path) == 2
-    save(tmp_path, 4, "third")
-    assert resumes_from(tmp_path) == 4 and contents(tmp_path, 4) == {"third"}
-
-
-def test_a_good_tracker_is_left_alone_even_when_newer_folders_exist(tmp_path):
-    """The user may have set it back by hand."""
-    save(tmp_path, 2, "two")
-    save(tmp_path, 4, "four")
-    (tmp_path / TRACKER).write_text("2")
-    assert resumes_from(tmp_path) == 2
-
-
-@pytest.mark.parametrize("tracker", ["", "999", "four", None])
-def test_a_broken_or_missing_tracker_is_replaced_by_the_latest_whole_checkpoint(tmp_path, tracker):
+@pytest.mark.parametrize(
+    # A good one, which the user may have set back by hand, is left alone.
+    ("tracker", "resumed"),
+    [("", 10), ("999", 10), ("four", 10), (None, 10), ("9", 9)],
+)
+def test_a_broken_or_missing_tracker_is_replaced_by_the_latest_whole_checkpoint(tmp_path, tracker, resumed):
     save(tmp_path, 9, "nine")
     save(tmp_path, 10, "ten")
     save(tmp_path, 12, "torn", 4)
     (tmp_path / TRACKER).unlink()
     if tracker is not None:
         (tmp_path / TRACKER).write_text(tracker)
-    assert resumes_from(tmp_path) == 10
+    assert resumes_from(tmp_path) == resumed
 
 
 def test_folders_of_other_programs_are_no_checkpoints(tmp_path):
@@ -124,35 +106,27 @@ def steps_on_disk(root):
 
 
 @pytest.mark.parametrize(
-    "keep, left", [(None, [2, 3, 4, 6, 8]), (0, [2, 3, 4, 6, 8]), (1, [8]), (2, [6, 8]), (9, [2, 4, 6, 8])]
+    # Steps after the newest belong to a run that was resumed from an older one.
+    ("keep", "newest", "left"),
+    [
+        (None, 8, [2, 3, 4, 6, 8]),
+        (0, 8, [2, 3, 4, 6, 8]),
+        (1, 8, [8]),
+        (2, 8, [6, 8]),
+        (9, 8, [2, 4, 6, 8]),
+        (1, 4, [4, 6, 8]),
+    ],
 )
-def test_prune_keeps_the_latest_whole_ones_and_removes_remains(tmp_path, keep, left):
+def test_prune_keeps_the_latest_whole_ones_and_removes_remains(tmp_path, keep, newest, left):
+    (tmp_path / "notes.txt").write_text("mine")
     for step in (2, 4, 6, 8):
         save(tmp_path, step, str(step))
         if step == 2:
             save(tmp_path, 3, "torn", 5)
-    deleted = checkpoint.prune(tmp_path, keep, newest=8)
-    assert steps_on_disk(tmp_path) == left
+    deleted = checkpoint.prune(tmp_path, keep, newest=newest)
+    assert steps_on_disk(tmp_path) == left and (tmp_path / "notes.txt").exists()
     assert sorted(deleted + left) == [2, 3, 4, 6, 8]
     assert resumes_from(tmp_path) == 8
-
-
-def test_prune_leaves_steps_after_the_newest_and_foreign_files_alone(tmp_path):
-    """They belong to a run that was resumed from an older step, or to someone else."""
-    for step in (2, 8, 4):
-        save(tmp_path, step, str(step))
-    (tmp_path / "notes.txt").write_text("mine")
-    assert checkpoint.prune(tmp_path, 1, newest=4) == [2]
-    assert steps_on_disk(tmp_path) == [4, 8] and (tmp_path / "notes.txt").exists()
-
-
-def test_killed_while_pruning_the_torn_checkpoint_is_not_resumed_from(tmp_path):
-    for step in (2, 4):
-        save(tmp_path, step, str(step))
-    checkpoint.mark_incomplete(folder_of(tmp_path, 2))  # prune begins with this, then deletes file by file
-    (folder_of(tmp_path, 2) / PARTS[0]).unlink()
-    (tmp_path / TRACKER).write_text("")
-    assert checkpoint.complete_steps(tmp_path) == [4] and resumes_from(tmp_path) == 4
 
 
 def cut_short(path):
@@ -169,27 +143,19 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, part, 
     assert f"global_step_4: {part}" in caplog.text and "resuming from global_step_2" in caplog.text
 
 
+def test_files_that_grew_or_were_added_are_no_damage_and_old_markers_list_none(tmp_path):
+    save(tmp_path, 2, "two")
+    write_part(tmp_path, 2, PARTS[0], "more than it was")
+    write_part(tmp_path, 2, "exported/weights", "new")
+    assert resumes_from(tmp_path) == 2
+    (folder_of(tmp_path, 2) / MARKER).write_text('{"global_step": 2}')
+    assert resumes_from(tmp_path) == 2
+    cut_short(folder_of(tmp_path, 2) / MARKER)
+    assert checkpoint.complete_steps(tmp_path) == []
+
+
 def test_when_all_checkpoints_are_damaged_the_run_does_not_begin_anew_in_silence(tmp_path):
     save(tmp_path, 2, "two")
     cut_short(folder_of(tmp_path, 2) / PARTS[0])
     with pytest.raises(checkpoint.CheckpointDamaged, match=r"2 of 3 bytes.*trainer.resume_mode=disable"):
         checkpoint.repair_tracker(tmp_path)
-
-
-def test_files_that_grew_or_were_added_are_no_damage(tmp_path):
-    save(tmp_path, 2, "two")
-    write_part(tmp_path, 2, PARTS[0], "more than it was")
-    write_part(tmp_path, 2, "exported/weights", "new")
-    assert resumes_from(tmp_path) == 2
-
-
-def test_markers_of_earlier_versions_list_no_files(tmp_path):
-    save(tmp_path, 2, "two", N_OPERATIONS - 1)
-    (folder_of(tmp_path, 2) / MARKER).write_text('{"global_step": 2}')
-    assert resumes_from(tmp_path) == 2
-
-
-def test_a_marker_that_is_cut_short_is_damage(tmp_path):
-    save(tmp_path, 2, "two")
-    (folder_of(tmp_path, 2) / MARKER).write_text("{")
-    assert checkpoint.complete_steps(tmp_path) == []

@@ -2,6 +2,7 @@
 """One readable line for each step, validation and checkpoint."""
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -20,15 +21,6 @@ PRIME = {
     "timing_s/step": 4.25,
     "actor/grad_norm": 0.3,
 }
-PSPO = {
-    "pspo/acc": 0.25,
-    "critic/score/mean": 0.2389,
-    "pspo/step_score": 0.62,
-    "pspo/n_steps/mean": 3.96,
-    "response_length/mean": 31.2,
-    "response_length/clip_ratio": 0.0,
-    "timing_s/step": 5.0,
-}
 
 
 def clock(*seconds):
@@ -36,24 +28,47 @@ def clock(*seconds):
     return iter(seconds).__next__
 
 
-def test_a_step_of_prime(capsys):
-    ConsoleLines(80, clock(100.0, 110.0)).log(PRIME, 1)
-    assert capsys.readouterr().out == (
-        "step 1/80  accuracy 0.542  reward 0.562  process reward -1.83e-05  PRM pairs right 0.154  length 9 tokens  "
-        "cut off 50.0%  4.2 s  13 min left\n"
-    )
+@pytest.mark.parametrize(
+    ("metrics", "step", "line"),
+    [
+        (
+            PRIME,
+            1,
+            "step 1/80  accuracy 0.542  reward 0.562  process reward -1.83e-05  PRM pairs right 0.154  "
+            "length 9 tokens  cut off 50.0%  4.2 s  13 min left",
+        ),
+        # What is not measured is left out, and after the last step the time.
+        (
+            {"pspo/acc": 0.25, "pspo/step_score": 0.62, "pspo/n_steps/mean": math.nan, "timing_s/step": 5.0},
+            80,
+            "step 80/80  accuracy 0.250  step score 0.620  5.0 s",
+        ),
+    ],
+)
+def test_a_step_is_one_line(capsys, metrics, step, line):
+    ConsoleLines(80, clock(100.0, 110.0)).log(metrics, step)
+    assert capsys.readouterr().out == line + "\n"
 
 
-def test_a_step_of_pspo_and_no_time_left_after_the_last(capsys):
-    ConsoleLines(60, clock(0.0, 5.0)).log(PSPO, 60)
-    assert capsys.readouterr().out == (
-        "step 60/60  accuracy 0.250  reward 0.239  step score 0.620  steps 4.0  length 31 tokens  cut off 0.0%  5.0 s\n"
-    )
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(89.4, "89 s"), (90.0, "2 min"), (12000.0, "3 h 20 min"), (187200.0, "2 d 4 h")]
+)
+def test_a_duration_has_its_two_largest_units(seconds, said):
+    assert duration(seconds) == said
 
 
-def test_what_is_not_measured_is_left_out(capsys):
-    ConsoleLines(2, clock(0.0, 5.0)).log({"timing_s/step": 3.0, "pspo/acc": float("nan")}, 1)
-    assert capsys.readouterr().out == "step 1/2  3.0 s  5 s left\n"
+@pytest.mark.parametrize(
+    ("trainer", "prints"),
+    [
+        ({"logger": ["console", "file"]}, True),
+        ({"logger": "console", "console": "lines"}, True),
+        ({"logger": ["console"], "console": "verl"}, False),
+        ({"logger": ["file"]}, False),
+        ({"logger": None}, False),
+    ],
+)
+def test_lines_are_for_those_who_asked_for_the_console(trainer, prints):
+    assert prints_lines(OmegaConf.create({"trainer": trainer})) is prints
 
 
 def test_the_time_left_is_that_of_the_last_twenty_steps(capsys):
@@ -63,21 +78,6 @@ def test_the_time_left_is_that_of_the_last_twenty_steps(capsys):
         console.log({"timing_s/step": 2.0}, step)
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.endswith("  1 d 3 h left") and last == "step 31/100  2.0 s  2 min left"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0.0, "0 s"),
-        (89.4, "89 s"),
-        (90.0, "2 min"),
-        (3599.0, "1 h 0 min"),
-        (12000.0, "3 h 20 min"),
-        (187200.0, "2 d 4 h"),
-    ],
-)
-def test_a_duration_has_its_two_largest_units(seconds, said):
-    assert duration(seconds) == said
 
 
 def test_validation_has_a_line_of_its_own_before_and_during_training(capsys):
@@ -91,17 +91,6 @@ def test_validation_has_a_line_of_its_own_before_and_during_training(capsys):
         "step 3/9  1.0 s  30 s left",
         f"validation after step 3  {line}",
     ]
-
-
-def config(**trainer):
-    return OmegaConf.create({"trainer": trainer})
-
-
-def test_lines_are_for_those_who_asked_for_the_console():
-    assert prints_lines(config(logger=["console", "file"])) and prints_lines(config(logger="console"))
-    assert prints_lines(config(logger=["console"], console="lines"))
-    assert not prints_lines(config(logger=["console"], console="verl"))
-    assert not prints_lines(config(logger=["file"])) and not prints_lines(config(logger=None))
 
 
 def test_verls_loggers_keep_everything_and_its_own_printing_is_back_afterwards(tmp_path, monkeypatch, capsys):

@@ -18,30 +18,23 @@ class TaskError(Exception):
         self.cause = cause
 
 
-def test_the_cause_is_what_counts():
-    assert one_line(TaskError(TaskError(ValueError("too few\nprompts")))) == "ValueError: too few"
+ANNOUNCED = "Error in call to target 'HFModelConfig':\nOSError('no such model' {})\nfull_key: critic.model"
+DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: WorkerDict\n\tpid: 7"
 
 
-def test_of_a_dead_process_its_class_is_told():
-    message = "The actor died unexpectedly before finishing this task.\n\tclass_name: WorkerDict\n\tpid: 7"
-    said = one_line(RuntimeError(message))
-    assert said == "RuntimeError: The actor died unexpectedly before finishing this task. class_name: WorkerDict"
-
-
-def test_a_line_that_only_announces_the_error_is_not_all():
-    message = "Error in call to target 'HFModelConfig':\nOSError('no such model' {})\nfull_key: critic.model"
-    said = one_line(RuntimeError(message.format("")))
-    assert said == (
-        "RuntimeError: Error in call to target 'HFModelConfig': OSError('no such model' ) full_key: critic.model"
-    )
-    long = one_line(RuntimeError(message.format("x" * 500)))
-    assert len(long) <= 300 and long.endswith(" full_key: critic.model")
-
-
-@pytest.mark.parametrize("error", [ValueError(), None])
-def test_errors_without_a_message(tmp_path, error):
-    said = failure_message(tmp_path, error)
-    assert said.startswith("the run failed" + (" with ValueError;" if error else ";"))
+@pytest.mark.parametrize(
+    ("error", "start", "end"),
+    [
+        (TaskError(TaskError(ValueError("too few\nprompts"))), "ValueError: too few", "too few"),
+        (RuntimeError(DIED), "RuntimeError: The actor died unexpectedly", "task. class_name: WorkerDict"),
+        (RuntimeError(ANNOUNCED.format("x" * 500)), "RuntimeError: Error in call to", " full_key: critic.model"),
+        (ValueError(), "ValueError", "ValueError"),
+    ],
+)
+def test_the_cause_is_what_counts(error, start, end):
+    """Of a dead process its class is told; a line that only announces the error is not all."""
+    said = one_line(error)
+    assert said.startswith(start) and said.endswith(end) and len(said) <= 300 and "\n" not in said
 
 
 def test_what_is_saved_and_what_to_do(tmp_path):
@@ -55,6 +48,7 @@ def test_what_is_saved_and_what_to_do(tmp_path):
     assert failure_message(tmp_path, ValueError("why")).endswith(
         f"{tmp_path}/global_step_4, and the same command goes on from there"
     )
+    assert failure_message(tmp_path, None).startswith("the run failed;")
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
 UNDECIDED = "undecided"
+# Accuracies of the rollouts of a prompt; None for one that failed.
+GOOD, HARD, EASY, FAILED = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [None, None]
 
 
 class FakeQueue:

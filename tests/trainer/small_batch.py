@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small batch of rollouts in a store, and the settings of a step."""
 
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
 import torch
 from fake_queue import FakeQueue
+from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
+import prime_ext.config
 from prime_ext.config.settings import PrimeSettings
+from prime_ext.config.variant import keys_of
 
 NAN = float("nan")
 # Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a tool's answer).
@@ -19,78 +26,25 @@ ROLLOUTS = {
 PADDING = ("pad-0_0_0", "pad-1_0_0")
 
 
+FOLDER = Path(prime_ext.config.__file__).parent
+
+
+@cache
+def guarded():
+    """The section ``prime`` with ``variant=guarded``, the gate left out."""
+    prime = OmegaConf.load(FOLDER / "prime" / "prime.yaml")
+    del prime["defaults"]
+    prime.process = OmegaConf.merge(OmegaConf.load(FOLDER / "chain" / "plain.yaml"), prime.process)
+    config = OmegaConf.create({"prime": prime})
+    for key, value in {**keys_of("guarded"), "prime.process.reliability_gate": False}.items():
+        if key.startswith("prime."):
+            OmegaConf.update(config, key, value)
+    return OmegaConf.to_container(config.prime)
+
+
 def settings(**changes):
-    values = {
-        "variant": "guarded",
-        "outcome": {"coefficient": 1.0, "discount": 1.0, "estimator": "rloo", "trace": 1.0},
-        "process": {
-            "coefficient": 1.0,
-            "granularity": "token",
-            "reward_lambda": 0.0,
-            "step_score": "none",
-            "step_score_scale": 1.0,
-            "accumulation": {
-                "mode": "none",
-                "temperature": 0.1,
-                "first_weight": 1.0,
-                "power": 1.0,
-                "single_step": "zero",
-                "place": "last_token",
-            },
-            "shaping": {
-                "name": "none",
-                "weibull": {"shape": 1.5, "scale": 8.0, "constant": 10.735},
-                "gaussian": {"mean": 4.0, "std": 2.0, "area": 5.0},
-                "released": {
-                    "growth": 0.5,
-                    "peak": 4.0,
-                    "slope": 0.1,
-                    "steepness": 10.0,
-                    "good": 0.88433,
-                    "poor": 0.21159,
-                    "bad": 0.2,
-                },
-            },
-            "credit": "sum",
-            "credit_temperature": 0.1,
-            "credit_threshold": None,
-            "redistribution": "none",
-            "normalization": "batch_max",
-            "relative_share": 1.0,
-            "relative_decay": 0.9,
-            "relative_limit": 1000.0,
-            "noise_per_token": None,
-            "discount": 1.0,
-            "estimator": "rloo",
-            "trace": 1.0,
-            "baseline": "released",
-            "warm_up_steps": 0,
-            "reliability_gate": False,
-            "target": "reference",
-            "form": "sampled",
-            "top_k": None,
-            "clip": None,
-            "gate_decay": 0.8,
-            "gate_start": 0.5,
-        },
-        "anchor": {"kind": "none", "coefficient": 1.0, "decay": 0.5, "fallback": False},
-        "steps": {"splitter": "auto", "pattern": None, "delimiters": None},
-        "segments": {"cuts": "steps", "threshold": 0.9, "every": 5},
-        "selection": {"remove": 0, "length_penalty": 0.0, "fewest_steps": 2, "most_steps": 30},
-        "filter": {
-            "enable": True,
-            "lower": 0.2,
-            "upper": 0.8,
-            "drop_truncated": False,
-            "oversample": 1.0,
-            "max_examined": 4.0,
-            "on_exhausted": "error",
-        },
-        "whitening": True,
-        "label_key": "acc",
-        "verifier": {"on_failure": "drop", "warn_rate": 0.01},
-        "poll_interval": 0.1,
-    }
+    """These, but for some keys: ``process__discount=0.5``."""
+    values = deepcopy(guarded())
     for path, value in changes.items():
         section = values
         *parents, name = path.split("__")

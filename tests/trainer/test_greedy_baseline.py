@@ -63,19 +63,14 @@ def queue(monkeypatch):
     return queue
 
 
-def test_every_prompt_is_answered_once_and_greedily_under_an_id_of_its_own(queue):
-    engine = Engine(queue, dict.fromkeys(UIDS, (1.0, 0.0)))
-    greedy_rewards(prompts(), engine.submit, 7, 0.0, engine.advance)
-    options = {"__rollout_n__": 1, "__do_sample__": False, "global_steps": 7}
-    assert engine.submitted == [(f"greedy-{uid}", f"what is {uid}?", options) for uid in UIDS]
-    assert not any("_" in uid for uid, *_ in engine.submitted)
-
-
-def test_rewards_come_back_by_prompt_and_the_training_batch_is_left_alone(queue):
+def test_every_prompt_is_answered_once_and_greedily_and_the_training_batch_is_left_alone(queue):
     answers = {UIDS[0]: (1.0, 0.0), UIDS[1]: (0.0, 0.0), UIDS[2]: (0.5, 0.0)}
     engine = Engine(queue, answers)
     original = prompts()
     rewards = greedy_rewards(original, engine.submit, 7, 0.0, engine.advance)
+    options = {"__rollout_n__": 1, "__do_sample__": False, "global_steps": 7}
+    # Under ids of their own.
+    assert engine.submitted == [(f"greedy-{uid}", f"what is {uid}?", options) for uid in UIDS]
     assert rewards == {uid: answer[0] for uid, answer in answers.items()}
     assert set(queue.tags["train"]) == {"000000000003_0_0"}
     assert [str(prompt["uid"][0]) for prompt in original] == UIDS
@@ -88,8 +83,3 @@ def test_a_failed_and_an_unjudged_response_have_no_reward_and_are_warned_about(q
     assert math.isnan(rewards[UIDS[0]]) and math.isnan(rewards[UIDS[1]]) and rewards[UIDS[2]] == 1.0
     assert "2 of 3 greedy responses have no verdict" in caplog.text
     assert set(queue.tags["train"]) == {"000000000003_0_0"}
-
-
-def test_nothing_but_failures_is_no_error(queue):
-    engine = Engine(queue, dict.fromkeys(UIDS))
-    assert all(math.isnan(value) for value in greedy_rewards(prompts(), engine.submit, 7, 0.0, engine.advance).values())

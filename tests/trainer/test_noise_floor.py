@@ -13,7 +13,6 @@ from small_batch import settings
 
 from prime_ext.algorithms.advantage import last_token_mask
 from prime_ext.algorithms.normalization import NOISE_MARGIN, OutcomeRelativeScale
-from prime_ext.config.settings import SettingsError
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.trainer.prime_step import PrimeStep
 
@@ -116,8 +115,3 @@ def test_the_noise_is_that_of_the_dtype_of_the_passes_unless_it_is_named(noise, 
     prm.config = OmegaConf.create({"prime": {"process": process}, "prm": {"engine": engine}})
     prm.settings = type("Settings", (), {"beta": 0.05})
     assert prm.reward_noise == pytest.approx(0.05 * expected)
-
-
-def test_a_negative_noise_is_refused():
-    with pytest.raises(SettingsError, match="prime.process.noise_per_token=-1"):
-        settings(process__noise_per_token=-1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a checkpoint remembers of the guards."""
 
+import math
 from collections import deque
 from types import SimpleNamespace
 
@@ -32,9 +33,13 @@ def test_gate_and_scale_go_on_where_they_were(tmp_path):
     gate, scale = ReliabilityGate(0.9, 0.5), OutcomeRelativeScale(share=0.5)
     gate.update(PairCount(8.0, 10.0))
     scale.update(2.0, 1.0)
-    PrimeTrainerMixin._save_prime_state(trainer(gate, scale), tmp_path)
+    saved = trainer(gate, scale)
+    saved.replay_buffer.acceptance_rate = 0.8125
+    PrimeTrainerMixin._save_prime_state(saved, tmp_path)
     resumed = trainer(ReliabilityGate(0.9, 0.5), OutcomeRelativeScale(share=0.5))
     PrimeTrainerMixin._load_prime_state(resumed, tmp_path)
+    # So that it submits as many prompts as the uninterrupted run.
+    assert resumed.replay_buffer.acceptance_rate == 0.8125
     assert resumed.gate == gate and resumed.scale == scale
     assert resumed.gate.update(PairCount(1.0, 3.0)) == gate.update(PairCount(1.0, 3.0))
     assert resumed.scale.update(4.0, 1.0) == pytest.approx(scale.update(4.0, 1.0))
@@ -47,14 +52,6 @@ def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no
     assert resumed.gate == ReliabilityGate() and resumed.scale == OutcomeRelativeScale()
     PrimeTrainerMixin._save_prime_state(resumed, tmp_path)
     PrimeTrainerMixin._load_prime_state(trainer(), tmp_path)
-
-
-def test_a_resumed_run_submits_as_many_prompts_as_the_uninterrupted_one(tmp_path):
-    saved, resumed = trainer(), trainer()
-    saved.replay_buffer.acceptance_rate = 0.8125
-    PrimeTrainerMixin._save_prime_state(saved, tmp_path)
-    PrimeTrainerMixin._load_prime_state(resumed, tmp_path)
-    assert resumed.replay_buffer.acceptance_rate == 0.8125
 
 
 def prompt(**values):
@@ -74,7 +71,7 @@ ROW = {
 
 def test_prompts_of_the_queue_come_back_as_they_were(tmp_path):
     saved = trainer()
-    saved._queued_prompts = deque([prompt(**ROW), prompt(**{**ROW, "index": 8, "weight": 0.1})])
+    saved._queued_prompts = deque([prompt(**ROW), prompt(**{**ROW, "index": 8, "weight": math.nan})])
     PrimeTrainerMixin._save_prime_state(saved, tmp_path)
     resumed = trainer()
     PrimeTrainerMixin._load_prime_state(resumed, tmp_path)
@@ -83,7 +80,7 @@ def test_prompts_of_the_queue_come_back_as_they_were(tmp_path):
         assert before.batch_size == after.batch_size and set(before.keys()) == set(after.keys()) > set(ROW)
         for name in before.keys():
             assert type(after.get(name)) is type(before.get(name))
-            assert after.get(name).tolist() == before.get(name).tolist()
+            assert str(after.get(name).tolist()) == str(before.get(name).tolist())
         assert after["dummy_tensor"].dtype == torch.uint8
 
 
@@ -101,11 +98,3 @@ def test_a_checkpoint_that_would_run_code_is_not_read(tmp_path):
 def test_a_prompt_that_json_would_change_is_refused(value):
     with pytest.raises(SettingsError, match="^data.train_files: image.* of a prompt holds a .*; checkpoints keep"):
         prompts_to_data(prompt(**ROW, image=value))
-
-
-def test_nan_is_data(tmp_path):
-    saved, resumed = trainer(), trainer()
-    saved._queued_prompts = deque([prompt(**ROW, weight=float("nan"))])
-    PrimeTrainerMixin._save_prime_state(saved, tmp_path)
-    PrimeTrainerMixin._load_prime_state(resumed, tmp_path)
-    assert str(prompts_to_data(resumed._queued_prompts[0])) == str(prompts_to_data(saved._queued_prompts[0]))

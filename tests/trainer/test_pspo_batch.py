@@ -17,7 +17,7 @@ from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.settings import SettingsError, VerifierSettings
+from prime_ext.config.settings import VerifierSettings
 from prime_ext.trainer.prompt_judge import VerdictLog, VerifierFailed
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin, ScoringFailed, scored_rows, token_rewards
 
@@ -60,32 +60,26 @@ def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
 # ---- rewards at tokens ----------------------------------------------------------------------------------------------
 
 
-def test_steps_are_paid_at_their_last_tokens_and_the_answer_at_the_end(settings):
-    ends = settings(accumulation__place="step_ends")
-    assert token_rewards(info(outcome=1.0), 4, ends).tolist() == [0.0, 0.25, 0.0, 1.5]
-    assert token_rewards(info(), 4, settings(accumulation__mode="none", shaping__name="none")).tolist() == [
-        0.0,
-        0.25,
-        0.0,
-        0.5,
-    ]
+PER_STEP = {"accumulation__mode": "none", "shaping__name": "none"}
+ENDS, TOKENS = {"accumulation__place": "step_ends"}, {"accumulation__place": "tokens"}
 
 
-def test_steps_that_share_a_token_are_both_paid_there(settings):
-    ends = settings(accumulation__place="step_ends")
-    assert token_rewards(info((0.25, 0.5, 0.25), (1, 1, 3)), 4, ends).tolist() == [0.0, 0.75, 0.0, 0.25]
-
-
-def test_equal_shares_of_all_tokens(settings):
-    tokens = settings(accumulation__place="tokens")
-    assert token_rewards(info(outcome=1.0), 4, tokens).tolist() == [0.1875, 0.1875, 0.1875, 1.1875]
-
-
-@pytest.mark.parametrize("place", ["step_ends", "tokens"])
-def test_no_steps_or_no_reward_pay_nothing(settings, place):
-    where = settings(accumulation__place=place)
-    assert token_rewards(info((), ()), 4, where).tolist() == [0.0] * 4
-    assert token_rewards(info(failure="no answer"), 4, where).tolist() == [0.0] * 4
+@pytest.mark.parametrize(
+    ("changes", "told", "expected"),
+    [
+        (ENDS, info(outcome=1.0), [0.0, 0.25, 0.0, 1.5]),
+        (PER_STEP, info(), [0.0, 0.25, 0.0, 0.5]),
+        # Steps that share a token are both paid there.
+        (ENDS, info((0.25, 0.5, 0.25), (1, 1, 3)), [0.0, 0.75, 0.0, 0.25]),
+        (TOKENS, info(outcome=1.0), [0.1875, 0.1875, 0.1875, 1.1875]),
+        (ENDS, info((), ()), [0.0] * 4),
+        (TOKENS, info((), ()), [0.0] * 4),
+        (ENDS, info(failure="no answer"), [0.0] * 4),
+        (TOKENS, info(failure="no answer"), [0.0] * 4),
+    ],
+)
+def test_rewards_are_paid_at_their_tokens_and_the_answer_at_the_end(settings, changes, told, expected):
+    assert token_rewards(told, 4, settings(**changes)).tolist() == expected
 
 
 def test_the_steps_of_another_output_are_refused(settings):
@@ -103,31 +97,22 @@ def test_drop_leaves_out_what_could_not_be_scored_and_who_is_then_alone(settings
     assert scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
     assert scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
     assert "2 of 5 responses could not be scored, the first because of: no answer in 60 s" in caplog.text
-
-
-def test_a_response_that_was_alone_from_the_start_stays(settings):
+    # Who was alone from the start stays.
     assert scored_rows(["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True) == [0]
 
 
 def test_zero_keeps_all_and_warns_above_the_rate_only(settings, caplog):
-    assert scored_rows(UIDS, INFOS, settings(on_failure="zero", warn_rate=0.4), compares=True) == [0, 1, 2, 3, 4]
-    assert caplog.text == ""
-    scored_rows(UIDS, INFOS, settings(on_failure="zero", warn_rate=0.39), compares=True)
+    for rate in (0.4, 0.39):
+        assert caplog.text == ""
+        assert len(scored_rows(UIDS, INFOS, settings(on_failure="zero", warn_rate=rate), compares=True)) == 5
     assert "pspo.on_failure=zero" in caplog.text
 
 
-def test_stop_ends_the_run_with_the_reason(settings):
+def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
     with pytest.raises(ScoringFailed, match="2 of 5 .* no answer in 60 s; pspo.on_failure is stop"):
         scored_rows(UIDS, INFOS, settings(on_failure="stop"), compares=False)
-
-
-def test_a_batch_of_failures_ends_the_run_even_with_drop(settings):
     with pytest.raises(ScoringFailed, match="no response is left to train on: 1 of 1 .* HTTP 500"):
         scored_rows(["c"], INFOS[4:], settings(), compares=False)
-
-
-def test_nothing_happens_without_failures(settings):
-    assert scored_rows(["a", "b"], [info(), info()], settings(on_failure="stop"), compares=True) == [0, 1]
 
 
 # ---- the trainers ---------------------------------------------------------------------------------------------------
@@ -153,11 +138,6 @@ def test_the_trainers_are_verls_of_that_mode(make, mode):
     trainer = make(**{"trainer.v1.trainer_mode": f"pspo_{mode}"})
     assert isinstance(trainer, PSPOTrainerMixin) and trainer.trainer_mode == mode and trainer.use_critic
     assert trainer.replay_buffer.poll_interval < 1
-
-
-def test_a_configuration_that_cannot_work_stops_the_trainer_before_anything_starts(make):
-    with pytest.raises(SettingsError, match="reward.reward_manager.name=naive does not read pspo"):
-        make(**{"reward.reward_manager.name": "naive"})
 
 
 @pytest.fixture
@@ -199,15 +179,14 @@ def balanced(monkeypatch):
     return run
 
 
-def test_a_step_of_the_trainer(balanced, settings):
-    batch, metrics, queue = balanced(settings(accumulation__place="step_ends"))
+@pytest.mark.parametrize("arrived", [("p_0_0", "p_1_0", "q_0_0"), ("q_0_0", "p_1_0", "p_0_0")])
+def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arrived):
+    batch, metrics, queue = balanced(settings(accumulation__place="step_ends"), arrived=arrived)
     assert batch.keys == ["p_0_0", "q_0_0"] and batch.extra_info["temperature"] == 0.7
-    assert "p_1_0" not in queue.tags["train"]
+    assert [tag["response_len"] for tag in batch.tags] == [4, 3] and "p_1_0" not in queue.tags["train"]
     assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
     assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
-    # Sums are what they were.
-    assert queue.fields["train"]["p_0_0"]["rm_scores"].sum() == 1.25
 
 
 def test_rewards_at_the_last_token_stay_as_verl_has_them(balanced, settings):
@@ -215,13 +194,6 @@ def test_rewards_at_the_last_token_stay_as_verl_has_them(balanced, settings):
     # The companion of the dropped response leaves with it: nothing is left to compare it with.
     assert batch.keys == ["q_0_0"]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
-
-
-def test_the_rows_have_the_order_of_the_data_however_responses_arrived(balanced, settings):
-    batch, _, queue = balanced(settings(accumulation__place="step_ends"), arrived=("q_0_0", "p_1_0", "p_0_0"))
-    assert batch.keys == ["p_0_0", "q_0_0"] and [tag["response_len"] for tag in batch.tags] == [4, 3]
-    assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
-    assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
 
 
 def test_ids_of_prompts_repeat_and_sort_as_the_prompts_do(monkeypatch):

@@ -4,7 +4,7 @@
 import logging
 
 import pytest
-from fake_queue import UNDECIDED, FakeQueue, FakeRollouts
+from fake_queue import EASY, FAILED, GOOD, HARD, UNDECIDED, FakeQueue, FakeRollouts
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -14,16 +14,9 @@ from prime_ext.config.settings import VerifierSettings
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 
-GOOD, HARD, EASY = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
-HALF_FAILED, FAILED = [None, 1.0], [None, None]
+HALF_FAILED = [None, 1.0]
 BAND = AccuracyBand(0.2, 0.8)
 END = 2
-
-
-@pytest.fixture
-def patch():
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield monkeypatch
 
 
 def start(
@@ -129,15 +122,8 @@ def test_metrics_add_up(data, seed):
     assert metrics["prime/accuracy/after_filter"] == pytest.approx(sum(kept) / len(kept))
 
 
-def test_the_batch_is_refilled_until_it_is_full(patch):
-    rollouts = start(patch, [HARD] * 10 + [GOOD] * 10, oversample=4)
-    batch, metrics = step(rollouts, 4)
-    assert prompts_of(batch) == [10, 11, 12, 13]
-    assert metrics["prime/filter/refills"] >= 3 and metrics["prime/filter/too_hard"] == 10
-
-
-def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for(patch):
-    rollouts = start(patch, ([GOOD] * 4 + [HARD]) * 60, oversample=80)
+def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for(monkeypatch):
+    rollouts = start(monkeypatch, ([GOOD] * 4 + [HARD]) * 60, oversample=80)
     buffer = rollouts.buffer
     # Nothing is known yet: one in two, which the limit of what may be in flight cuts off.
     assert buffer.prompts_to_start(40) == 80
@@ -153,116 +139,79 @@ def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for
 
 
 @pytest.mark.parametrize(("rate", "prompts"), [(1.0, 40), (0.5, 80), (0.0, 80)])
-def test_the_first_prompts_of_a_step_are_at_least_a_batch_and_at_most_what_may_be_in_flight(patch, rate, prompts):
-    buffer = start(patch, [GOOD], oversample=80).buffer
+def test_the_first_prompts_of_a_step_are_at_least_a_batch_and_at_most_what_may_be_in_flight(monkeypatch, rate, prompts):
+    buffer = start(monkeypatch, [GOOD], oversample=80).buffer
     buffer.acceptance_rate = rate
     assert buffer.prompts_to_start(40) == prompts
 
 
-def test_surplus_prompts_are_generated_again_in_the_next_step(patch):
-    rollouts = start(patch, [GOOD, HARD, GOOD, EASY, GOOD, GOOD] + [GOOD] * 10, oversample=6)
-    first, metrics = step(rollouts, 2)
-    assert prompts_of(first) == [0, 2] and metrics["prime/filter/returned_to_queue"] == 3
-    assert [int(uid) for uid in rollouts.waiting][:4] == [3, 4, 5, 6]
-    second, _ = step(rollouts, 2)
-    assert prompts_of(second) == [4, 5]
-
-
-def test_every_rollout_of_a_prompt_comes_back_sorted_even_when_one_is_missing(patch):
-    rollouts = start(patch, [[1.0, None, 0.0], [0.0, 1.0, 0.0]] + [GOOD] * 10, oversample=5)
+def test_every_rollout_of_a_prompt_comes_back_sorted_even_when_one_is_missing(monkeypatch):
+    rollouts = start(monkeypatch, [[1.0, None, 0.0], [0.0, 1.0, 0.0]] + [GOOD] * 10, oversample=5)
     batch, _ = step(rollouts, 2)
     assert batch.keys == ["0000_0_0", "0000_2_0", "0001_0_0", "0001_1_0", "0001_2_0"]
     assert all(tag["response_len"] == 3 for tag in batch.tags)
 
 
-def test_a_prompt_all_of_whose_rollouts_failed_is_replaced(patch):
-    rollouts = start(patch, [FAILED, GOOD, FAILED, GOOD] + [GOOD] * 8, band=AccuracyBand(0.0, 1.0), oversample=4)
-    batch, metrics = step(rollouts, 2)
-    assert prompts_of(batch) == [1, 3] and metrics["prime/filter/failed"] == 2
-
-
-def test_truncated_prompts_are_dropped_when_asked(patch):
+@pytest.mark.parametrize(("last_token", "kept", "truncated"), [(1, [1, 3, 5], 3), (END, [0, 1, 2], 0)])
+def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_is_none(
+    monkeypatch, last_token, kept, truncated
+):
     band = AccuracyBand(0.2, 0.8, drop_truncated=True)
-    rollouts = start(patch, [GOOD] * 12, band=band, lengths=[8, 7] * 6, max_response_length=8)
+    rollouts = start(monkeypatch, [GOOD] * 12, band=band, lengths=[8, 7] * 6, max_response_length=8)
+    rollouts.last_token = last_token
     batch, metrics = step(rollouts, 3)
-    assert prompts_of(batch) == [1, 3, 5] and metrics["prime/filter/truncated"] == 3
+    assert prompts_of(batch) == kept and metrics["prime/filter/truncated"] == truncated
 
 
-def test_o14_r11_a_response_that_ends_in_the_last_place_is_not_truncated(patch):
-    band = AccuracyBand(0.2, 0.8, drop_truncated=True)
-    rollouts = start(patch, [GOOD] * 12, band=band, lengths=[8, 7] * 6, max_response_length=8)
-    rollouts.last_token = END
-    batch, metrics = step(rollouts, 3)
-    assert prompts_of(batch) == [0, 1, 2] and metrics["prime/filter/truncated"] == 0
-
-
-def test_data_outside_the_band_ends_in_an_error_that_says_what_to_change(patch):
-    rollouts = start(patch, [HARD, EASY] * 10, oversample=4, max_examined=8)
-    with pytest.raises(PromptsExhausted) as error:
+@pytest.mark.parametrize(
+    ("outcomes", "partial", "said"),
+    [
+        (
+            [HARD, EASY] * 10,
+            False,
+            r"only 0 of 2 prompts .* among 8 .*\(4 too hard, 4 too easy.*prime.filter.max_examined$",
+        ),
+        # A smaller batch is offered, but none is no smaller batch.
+        ([GOOD] + [HARD] * 20, False, r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$"),
+        ([HARD] * 20, True, "only 0 of 2"),
+        # Rollouts that failed are no matter of difficulty.
+        ([FAILED] * 20, False, r"8 failed\).*which the log has after 'Error in _run_prompt'$"),
+        ([[UNDECIDED, UNDECIDED]] * 20, False, r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2"),
+    ],
+)
+def test_too_few_good_prompts_end_in_an_error_that_says_what_to_change(monkeypatch, outcomes, partial, said):
+    rollouts = start(monkeypatch, outcomes, oversample=4, max_examined=8, partial=partial)
+    with pytest.raises(PromptsExhausted, match=said):
         step(rollouts, 2)
-    message = str(error.value)
-    assert message.startswith("only 0 of 2 prompts passed the filter among 8 examined (4 too hard, 4 too easy")
-    for key in ("prime.filter.lower/upper", "prime.filter.max_examined"):
-        assert key in message
-    # A batch of none is no smaller batch.
-    assert "on_exhausted" not in message
     assert rollouts.n_submitted == 8
 
 
-def test_a_batch_that_could_be_smaller_is_offered(patch):
-    rollouts = start(patch, [GOOD] + [HARD] * 20, oversample=4, max_examined=8)
-    with pytest.raises(
-        PromptsExhausted, match=r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$"
-    ):
-        step(rollouts, 2)
-
-
-def test_rollouts_that_failed_are_no_matter_of_difficulty(patch):
-    rollouts = start(patch, [[None, None]] * 20, oversample=4, max_examined=8)
-    with pytest.raises(PromptsExhausted) as error:
-        step(rollouts, 2)
-    message = str(error.value)
-    assert "8 failed)" in message and message.endswith("which the log has after 'Error in _run_prompt'")
-    assert "difficulty" not in message and "prime.filter" not in message
-
-
-def test_the_bound_counts_prompts_examined_not_prompts_generated(patch):
-    rollouts = start(patch, [HARD, HARD, GOOD, GOOD] + [GOOD] * 10, oversample=6, max_examined=6)
-    batch, metrics = step(rollouts, 2)
-    assert prompts_of(batch) == [2, 3] and metrics["prime/filter/examined"] == 4
-
-
-def test_a_partial_batch_is_trained_on_with_a_warning_when_asked(patch, caplog):
-    rollouts = start(patch, [HARD, GOOD, HARD, HARD] + [GOOD] * 10, oversample=4, max_examined=4, partial=True)
+def test_a_partial_batch_is_trained_on_with_a_warning_when_asked(monkeypatch, caplog):
+    rollouts = start(monkeypatch, [HARD, GOOD, HARD, HARD] + [GOOD] * 10, oversample=4, max_examined=4, partial=True)
     with caplog.at_level(logging.WARNING):
         batch, metrics = step(rollouts, 2)
     assert prompts_of(batch) == [1] and metrics["prime/filter/kept"] == 1
     assert "only 1 of 2 prompts passed" in caplog.text and "training on the smaller batch" in caplog.text
 
 
-def test_a_partial_batch_may_not_be_empty(patch):
-    rollouts = start(patch, [HARD] * 20, oversample=4, max_examined=4, partial=True)
-    with pytest.raises(PromptsExhausted, match="only 0 of 2"):
+@pytest.mark.parametrize(
+    ("accuracy", "label_key", "said"),
+    [
+        (0.5, "correct", r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key"),
+        (2.0, "acc", r"is not in \[0, 1\]"),
+    ],
+)
+def test_a_label_that_is_missing_or_no_accuracy_is_an_error(monkeypatch, accuracy, label_key, said):
+    rollouts = start(monkeypatch, [[accuracy] * 2] * 10)
+    rollouts.buffer.judge.label_key = label_key
+    with pytest.raises(RuntimeError, match=said):
         step(rollouts, 2)
 
 
-def test_a_reward_without_the_label_is_an_error_that_names_the_key(patch):
-    rollouts = start(patch, [GOOD] * 10)
-    rollouts.buffer.judge.label_key = "correct"
-    with pytest.raises(RuntimeError, match=r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key"):
-        step(rollouts, 2)
-
-
-def test_a_label_that_is_no_accuracy_is_refused(patch):
-    rollouts = start(patch, [[2.0, -1.0]] * 10)
-    with pytest.raises(RuntimeError, match="is not in \\[0, 1\\]"):
-        step(rollouts, 2)
-
-
-def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_counts_it(patch, caplog):
+def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_counts_it(monkeypatch, caplog):
     # As wrong answers the undecided ones would put the first prompt into the band and keep the second inside it.
     outcomes = [[1.0, 1.0, UNDECIDED], [1.0, 0.0, UNDECIDED]] + [GOOD] * 10
-    rollouts = start(patch, outcomes, oversample=4)
+    rollouts = start(monkeypatch, outcomes, oversample=4)
     with caplog.at_level(logging.WARNING):
         batch, metrics = step(rollouts, 2)
     assert batch.keys == ["0001_0_0", "0001_1_0", "0002_0_0", "0002_1_0"]
@@ -273,29 +222,16 @@ def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_cou
     assert rollouts.queue.tags["train"] == {}
 
 
-def test_a_prompt_none_of_whose_rollouts_could_be_judged_is_replaced(patch):
-    outcomes = [[UNDECIDED, UNDECIDED]] + [GOOD] * 10
-    rollouts = start(patch, outcomes, band=AccuracyBand(0.0, 1.0))
-    batch, metrics = step(rollouts, 1)
-    assert prompts_of(batch) == [1] and metrics["prime/filter/failed"] == 1
-
-
-def test_a_verifier_that_judges_nothing_ends_in_an_error_that_says_so(patch):
-    rollouts = start(patch, [[UNDECIDED, UNDECIDED]] * 8, max_examined=4)
-    with pytest.raises(PromptsExhausted, match=r"could not judge 8 of 8 rollouts \(8 timeout\).*stuck; only 0 of 2"):
-        step(rollouts, 2)
-
-
-def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(patch):
+def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(monkeypatch):
     outcomes = [[1.0, UNDECIDED]] + [GOOD] * 10
-    batch, metrics = step(start(patch, outcomes, on_failure="zero"), 1)
+    batch, metrics = step(start(monkeypatch, outcomes, on_failure="zero"), 1)
     assert batch.keys == ["0000_0_0", "0000_1_0"] and metrics["verifier/failure_rate"] > 0
     with pytest.raises(VerifierFailed, match=r"could not judge rollout 0000_1_0 \(timeout after 6.0 s: stuck\)"):
-        step(start(patch, outcomes, on_failure="stop"), 1)
+        step(start(monkeypatch, outcomes, on_failure="stop"), 1)
 
 
-def test_validation_takes_every_prompt(patch):
-    rollouts = start(patch, [HARD, EASY])
+def test_validation_takes_every_prompt(monkeypatch):
+    rollouts = start(monkeypatch, [HARD, EASY])
     queue = rollouts.queue
     queue.tags["val"], queue.fields["val"] = {}, {}
     for uid in ("a", "b"):
@@ -342,16 +278,10 @@ def test_rejected_prompts_are_held_whatever_the_order_in_which_they_finish(outco
 
 
 @pytest.mark.parametrize(("limit", "held"), [(1, []), (2, [4]), (3, [4]), (4, [3, 4]), (100, [0, 1, 3, 4])])
-def test_of_too_many_rejected_prompts_the_last_are_held(patch, limit, held):
-    rollouts = start(patch, [HARD, EASY, GOOD, HARD, EASY, GOOD, *[HARD] * 20])
+def test_of_too_many_rejected_prompts_the_last_are_held(monkeypatch, limit, held):
+    rollouts = start(monkeypatch, [HARD, EASY, GOOD, HARD, EASY, GOOD, *[HARD] * 20])
     rollouts.buffer.holds_rejected, rollouts.buffer.rejected_limit = True, limit
     step(rollouts, 2)
     rejected = rollouts.buffer.take_rejected()
     assert (prompts_of(rejected) if rejected else []) == held
     assert sorted(rollouts.queue.tags["train"]) == (rejected.keys if rejected else [])
-
-
-def test_without_being_told_it_holds_none(patch):
-    rollouts = start(patch, [HARD, GOOD, *[HARD] * 20])
-    step(rollouts, 1)
-    assert rollouts.buffer.take_rejected() is None and rollouts.queue.tags["train"] == {}

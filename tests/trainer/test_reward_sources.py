@@ -8,9 +8,10 @@ import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, settings
 from verl import DataProto
 from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, source_return
+from prime_ext.algorithms.advantage import last_token_mask, source_return
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
@@ -66,39 +67,30 @@ def process_source(queue, metrics=None, **changes):
     return step, build_sources(step, 1.0, None, {} if metrics is None else metrics)["process"]
 
 
-# ---- granularity, credit, redistribution -------------------------------------------------------------------------
+# ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
 
 
-def test_token_rewards_are_beta_times_the_log_ratio_and_are_paid_everywhere(queue):
-    step, source = process_source(queue)
-    assert torch.equal(source.reward_BT, step.process_reward_BT) and torch.equal(source.mask_BT, step.mask_BT)
-
-
-def test_rewards_relative_to_the_policy_carry_no_beta_and_vanish_with_the_difference(queue):
+def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_source(queue):
     relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "reinforce"}
     step, source = process_source(queue, **relative)
-    plain, _ = process_source(queue)  # beta * log pi_prm, as the reference is 0
+    plain, source_of_reference = process_source(queue)  # beta * log pi_prm, as the reference is 0
+    assert torch.equal(source_of_reference.reward_BT, plain.process_reward_BT)
+    assert torch.equal(source_of_reference.mask_BT, plain.mask_BT)
     expected_BT = plain.process_reward_BT / 0.05 - step.old_log_prob_BT
     torch.testing.assert_close(source.reward_BT, torch.where(step.mask_BT.bool(), expected_BT, 0.0))
     torch.testing.assert_close(source_return(source, step.mask_BT, step.group_B), source.reward_BT)
+    divergence = loaded(queue, settings(process__form="kl", process__target="policy"))
+    assert set(build_sources(divergence, 1.0, None, {})) == {"outcome"}
 
 
-def test_the_mean_of_a_position_and_the_largest_advantage(queue):
+def test_the_largest_advantage_is_that_of_the_clip(queue):
     relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "position_mean"}
     step, source = process_source(queue, **relative)
     advantage_BT = source_return(source, step.mask_BT, step.group_B)
-    for column in range(step.mask_BT.shape[1]):
-        rows = step.mask_BT[:, column].bool()
-        centred = source.reward_BT[rows, column] - source.reward_BT[rows, column].mean()
-        torch.testing.assert_close(advantage_BT[rows, column], centred)
     _, clipped = process_source(queue, process__clip=0.01, **relative)
     clipped_BT = source_return(clipped, step.mask_BT, step.group_B)
     torch.testing.assert_close(clipped_BT, advantage_BT.clamp(-0.01, 0.01))
-
-
-def test_a_divergence_in_the_loss_is_no_source(queue):
-    step = loaded(queue, settings(process__form="kl", process__target="policy"))
-    assert set(build_sources(step, 1.0, None, {})) == {"outcome"}
+    assert not torch.equal(clipped_BT, advantage_BT)
 
 
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue):
@@ -123,35 +115,25 @@ def test_token_ids_as_delimiters_give_the_same_steps_as_their_text(queue):
     assert by_id.mask_BT[4].tolist() == [1, 1, 0, 0]
 
 
-def test_the_whole_response_is_one_reward_at_its_last_token(queue):
-    step, source = process_source(queue, process__granularity="response")
-    assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
-    torch.testing.assert_close(source.reward_BT.sum(-1), step.process_reward_BT.sum(-1))
-    assert not source.reward_BT[:, 0][[0, 1, 2, 4]].any()
-
-
-def test_differences_of_prefix_values_leave_the_last_token_without_a_reward(queue):
-    step, source = process_source(queue, process__granularity="prefix_value")
+def test_the_whole_response_is_one_reward_and_prefix_values_leave_the_last_token_without_one(queue):
+    step, whole = process_source(queue, process__granularity="response")
     last_BT = last_token_mask(step.mask_BT).bool()
-    assert not source.reward_BT[last_BT].any()
-    assert torch.equal(source.reward_BT[~last_BT], step.process_reward_BT[~last_BT])
-    assert torch.equal(source.mask_BT, step.mask_BT)
+    assert torch.equal(whole.mask_BT.bool(), last_BT) and not whole.reward_BT[~last_BT].any()
+    torch.testing.assert_close(whole.reward_BT.sum(-1), step.process_reward_BT.sum(-1))
+    step, prefix = process_source(queue, process__granularity="prefix_value")
+    assert torch.equal(prefix.mask_BT, step.mask_BT)
+    assert torch.equal(prefix.reward_BT, torch.where(last_BT, 0.0, step.process_reward_BT))
 
 
-@pytest.mark.parametrize("trace", [0.5, 1.0])
-def test_with_the_discount_zero_lambda_rewards_are_the_return_itself(queue, trace):
-    """Not summed a second time: the lambda is applied once."""
-    changes = {"process__reward_lambda": trace, "process__estimator": "reinforce", "process__normalization": "none"}
-    step = loaded(queue, settings(**changes, process__discount=0.0, outcome__coefficient=0.0, whitening=False))
+@pytest.mark.parametrize(
+    ("reward_lambda", "discount", "expected"), [(0.5, 0.0, 0.5), (1.0, 0.0, 1.0), (0.0, 0.5, 0.5), (0.0, 1.0, 1.0)]
+)
+def test_lambda_rewards_and_discounts_are_applied_once(queue, reward_lambda, discount, expected):
+    changes = {"process__reward_lambda": reward_lambda, "process__discount": discount}
+    plain = {"process__estimator": "reinforce", "process__normalization": "none", "outcome__coefficient": 0.0}
+    step = loaded(queue, settings(**changes, **plain, whitening=False))
     advantage_BT, _ = step.advantages(1.0, {})
-    torch.testing.assert_close(advantage_BT, return_to_go(step.process_reward_BT, step.mask_BT, trace))
-
-
-def test_lambda_one_and_discount_zero_are_the_return_of_token_rewards(queue):
-    common = {"process__estimator": "reinforce", "outcome__coefficient": 0.0, "whitening": None}
-    once = loaded(queue, settings(**common)).advantages(1.0, {})[0]
-    other = settings(**common, process__reward_lambda=1.0, process__discount=0.0)
-    torch.testing.assert_close(loaded(queue, other).advantages(1.0, {})[0], once)
+    torch.testing.assert_close(advantage_BT, return_to_go(step.process_reward_BT, step.mask_BT, expected))
 
 
 @pytest.mark.parametrize("credit", CREDITS)
@@ -165,27 +147,11 @@ def test_every_credit_pays_at_step_ends_only_and_is_finite_for_a_single_step(que
     torch.testing.assert_close(source.reward_BT.sum(-1)[single], expected_B)
 
 
-def test_strict_min_makes_the_return_the_smallest_score_ahead(queue):
-    step, source = process_source(queue, **STEPS, process__credit="strict_min")
-    first, second = float(step.process_reward_BT[0, :2].sum()), float(step.process_reward_BT[0, 2])
-    expected = [min(first, second)] * 2 + [second, 0.0]
-    assert return_to_go(source.reward_BT, step.mask_BT)[0].tolist() == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("where", ["uniform", "last"])
 @pytest.mark.parametrize("changes", [{}, STEPS, {"process__granularity": "prefix_value"}])
 def test_redistributed_rewards_move_credit_inside_a_response_only(queue, where, changes):
     _, source = process_source(queue, **changes, process__redistribution=where)
     assert source.reward_BT.sum(-1).tolist() == pytest.approx([0.0] * len(KEYS), abs=1e-6)
-
-
-def test_redistribution_to_the_last_token_makes_the_return_minus_the_potential(queue):
-    """r_L := -Phi(s_L), whether the last token was rewarded or not: exactly policy-invariant shaping."""
-    step, source = process_source(queue, process__redistribution="last")
-    _, other = process_source(queue, process__redistribution="last", process__granularity="prefix_value")
-    torch.testing.assert_close(source.reward_BT, other.reward_BT)
-    before_BT = step.process_reward_BT.cumsum(-1) - step.process_reward_BT
-    torch.testing.assert_close(return_to_go(source.reward_BT, step.mask_BT), -before_BT * step.mask_BT)
 
 
 def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monkeypatch):
@@ -208,13 +174,6 @@ def test_special_tokens_belong_to_the_last_step():
     assert boundary_BT.tolist() == [[False, True, False, False, False]]
 
 
-def test_settings_that_need_steps_or_greedy_responses_say_so_when_nothing_is_given(queue):
-    with pytest.raises(RuntimeError, match="need the steps of the responses"):
-        PrimeStep.load(batch_of(queue, KEYS), settings(**STEPS), False)
-    with pytest.raises(RuntimeError, match="need greedy responses"):
-        PrimeStep.load(batch_of(queue, KEYS), settings(outcome__estimator="remax"), False)
-
-
 # ---- chains: one reward for the steps of a response ---------------------------------------------------------------
 
 CHAIN = {**STEPS, "process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
@@ -233,34 +192,20 @@ def sigmoid(x):
 
 def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
     metrics = {}
-    step, source = process_source(queue, metrics, **PSPO)
+    step, source = process_source(queue, metrics, **PSPO, process__step_score_scale=20.0)
     assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
     # Two steps are worth .888150 of their geometric mean, one step nothing; padding has none.
     expected = []
     for sums in step_sums(step):
-        scores = [sigmoid(x) for x in sums]
+        scores = [sigmoid(20 * x) for x in sums]
         expected.append(0.888150 * math.sqrt(math.prod(scores)) if len(scores) == 2 else 0.0)
     assert source.reward_BT.sum(-1).tolist() == pytest.approx([*expected, 0.0, 0.0], abs=1e-6)
     assert metrics["prime/chain/reward"] == pytest.approx(sum(expected) / 5, abs=1e-6)
     assert metrics["prime/chain/at_most_one_step"] == pytest.approx(3 / 5)
     assert metrics["prime/chain/factor"] == pytest.approx(0.888150 * 2 / 5, abs=1e-6)
     # A chain of one step keeps its score, though it is paid nothing.
-    means = [math.prod(map(sigmoid, sums)) ** (1 / len(sums)) for sums in step_sums(step)]
+    means = [math.prod(sigmoid(20 * x) for x in sums) ** (1 / len(sums)) for sums in step_sums(step)]
     assert metrics["prime/chain/score"] == pytest.approx(sum(means) / 5, abs=1e-6)
-
-
-def test_it_becomes_an_advantage_by_the_estimator_and_beside_the_outcome(queue):
-    """Leave-one-out of one reward per response, as of an outcome."""
-    alone = settings(**PSPO, process__normalization="none", outcome__coefficient=0.0, whitening=False)
-    step = loaded(queue, alone)
-    advantage_BT, _ = step.advantages(1.0, {})
-    reward_B = build_sources(step, 1.0, None, {})["process"].reward_BT.sum(-1)
-    others = (float(reward_B[1]) + float(reward_B[2])) / 2
-    assert advantage_BT[0, :3].tolist() == pytest.approx([float(reward_B[0]) - others] * 3, abs=1e-6)
-    assert float(advantage_BT[3, 0]) == pytest.approx(float(reward_B[3] - reward_B[4]), abs=1e-6)
-    both_BT, _ = loaded(queue, settings(**PSPO)).advantages(1.0, {})
-    kept = both_BT[step.mask_BT.bool()]
-    assert float(kept.mean()) == pytest.approx(0.0, abs=1e-6) and float(kept.std()) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_places_differ_in_where_a_chain_is_paid_and_not_in_how_much(queue):
@@ -274,41 +219,6 @@ def test_places_differ_in_where_a_chain_is_paid_and_not_in_how_much(queue):
     assert float(ends.reward_BT[0, 1]) == float(ends.reward_BT[0, 2]) > 0
 
 
-def test_min_form_gives_the_reward_of_a_chain_to_its_worst_step(queue):
-    changes = {"process__accumulation__place": "step_ends", "process__credit": "min_form"}
-    step, source = process_source(queue, **PSPO, **changes, process__credit_temperature=1e-4)
-    first, second = step_sums(step)[0]
-    _, last = process_source(queue, **PSPO)
-    paid = [0.0] * 4
-    paid[1 if first < second else 2] = float(last.reward_BT[0].sum())
-    assert source.reward_BT[0].tolist() == pytest.approx(paid, abs=1e-6)
-
-
-def test_steps_paid_for_themselves_can_be_shaped_too(queue):
-    _, plain = process_source(queue, **STEPS, process__step_score="sigmoid", process__credit="min_form")
-    _, shaped = process_source(
-        queue, **STEPS, process__step_score="sigmoid", process__credit="min_form", process__shaping__name="gaussian"
-    )
-    torch.testing.assert_close(shaped.reward_BT[0], 0.604927 * plain.reward_BT[0], atol=1e-6, rtol=0)
-    assert plain.reward_BT[1].any() and not shaped.reward_BT[1].any()
-
-
-def test_a_prm_that_has_learned_nothing_leaves_a_reward_for_the_number_of_steps(queue):
-    step = loaded(queue, settings(**PSPO, process__normalization="none"))
-    step.process_reward_BT = torch.zeros_like(step.process_reward_BT)
-    source = build_sources(step, 1.0, None, {})["process"]
-    assert source.reward_BT.sum(-1).tolist() == pytest.approx([0.444075, 0, 0.444075, 0, 0, 0, 0], abs=1e-6)
-
-
-def test_the_scale_of_step_scores_spreads_them(queue):
-    spreads = []
-    for scale in (1.0, 20.0):
-        metrics = {}
-        _, source = process_source(queue, metrics, **CHAIN, process__step_score_scale=scale)
-        spreads.append(float(source.reward_BT.sum(-1)[[0, 2]].std()))
-    assert spreads[1] > 5 * spreads[0]
-
-
 @pytest.mark.parametrize("mode", [mode for mode in ACCUMULATIONS if mode != "none"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("place", PLACES)
@@ -317,21 +227,6 @@ def test_every_chain_is_finite_on_a_batch_with_padding_holes_and_single_steps(qu
     step = loaded(queue, settings(**{**CHAIN, **changes}, process__accumulation__place=place))
     advantage_BT, _ = step.advantages(1.0, {})
     assert advantage_BT.isfinite().all() and not advantage_BT[~step.mask_BT.bool()].any()
-
-
-@pytest.mark.parametrize("process", PROCESS_ESTIMATORS)
-@pytest.mark.parametrize("place", PLACES)
-def test_every_estimator_takes_the_rewards_of_chains(queue, process, place):
-    step = loaded(queue, options_of("rloo", process, **PSPO, process__accumulation__place=place))
-    advantage_BT, _ = step.advantages(1.0, {})
-    assert advantage_BT.isfinite().all() and advantage_BT.any()
-
-
-def test_scores_of_the_prm_that_are_not_finite_end_the_run_with_one_line(queue):
-    step = loaded(queue, settings(**PSPO))
-    step.process_reward_BT[0, 0] = NAN
-    with pytest.raises(ValueError, match="step 1 of row 0 has the score nan, which is not finite"):
-        step.advantages(1.0, {})
 
 
 # ---- estimators --------------------------------------------------------------------------------------------------
@@ -344,12 +239,11 @@ def options_of(outcome="rloo", process="rloo", **changes):
 
 @pytest.mark.parametrize("outcome", OUTCOME_ESTIMATORS)
 @pytest.mark.parametrize("process", PROCESS_ESTIMATORS)
-@pytest.mark.parametrize("granularity", ["token", "step"])
+@pytest.mark.parametrize("rewards", [{}, STEPS, PSPO], ids=["tokens", "steps", "chain"])
 def test_every_pair_of_estimators_works_on_a_batch_with_padding_holes_and_unequal_groups(
-    queue, outcome, process, granularity
+    queue, outcome, process, rewards
 ):
-    steps = STEPS if granularity == "step" else {}
-    step = loaded(queue, options_of(outcome, process, **steps))
+    step = loaded(queue, options_of(outcome, process, **rewards))
     advantage_BT, return_BT = step.advantages(1.0, {})
     outside_BT = ~step.mask_BT.bool()
     assert advantage_BT.isfinite().all() and return_BT[~outside_BT].isfinite().all()
@@ -367,27 +261,6 @@ def test_with_a_process_coefficient_of_zero_every_outcome_estimator_is_that_of_t
     untouched = loaded(queue, options_of(name, process__coefficient=0.0, whitening=None))
     untouched.process_reward_BT = None if name not in ("prm_value", "segment") else untouched.process_reward_BT
     assert torch.equal(untouched.advantages(1.0, {})[0], advantage_BT)
-
-
-def test_the_critics_target_is_advantage_plus_value_before_coefficient_and_whitening(queue):
-    step = loaded(queue, options_of("gae", outcome__coefficient=3.0, outcome__trace=0.9, outcome__discount=0.8))
-    advantage_BT, return_BT = step.advantages(1.0, {})
-    for row, key in enumerate(ROLLOUTS):
-        positions = [t for t in range(step.mask_BT.shape[1]) if step.mask_BT[row, t]]
-        running = next_value = 0.0
-        for t in reversed(positions):
-            reward = ROLLOUTS[key][0] if t == positions[-1] else 0.0
-            value = float(step.value_BT[row, t])
-            running = reward + 0.8 * next_value - value + 0.8 * 0.9 * running
-            next_value = value
-            assert float(return_BT[row, t]) == pytest.approx(running + value, abs=1e-5)
-    assert float(advantage_BT[step.mask_BT.bool()].mean()) == pytest.approx(0.0, abs=1e-6)
-
-
-def test_with_trace_one_the_critics_target_is_the_return_whatever_the_values(queue):
-    step = loaded(queue, options_of("gae"))
-    _, return_BT = step.advantages(1.0, {})
-    torch.testing.assert_close(return_BT, step.reward_BT.sum(-1)[:, None] * step.mask_BT)
 
 
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
@@ -431,173 +304,15 @@ def test_segments_of_steps_are_differences_of_the_probability_of_success(queue):
     assert advantage_BT[0].tolist() == pytest.approx([middle - 0.5, middle - 0.5, 1.0 - middle, 0.0])
     # One step: the outcome minus one half, the PRM's opinion before the first token.
     assert float(advantage_BT[1, 0]) == pytest.approx(-0.5)
-
-
-def test_segments_at_unlikely_tokens_follow_the_old_policys_probabilities(queue):
-    step = loaded(queue, options_of("segment", process__coefficient=0.0, whitening=False, segments__threshold=1.0))
+    # At unlikely tokens, here all of them; together they are the outcome minus one half as well.
+    unlikely = options_of("segment", process__coefficient=0.0, whitening=False, segments__threshold=1.0)
+    step = loaded(queue, unlikely)
     advantage_BT, _ = step.advantages(1.0, {})
-    # Every token is below 1, so each is a segment; together they are the outcome minus one half.
-    rows = range(len(ROLLOUTS))
-    totals = [float(advantage_BT[row].sum()) for row in rows]
-    assert totals == pytest.approx([float(step.reward_BT[row].sum()) - 0.5 for row in rows])
+    rows = slice(len(ROLLOUTS))
+    torch.testing.assert_close(advantage_BT[rows].sum(-1), step.reward_BT[rows].sum(-1) - 0.5)
 
 
-def test_masked_steps_compare_the_rewards_so_far_at_the_same_token(queue):
-    options = options_of(process="masked_step", outcome__coefficient=0.0, whitening=False)
-    step, metrics = loaded(queue, options), {}
-    advantage_BT, _ = step.advantages(1.0, metrics)
-    so_far_BT = step.process_reward_BT.cumsum(-1) / (metrics["prime/process/normalizer"] + 1e-6)
-    at_0 = so_far_BT[:3, 0]
-    torch.testing.assert_close(advantage_BT[:3, 0], at_0 - at_0.mean())
-
-
-def test_the_baseline_per_token_takes_from_each_step_in_proportion_to_its_tokens(queue):
-    common = {**STEPS, "process__normalization": "none", "outcome__coefficient": 0.0, "whitening": False}
-    step = loaded(queue, settings(**common, process__estimator="rloo_per_token"))
-    advantage_BT, _ = step.advantages(1.0, {})
-    total_B, length_B = step.process_reward_BT.sum(-1), step.mask_BT.sum(-1)
-    per_token = float((total_B[1] + total_B[2]) / (length_B[1] + length_B[2]))
-    assert float(advantage_BT[0, 0]) == pytest.approx(float(total_B[0]) - 3 * per_token, abs=1e-6)
-    assert float(advantage_BT[0, 2]) == pytest.approx(float(step.process_reward_BT[0, 2]) - per_token, abs=1e-6)
-
-
-# ---- outcome_relative --------------------------------------------------------------------------------------------
-
-
-def test_the_relative_scale_gives_the_process_advantage_its_share_of_the_outcomes_spread(queue):
-    options = settings(process__normalization="outcome_relative", process__relative_share=0.3, whitening=False)
-    step, metrics = loaded(queue, options), {}
-    scale = OutcomeRelativeScale(share=0.3)
-    step.advantages(1.0, metrics, scale)
-    assert metrics["prime/process/return_std_over_outcome"] == pytest.approx(0.3, rel=1e-4)
-    assert metrics["prime/process/relative_factor"] == pytest.approx(0.3 * scale.outcome_std / scale.process_std)
-    assert "prime/process/normalizer" not in metrics
-
-
-def test_the_relative_scale_remembers_and_a_shut_gate_still_teaches_it(queue):
-    options = settings(process__normalization="outcome_relative", whitening=False)
-    scale = OutcomeRelativeScale()
-    loaded(queue, options).advantages(0.0, {}, scale)
-    first = scale.process_std
-    assert first > 0
-    later = loaded(queue, options)
-    later.process_reward_BT = later.process_reward_BT * 100
-    metrics = {}
-    later.advantages(1.0, metrics, scale)
-    assert scale.process_std == pytest.approx(0.9 * first + 0.1 * 100 * first, rel=1e-4)
-    assert metrics["prime/process/relative_factor"] < scale.outcome_std / first
-
-
-# ---- selection ---------------------------------------------------------------------------------------------------
-
-
-def test_dropped_rollouts_take_part_in_nothing(queue):
-    options = settings(selection__remove=1, process__coefficient=0.0, whitening=False)
-    step, metrics = loaded(queue, options), {}
-    # The first prompt has one correct and two wrong rollouts: a wrong one goes, the one with the higher score.
-    rewards_B = step.process_reward_BT.sum(-1)
-    step.drop_inconsistent(metrics)
-    gone = 1 if rewards_B[1] > rewards_B[2] else 2
-    stays = 3 - gone
-    assert not step.mask_BT[gone].any() and step.mask_BT[stays].any() and step.mask_BT[0].any()
-    assert metrics["prime/selection/dropped_wrong"] + metrics["prime/selection/dropped_correct"] == 2
-    advantage_BT, _ = step.advantages(1.0, metrics)
-    assert not advantage_BT[gone].any()
-    # Of the two that stay each is the other's baseline.
-    assert float(advantage_BT[0, 0]) == pytest.approx(1.0) and float(advantage_BT[stays, 0]) == pytest.approx(-1.0)
-    assert step.valid_B.tolist()[-2:] == [False, False]
-
-
-def test_selection_without_scores_is_an_error(queue):
-    with pytest.raises(RuntimeError, match="prime.selection needs the PRM's scores"):
-        loaded(queue, settings(selection__remove=1), scored=False).drop_inconsistent({})
-
-
-# ---- defects of earlier implementations --------------------------------------------------------------------------
-
-
-def contiguous(n_groups=3, n=4, n_tokens=6, seed=0):
-    """Groups side by side and no padding rows: what the released code assumes."""
-    generator = torch.Generator().manual_seed(seed)
-    length_B = torch.randint(1, n_tokens + 1, (n_groups * n,), generator=generator)
-    mask_BT = (torch.arange(n_tokens)[None, :] < length_B[:, None]).float()
-    reward_BT = torch.randn(n_groups * n, n_tokens, generator=generator) * mask_BT
-    accuracy_B = torch.randint(0, 2, (n_groups * n,), generator=generator).float()
-    return mask_BT, reward_BT, accuracy_B, torch.arange(n_groups * n) // n
-
-
-def released_by_loops(mask_BT, process_BT, accuracy_B, n, discount):
-    """The released code written out: process and outcome rewards, each leave-one-out, summed, whitened."""
-    n_rows, n_tokens = mask_BT.shape
-    total_BT = torch.zeros(n_rows, n_tokens, dtype=torch.float64)
-    last = [int(mask_BT[i].sum()) - 1 for i in range(n_rows)]
-    outcome = [[float(accuracy_B[i]) if t == last[i] else 0.0 for t in range(n_tokens)] for i in range(n_rows)]
-    process = process_BT.double().tolist()
-    for reward, where in ((process, lambda i, t: t <= last[i]), (outcome, lambda i, t: t == last[i])):
-        for start in range(0, n_rows, n):
-            group = range(start, start + n)
-            mean = {}
-            for j in group:
-                paid = [reward[j][t] for t in range(n_tokens) if where(j, t)]
-                mean[j] = sum(paid) / len(paid)
-            for i in group:
-                running = 0.0
-                for t in reversed(range(n_tokens)):
-                    centred = reward[i][t] * n / (n - 1) - sum(mean.values()) / (n - 1) if where(i, t) else 0.0
-                    running = centred + discount * running
-                    total_BT[i, t] += running
-    values = total_BT[mask_BT.bool()]
-    return ((total_BT - values.mean()) * torch.rsqrt(values.var() + 1e-8) * mask_BT).float()
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("discount", [1.0, 0.95])
-def test_parity_with_the_released_code_on_contiguous_unpadded_groups(seed, discount):
-    mask_BT, reward_BT, accuracy_B, group_B = contiguous(seed=seed)
-    last_BT = last_token_mask(mask_BT)
-    sources = {
-        "process": RewardSource(reward_BT, mask_BT, discount=discount),
-        "outcome": RewardSource(accuracy_B[:, None] * last_BT, last_BT, discount=discount),
-    }
-    advantage_BT = combine_sources(sources, mask_BT, group_B)[0]
-    expected_BT = released_by_loops(mask_BT, reward_BT, accuracy_B, 4, discount)
-    torch.testing.assert_close(advantage_BT, expected_BT, atol=1e-5, rtol=1e-5)
-
-
-def test_o1_coefficients_reach_the_advantage(queue):
-    """Released code: rm_coef and reward_coef change nothing but logged totals."""
-    first, _ = loaded(queue, settings()).advantages(1.0, {})
-    second, _ = loaded(queue, settings(process__coefficient=5.0)).advantages(1.0, {})
-    assert not torch.allclose(first, second)
-
-
-def test_o1_the_kl_penalty_reaches_the_advantage_at_its_tokens(queue):
-    step = PrimeStep.load(batch_of(queue, KEYS), settings(process__coefficient=0.0), True)
-    assert step.reward_BT[0].tolist() == pytest.approx([-0.25 / 3, -0.25 / 3, 1 - 0.25 / 3, 0.0])
-    assert PrimeStep.load(batch_of(queue, KEYS), settings(), False).reward_BT[0].tolist() == [0.0, 0.0, 1.0, 0.0]
-
-
-def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
-    """The outcome of a response that ends in a tool's answer; verl's gae would never see it."""
-    key = next(iter(ROLLOUTS))
-    rewards = torch.tensor([-0.1, 0.0, 0.7])
-    queue.put(key, queue.tags["train"][key], response_mask=torch.tensor([1, 1, 0]), token_level_rewards=rewards)
-    step = PrimeStep.load(batch_of(queue, KEYS), settings(), True)
-    assert step.reward_BT[0].tolist() == pytest.approx([-0.1, 0.7, 0.0, 0.0])
-    assert not step.reward_BT[len(ROLLOUTS) :].any()
-
-
-IN_VERL = [
-    "rloo",
-    "grpo",
-    "dr_grpo",
-    "opo",
-    "gpg",
-    "reinforce_plus_plus_baseline",
-    "reinforce_plus_plus",
-    "remax",
-    "gae",
-]
+IN_VERL = sorted(set(OUTCOME_ESTIMATORS) & {*ADV_ESTIMATOR_REGISTRY, "dr_grpo"})
 
 
 @pytest.mark.parametrize("name", IN_VERL)
@@ -610,7 +325,8 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
         queue.put(key, queue.tags["train"][key], token_level_rewards=reward_T)
     # verl's other estimators have no discount.
     own = discount if name in ("gae", "reinforce_plus_plus") else 1.0
-    lam = {"outcome__trace": trace} if name == "gae" else {}
+    # The critic's target knows of no coefficient.
+    lam = {"outcome__trace": trace, "outcome__coefficient": 3.0} if name == "gae" else {}
     options = options_of(name, process__coefficient=0.0, whitening=None, outcome__discount=own, **lam)
     step = PrimeStep.load(batch_of(queue, KEYS), options, True, None, GREEDY)
     advantage_BT, return_BT = step.advantages(1.0, {})
@@ -633,68 +349,46 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
     assert advantage_BT[rows].any() and not advantage_BT[len(ROLLOUTS) :].any()
 
 
-def test_o6_r23_the_normaliser_is_that_of_the_global_batch_not_of_a_part_of_it(queue):
-    step, metrics = loaded(queue, settings()), {}
-    build_sources(step, 1.0, None, metrics)
-    largest = max(
-        float(return_to_go(step.process_reward_BT[[row]], step.mask_BT[[row]]).abs().max()) for row in range(5)
-    )
-    assert metrics["prime/process/normalizer"] == pytest.approx(largest)
+def test_the_relative_scale_remembers_and_a_shut_gate_still_teaches_it(queue):
+    options = settings(process__normalization="outcome_relative", process__relative_share=0.3, whitening=False)
+    scale, metrics = OutcomeRelativeScale(share=0.3), {}
+    loaded(queue, options).advantages(0.0, {}, scale)
+    first = scale.process_std
+    assert first > 0
+    loaded(queue, options).advantages(1.0, metrics, scale)
+    assert metrics["prime/process/return_std_over_outcome"] == pytest.approx(0.3, rel=1e-4)
+    later = loaded(queue, options)
+    later.process_reward_BT = later.process_reward_BT * 100
+    later.advantages(1.0, metrics, scale)
+    assert scale.process_std == pytest.approx(0.9 * first + 0.1 * 100 * first, rel=1e-4)
+    assert metrics["prime/process/relative_factor"] < 0.3 * scale.outcome_std / first
 
 
-def test_o7_the_rewards_carry_beta(queue):
-    """Released code: r_t = q_t; without normalisation tens of nats would meet an outcome in [0, 1]."""
-    step = loaded(queue, settings(process__normalization="none"), scored=False)
-    step.reference_log_prob_BT = torch.full_like(step.mask_BT, -3.0)
-    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05, metrics={}, when="before")
-    assert float(build_sources(step, 1.0, None, {})["process"].reward_BT[0, 0]) == pytest.approx(0.1)
+# ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def test_o11_an_untrained_prm_with_the_gate_at_its_start_changes_nothing(queue):
-    """Normalisation blows the rounding noise of an untrained PRM up to the size of a signal; the gate keeps it out."""
-    step = loaded(queue, settings(), scored=False)
-    step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
-    noise_BT = -1e-6 * torch.rand(step.mask_BT.shape, generator=torch.Generator().manual_seed(0))
-    step.set_scores(noise_BT, beta=0.05, metrics={}, when="before")
-    gated_BT, _ = step.advantages(0.0, {})
-    alone_BT, _ = loaded(queue, settings(process__coefficient=0.0)).advantages(1.0, {})
-    assert torch.equal(gated_BT, alone_BT)
-    assert not torch.allclose(step.advantages(1.0, {})[0], alone_BT, atol=0.05)
+def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
+    """The outcome of a response that ends in a tool's answer; verl's gae would never see it."""
+    key = next(iter(ROLLOUTS))
+    rewards = torch.tensor([-0.1, 0.0, 0.7])
+    queue.put(key, queue.tags["train"][key], response_mask=torch.tensor([1, 1, 0]), token_level_rewards=rewards)
+    step = PrimeStep.load(batch_of(queue, KEYS), settings(), True)
+    assert step.reward_BT[0].tolist() == pytest.approx([-0.1, 0.7, 0.0, 0.0])
+    assert not step.reward_BT[len(ROLLOUTS) :].any()
 
 
-@pytest.mark.parametrize("name", sorted(set(OUTCOME_ESTIMATORS) - {"gae", "remax", "prm_value", "segment"}))
-def test_o15_o16_r25_groups_of_one_and_rows_without_tokens_are_finite(name):
-    """Released code: a division by n - 1 = 0, the mean of nothing, and the index -1 that wraps around."""
-    mask_BT = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
-    source = RewardSource(mask_BT.clone(), last_token_mask(mask_BT), estimator=name, lone="zero")
-    advantage_BT = combine_sources({"outcome": source}, mask_BT, torch.tensor([0, 1]), False)[0]
-    assert advantage_BT.isfinite().all() and not advantage_BT[1].any()
-
-
-def test_o24_r18_gae_and_remax_work_where_the_released_code_and_the_recipe_stop(queue):
-    for name in ("gae", "remax", "grpo", "reinforce"):
-        assert loaded(queue, options_of(name)).advantages(1.0, {})[0].any()
-
-
-def test_r1_the_last_token_is_rewarded_unless_prefix_values_are_asked_for(queue):
-    step, source = process_source(queue)
-    torch.testing.assert_close(source.reward_BT.sum(-1), step.process_reward_BT.sum(-1))
-    assert source.reward_BT[0, 2] != 0
-
-
-def test_r2_the_whole_response_may_have_more_than_one_token(queue):
-    assert process_source(queue, process__granularity="response")[1].reward_BT[2, 3] != 0
-
-
-def test_r10_r12_no_row_order_is_assumed_and_equal_outcomes_get_no_outcome_advantage(queue):
-    keys = [KEYS[k] for k in (4, 6, 1, 0, 5, 3, 2)]
-    step = PrimeStep.load(batch_of(queue, keys), settings(process__coefficient=0.0, whitening=False), False)
-    advantage_BT, _ = step.advantages(1.0, {})
-    reference_BT, _ = loaded(queue, settings(process__coefficient=0.0, whitening=False)).advantages(1.0, {})
-    torch.testing.assert_close(advantage_BT, reference_BT[[4, 6, 1, 0, 5, 3, 2]])
-
-
-def test_r24_each_source_has_a_discount_of_its_own(queue):
-    one, _ = loaded(queue, settings(process__discount=0.5)).advantages(1.0, {})
-    other, _ = loaded(queue, settings(outcome__discount=0.5)).advantages(1.0, {})
-    assert not torch.allclose(one, other)
+def test_dropped_rollouts_take_part_in_nothing(queue):
+    options = settings(selection__remove=1, process__coefficient=0.0, whitening=False)
+    step, metrics = loaded(queue, options), {}
+    # The first prompt has one correct and two wrong rollouts: a wrong one goes, the one with the higher score.
+    rewards_B = step.process_reward_BT.sum(-1)
+    step.drop_inconsistent(metrics)
+    gone = 1 if rewards_B[1] > rewards_B[2] else 2
+    stays = 3 - gone
+    assert not step.mask_BT[gone].any() and step.mask_BT[stays].any() and step.mask_BT[0].any()
+    assert metrics["prime/selection/dropped_wrong"] + metrics["prime/selection/dropped_correct"] == 2
+    advantage_BT, _ = step.advantages(1.0, metrics)
+    assert not advantage_BT[gone].any()
+    # Of the two that stay each is the other's baseline.
+    assert float(advantage_BT[0, 0]) == pytest.approx(1.0) and float(advantage_BT[stays, 0]) == pytest.approx(-1.0)
+    assert step.valid_B.tolist()[-2:] == [False, False]
