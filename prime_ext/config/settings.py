@@ -108,7 +108,7 @@ class PrimeSettings:
     def critic_sources(self) -> tuple[str, ...]:
         """The sources whose advantage needs a critic."""
         sources: dict[str, OutcomeSettings | ProcessSettings] = {"outcome": self.outcome}
-        if not self.distils:
+        if self.pays_process_rewards:
             sources["process"] = self.process
         return tuple(name for name, part in sources.items() if part.coefficient > 0 and part.estimator == "gae")
 
@@ -118,10 +118,20 @@ class PrimeSettings:
         return self.process.form == "kl" and self.process.coefficient > 0
 
     @property
+    def pays_process_rewards(self) -> bool:
+        """Whether the process rewards are a source of their own."""
+        return self.process.form == "sampled" and self.process.coefficient > 0
+
+    @property
+    def scales_advantages(self) -> bool:
+        """Whether the process rewards scale the outcome's advantage."""
+        return self.process.form == "sign_preserving" and self.process.coefficient > 0
+
+    @property
     def rewards_tokens(self) -> bool:
         """Whether the PRM's scores of the tokens are read: rewards, values, or the selection of rollouts."""
-        pays = self.process.coefficient > 0 and self.process.form == "sampled"
-        return pays or self.outcome_reads_prm or self.selection.remove > 0
+        reads = self.pays_process_rewards or self.scales_advantages or self.outcome_reads_prm
+        return reads or self.selection.remove > 0
 
     @property
     def one_value_of_both(self) -> bool:
@@ -183,6 +193,8 @@ class PrimeSettings:
                 "outcome alone add variant=paper, for it with an anchor set prime.anchor.fallback=false, otherwise "
                 "prime.process.reliability_gate=true"
             )
+        if self.scales_advantages and outcome.coefficient == 0:
+            yield "prime.process.form=sign_preserving scales the outcome's advantage; set prime.outcome.coefficient > 0"
         if self.distils and self.outcome_reads_prm:
             yield f"prime.outcome.estimator={outcome.estimator} reads rewards of tokens; set prime.process.form=sampled"
         ours, theirs = (outcome.discount, outcome.trace), (process.discount, process.trace)
@@ -276,6 +288,11 @@ class PRMSettings:
     infer_max_token_len_per_gpu: Count | None
     """Of passes without gradients; None for :func:`forward_tokens`."""
     accuracy_freq: CountOrZero
+
+    @property
+    def trained(self) -> bool:
+        """Whether the PRM is ever trained. Otherwise it has no optimiser, and checkpoints do not hold it."""
+        return self.update_mode != "none"
 
     @property
     def temperature_of_policy(self) -> bool:

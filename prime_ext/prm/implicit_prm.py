@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs
@@ -82,23 +82,23 @@ class ImplicitPRM:
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
         """Classes to add to the actor's worker processes, by group name."""
         worker = ray.remote(ImplicitPRMWorker)
-        config = self._worker_config(forward_only=False)
+        config = self._worker_config()
         bias = self.settings.bias if self.settings.bias.enable else None
         layers = self.settings.trainable_layers
         classes = {
             PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias, trainable_layers=layers)
         }
         if self.settings.reference == "frozen":
-            config = self._worker_config(forward_only=True)
+            config = self._worker_config(of_reference=True)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
         return classes
 
-    def _worker_config(self, forward_only: bool) -> TrainingWorkerConfig:
-        section = self.config.prm
-        with open_dict(section):
-            model = OmegaConf.create(OmegaConf.to_container(section.model, resolve=True))
-            if forward_only:
-                model.update(path=section.reference_path, lora_rank=0, lora_adapter_path=None)
+    def _worker_config(self, of_reference: bool = False) -> TrainingWorkerConfig:
+        section, forward_only = self.config.prm, of_reference or not self.settings.trained
+        model = section.model
+        if of_reference:
+            own = {"path": section.reference_path, "lora_rank": 0, "lora_adapter_path": None}
+            model = OmegaConf.merge(model, own)
         engine = omega_conf_to_dataclass(section.engine)
         engine.forward_only = forward_only
         engine.use_dynamic_bsz = self.settings.use_dynamic_bsz
@@ -115,7 +115,7 @@ class ImplicitPRM:
         )
 
     def _checkpoint_section(self, forward_only: bool) -> DictConfig:
-        """The reference has weights only; they are saved when they change."""
+        """A model that is not trained has weights only; those of the reference are saved when they change."""
         section = self.config.prm.checkpoint
         if not forward_only:
             return section
@@ -138,8 +138,9 @@ class ImplicitPRM:
         )
 
     def save(self, folder: str, remote_folder: str | None, global_step: int) -> None:
-        """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says."""
-        self._worker_group.save_checkpoint(folder, remote_folder, global_step)
+        """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says, of what is trained."""
+        if self.settings.trained:
+            self._worker_group.save_checkpoint(folder, remote_folder, global_step)
         if self.settings.reference_refresh_freq:
             remote = None if remote_folder is None else os.path.join(remote_folder, REFERENCE_FOLDER)
             self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), remote, global_step)
@@ -148,9 +149,12 @@ class ImplicitPRM:
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when the folder is missing."""
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(f"the checkpoint has no PRM at {folder}; it was saved with prm.enable=false")
-        self._worker_group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
+        if self.settings.trained:
+            if not os.path.isdir(folder):
+                raise FileNotFoundError(
+                    f"the checkpoint has no PRM at {folder}; it was saved with prm.enable=false or prm.update_mode=none"
+                )
+            self._worker_group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
         if self.settings.reference_refresh_freq:
             reference = os.path.join(folder, REFERENCE_FOLDER)
             if not os.path.isdir(reference):

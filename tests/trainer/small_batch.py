@@ -65,6 +65,7 @@ def settings(**changes):
             "trace": 1.0,
             "baseline": "released",
             "warm_up_steps": 0,
+            "decay_steps": None,
             "reliability_gate": False,
             "target": "reference",
             "form": "sampled",
