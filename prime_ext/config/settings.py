@@ -261,6 +261,8 @@ class PRMSettings:
     loss_options: Mapping[str, Any]
     """Options of the loss, see :data:`LOSS_OPTIONS`."""
     bias: BiasSettings
+    teachers: Mapping[str, Text] | None
+    """Models that score rows of these data sources in place of the PRM."""
     update_mode: Literal["none", "before", "after", "interleaved", "reverse"]
     update_freq: Count
     """Training steps between two updates of the PRM; between them it only scores."""
@@ -321,6 +323,8 @@ class PRMSettings:
     def _problems(self) -> Iterable[str]:
         """What does not go together."""
         of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
+        if self.teachers and self.trained:
+            yield f"prm.teachers are models that are never trained; set prm.update_mode=none (it is {self.update_mode})"
         for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
             if not self.use_dynamic_bsz and getattr(self, key) is None:
                 yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"

@@ -91,6 +91,12 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
         OmegaConf.update(model, "lora_rank", 0)
         reference = read("PRM reference", "prm.reference_path", model, prm.engine, prm)
         engines["PRM reference"] = frozen(replace(reference, forward_tokens=engine.forward_tokens), cpu)
+    for number, path in enumerate(sorted(set((prm.teachers or {}).values())), start=1):
+        model = prm.model.copy()
+        OmegaConf.update(model, "path", path)
+        OmegaConf.update(model, "lora_rank", 0)
+        teacher = read(f"PRM teacher {number}", "prm.teachers", model, prm.engine, prm)
+        engines[teacher.name] = frozen(replace(teacher, forward_tokens=engine.forward_tokens), cpu)
     if prm.trainable_layers is not None:
         shape = engine.shape
         layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)

@@ -96,6 +96,8 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield f"{name} needs trainer.v1.trainer_mode=prime_sync or prime_colocate_async, or choose variant=guarded"
     if not prime.distils:
         return
+    if prm.teachers:
+        yield f"{name} reads one model, and prm.teachers are several; set prime.process.form=sampled"
     if prm.enable and prm.update_mode not in ("before", "none"):
         yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode}), or none"
     size = "ulysses_sequence_parallel_size"

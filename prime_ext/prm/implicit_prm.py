@@ -40,9 +40,10 @@ from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
-# Names of the worker groups. verl binds methods to groups by prefix, so neither may be a prefix of the other.
+# Names of the worker groups. verl binds methods to groups by prefix, so none may be a prefix of another.
 PRM_GROUP = "prm"
 REFERENCE_GROUP = "refprm"
+TEACHER_GROUP = "teacher{:03d}"
 
 # Inside the PRM's folder of a checkpoint, when the reference changes.
 REFERENCE_FOLDER = "reference"
@@ -73,6 +74,11 @@ class ImplicitPRM:
         self.temperature = rollout.temperature if settings.temperature_of_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None
+        # Name of the worker group of each model that scores in place of the PRM, by path; the groups, by name.
+        self._path_of_source = settings.teachers or {}
+        paths = sorted(set(self._path_of_source.values()))
+        self._teacher_names = {path: TEACHER_GROUP.format(number) for number, path in enumerate(paths)}
+        self._teacher_groups: dict[str, Any] = {}
         self._reference_step = 0
         folder = Path(config.trainer.default_local_dir) / REPLAY_FOLDER
         self.replay = PRMReplay(settings.replay, folder) if settings.replay.batches else None
@@ -89,16 +95,18 @@ class ImplicitPRM:
             PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias, trainable_layers=layers)
         }
         if self.settings.reference == "frozen":
-            config = self._worker_config(of_reference=True)
+            config = self._worker_config(self.config.prm.reference_path)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
+        for path, name in self._teacher_names.items():
+            classes[name] = RayClassWithInitArgs(cls=worker, config=self._worker_config(path), role=name)
         return classes
 
-    def _worker_config(self, of_reference: bool = False) -> TrainingWorkerConfig:
-        section, forward_only = self.config.prm, of_reference or not self.settings.trained
-        model = section.model
-        if of_reference:
-            own = {"path": section.reference_path, "lora_rank": 0, "lora_adapter_path": None}
-            model = OmegaConf.merge(model, own)
+    def _worker_config(self, frozen_path: str | None = None) -> TrainingWorkerConfig:
+        """Of the PRM, or of another model that is never trained."""
+        section, model = self.config.prm, self.config.prm.model
+        forward_only = frozen_path is not None or not self.settings.trained
+        if frozen_path is not None:
+            model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
         engine = omega_conf_to_dataclass(section.engine)
         engine.forward_only = forward_only
         engine.use_dynamic_bsz = self.settings.use_dynamic_bsz
@@ -123,14 +131,19 @@ class ImplicitPRM:
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the actor's worker group and build the engines."""
-        names = {PRM_GROUP} | ({REFERENCE_GROUP} if self.settings.reference == "frozen" else set())
-        groups = actor_group.spawn(prefix_set=names)
+        names = {PRM_GROUP, *self._teacher_names.values()}
+        groups = actor_group.spawn(
+            prefix_set=names | ({REFERENCE_GROUP} if self.settings.reference == "frozen" else set())
+        )
         self._worker_group = groups[PRM_GROUP]
         self._worker_group.reset()
         self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta, self._loss_options[1]))
         self._reference_group = groups.get(REFERENCE_GROUP)
         if self._reference_group is not None:
             self._reference_group.reset()
+        self._teacher_groups = {name: groups[name] for name in self._teacher_names.values()}
+        for group in self._teacher_groups.values():
+            group.reset()
         if self.settings.reference_refresh_freq and self.settings.reference_refresh_source == "policy":
             actor_group.execute_with_func_generator(_register_policy)
         logger.info(
@@ -209,8 +222,26 @@ class ImplicitPRM:
         return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: log_prob_BT}), log_prob_BT
 
     def score(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Write the PRM's log-probabilities."""
-        return self._score(self._worker_group, batch, PRM_LOG_PROBS)
+        """Write the log-probabilities of the PRM, or of the teacher of a row's data source."""
+        if not self._teacher_names:
+            return self._score(self._worker_group, batch, PRM_LOG_PROBS)
+        rows_of: dict[str | None, list[int]] = {}
+        for row, source in enumerate(transfer.fetch_values(batch, "data_source")):
+            rows_of.setdefault(self._teacher_names.get(self._path_of_source.get(source, "")), []).append(row)
+        log_probs: list[torch.Tensor] = [torch.empty(0)] * len(batch)
+        for name, rows in rows_of.items():
+            group = self._worker_group if name is None else self._teacher_groups[name]
+            field = f"{name or PRM_GROUP}_log_probs"
+            # Every rank gets as many rows; what fills up is scored for nothing.
+            others = [row for row in range(len(batch)) if row not in set(rows)]
+            fill = others[: -len(rows) % self._data_parallel_size()]
+            self._score(group, transfer.select(batch, [*rows, *fill]), field)
+            for row, log_prob_T in zip(
+                rows, transfer.fetch_rows(transfer.select(batch, rows), [field])[field], strict=True
+            ):
+                log_probs[row] = log_prob_T
+        log_prob_BT = torch.nested.as_nested_tensor(log_probs, layout=torch.jagged).to_padded_tensor(0)
+        return transfer.put_tokens(batch, {PRM_LOG_PROBS: log_prob_BT})
 
     @property
     def reward_noise(self) -> float:
@@ -311,9 +342,10 @@ class ImplicitPRM:
             With sequence or tensor parallelism every rank of a group counts its own share or copy.
         """
         counts = {"forward": 0, "backward": 0, "reference": 0}
-        for rank in self._worker_group.take_pass_counts():
-            counts["forward"] += rank["forward"]
-            counts["backward"] += rank["backward"]
+        for group in (self._worker_group, *self._teacher_groups.values()):
+            for rank in group.take_pass_counts():
+                counts["forward"] += rank["forward"]
+                counts["backward"] += rank["backward"]
         if self._reference_group is not None:
             counts["reference"] = sum(rank["forward"] for rank in self._reference_group.take_pass_counts())
         return counts
