@@ -79,15 +79,16 @@ class ProcessSettings:
     """How the PRM's rewards enter the advantage (``prime.process``): the pipeline of ``docs/process_rewards.md``."""
 
     coefficient: PositiveOrZero
-    """Weight in the sum of sources, before whitening; with ``form=kl`` of the divergence in the policy's loss."""
+    """Weight in the sum of sources, before whitening; of the divergence with ``kl``, of the factor with
+    ``sign_preserving``."""
     target: Literal["reference", "policy"]
     """What the PRM's log-probabilities are measured against."""
-    form: Literal["sampled", "kl"]
+    form: Literal["sampled", "kl", "sign_preserving"]
     """How the policy learns of them."""
     top_k: Count | None
     """Of ``form=kl``: tokens of the vocabulary that are compared; None: all."""
     clip: Positive | None
-    """Largest absolute advantage, before the coefficient."""
+    """Largest absolute advantage, before the coefficient; with ``sign_preserving`` the largest change of the factor."""
     granularity: Granularity
     """What receives a reward."""
     reward_lambda: Share
@@ -127,6 +128,8 @@ class ProcessSettings:
     """Form of the leave-one-out baseline of ``rloo``."""
     warm_up_steps: CountOrZero
     """Training steps in which the PRM learns and its rewards do not count yet."""
+    decay_steps: Count | None
+    """Training steps after the warm-up over which the coefficient falls to 0, linearly; None: it stays."""
     reliability_gate: Switch | None
     """Scale the rewards by how well the PRM orders responses it had not trained on. None: where both sources count."""
     gate_decay: Share
@@ -160,6 +163,13 @@ class ProcessSettings:
             yield f"{key}.target=policy needs {key}.granularity=token and no accumulation; or choose variant=guarded"
         if self.target == "policy" and self.form == "sampled" and self.discount != 0:
             yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
+        if self.form == "sign_preserving":
+            if granularity != "token" or self.accumulates:
+                yield f"{key}.form=sign_preserving scales the advantage of each token; set {key}.granularity=token"
+            if self.coefficient > 1:
+                yield f"{key}.coefficient={self.coefficient} is above 1; with {key}.form=sign_preserving it is a share"
+            if self.clip is None or self.clip >= 1:
+                yield f"{key}.clip={self.clip} must be in (0, 1) with {key}.form=sign_preserving, such as 0.2"
         if self.credit == "strict_min" and self.discount != 1:
             yield f"{key}.discount={self.discount}: {key}.credit=strict_min has no discount; leave it at 1.0"
         if self.reward_lambda > 0 and granularity not in ("token", "prefix_value"):

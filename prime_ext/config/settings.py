@@ -108,7 +108,7 @@ class PrimeSettings:
     def critic_sources(self) -> tuple[str, ...]:
         """The sources whose advantage needs a critic."""
         sources: dict[str, OutcomeSettings | ProcessSettings] = {"outcome": self.outcome}
-        if not self.distils:
+        if self.pays_process_rewards:
             sources["process"] = self.process
         return tuple(name for name, part in sources.items() if part.coefficient > 0 and part.estimator == "gae")
 
@@ -118,10 +118,20 @@ class PrimeSettings:
         return self.process.form == "kl" and self.process.coefficient > 0
 
     @property
+    def pays_process_rewards(self) -> bool:
+        """Whether the process rewards are a source of their own."""
+        return self.process.form == "sampled" and self.process.coefficient > 0
+
+    @property
+    def scales_advantages(self) -> bool:
+        """Whether the process rewards scale the outcome's advantage."""
+        return self.process.form == "sign_preserving" and self.process.coefficient > 0
+
+    @property
     def rewards_tokens(self) -> bool:
         """Whether the PRM's scores of the tokens are read: rewards, values, or the selection of rollouts."""
-        pays = self.process.coefficient > 0 and self.process.form == "sampled"
-        return pays or self.outcome_reads_prm or self.selection.remove > 0
+        reads = self.pays_process_rewards or self.scales_advantages or self.outcome_reads_prm
+        return reads or self.selection.remove > 0
 
     @property
     def one_value_of_both(self) -> bool:
@@ -183,6 +193,8 @@ class PrimeSettings:
                 "outcome alone add variant=paper, for it with an anchor set prime.anchor.fallback=false, otherwise "
                 "prime.process.reliability_gate=true"
             )
+        if self.scales_advantages and outcome.coefficient == 0:
+            yield "prime.process.form=sign_preserving scales the outcome's advantage; set prime.outcome.coefficient > 0"
         if self.distils and self.outcome_reads_prm:
             yield f"prime.outcome.estimator={outcome.estimator} reads rewards of tokens; set prime.process.form=sampled"
         ours, theirs = (outcome.discount, outcome.trace), (process.discount, process.trace)
@@ -249,6 +261,8 @@ class PRMSettings:
     loss_options: Mapping[str, Any]
     """Options of the loss, see :data:`LOSS_OPTIONS`."""
     bias: BiasSettings
+    teachers: Mapping[str, Text] | None
+    """Models that score rows of these data sources in place of the PRM."""
     update_mode: Literal["none", "before", "after", "interleaved", "reverse"]
     update_freq: Count
     """Training steps between two updates of the PRM; between them it only scores."""
@@ -278,6 +292,11 @@ class PRMSettings:
     accuracy_freq: CountOrZero
 
     @property
+    def trained(self) -> bool:
+        """Whether the PRM is ever trained. Otherwise it has no optimiser, and checkpoints do not hold it."""
+        return self.update_mode != "none"
+
+    @property
     def temperature_of_policy(self) -> bool:
         """Whether the reference was taken at the temperature of the rollouts, so that the PRM has to be too."""
         return self.reference in ("policy", "kl")
@@ -304,6 +323,8 @@ class PRMSettings:
     def _problems(self) -> Iterable[str]:
         """What does not go together."""
         of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
+        if self.teachers and self.trained:
+            yield f"prm.teachers are models that are never trained; set prm.update_mode=none (it is {self.update_mode})"
         for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
             if not self.use_dynamic_bsz and getattr(self, key) is None:
                 yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"

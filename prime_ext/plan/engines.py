@@ -65,15 +65,16 @@ def with_forward(engine: Engine, batches: Any, tokens: int | None) -> Engine:
     return replace(engine, forward_tokens=int(tokens)) if batches.use_dynamic_bsz and tokens else engine
 
 
-def scoring(engine: Engine) -> Engine:
-    """The same as a model that is never trained."""
-    return replace(engine, trained=0, tokens=engine.forward_tokens or engine.tokens)
-
-
 def frozen(engine: Engine, cpu: bool) -> Engine:
     """A model of its own that is never trained; on accelerators verl keeps its weights on the host."""
     return replace(
-        scoring(engine), recompute=False, param_offload=False, optimizer_offload=False, stays_on_host=not cpu
+        engine,
+        trained=0,
+        tokens=engine.forward_tokens or engine.tokens,
+        recompute=False,
+        param_offload=False,
+        optimizer_offload=False,
+        stays_on_host=not cpu,
     )
 
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.settings import forward_tokens
-from prime_ext.plan.engines import STRATEGIES, frozen, lora_rank, read_engine, scoring, with_forward
+from prime_ext.plan.engines import STRATEGIES, frozen, lora_rank, read_engine, with_forward
 from prime_ext.plan.flops import Passes, training_passes
 from prime_ext.plan.memory import Engine, EngineMemory, checkpoint_bytes, gathered_bytes
 from prime_ext.plan.model_shape import ModelShape, PlanError
@@ -91,12 +91,18 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
         OmegaConf.update(model, "lora_rank", 0)
         reference = read("PRM reference", "prm.reference_path", model, prm.engine, prm)
         engines["PRM reference"] = frozen(replace(reference, forward_tokens=engine.forward_tokens), cpu)
+    for number, path in enumerate(sorted(set((prm.teachers or {}).values())), start=1):
+        model = prm.model.copy()
+        OmegaConf.update(model, "path", path)
+        OmegaConf.update(model, "lora_rank", 0)
+        teacher = read(f"PRM teacher {number}", "prm.teachers", model, prm.engine, prm)
+        engines[teacher.name] = frozen(replace(teacher, forward_tokens=engine.forward_tokens), cpu)
     if prm.trainable_layers is not None:
         shape = engine.shape
         layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)
         engines["PRM"] = replace(engine, trained=layers * shape.block_weights, trained_layers=layers)
     if prm.update_mode == "none":
-        engines["PRM"] = scoring(engines["PRM"])
+        engines["PRM"] = frozen(engines["PRM"], cpu)
     return engines
 
 

@@ -147,6 +147,7 @@ def _file_problems(config: DictConfig) -> Iterable[str]:
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
     if pspo is None and config.prm.enable:
         models["prm.model.path"] = config.prm.model.path
+        models |= {f"prm.teachers.{source}": path for source, path in (config.prm.teachers or {}).items()}
         yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
         yield from check_trainable_layers(config)
         if config.prm.reference == "frozen":

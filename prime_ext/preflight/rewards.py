@@ -35,6 +35,12 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
             f"prime.selection.remove={remove}": remove > 0,
         }
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
+    untrained = prm.enable and not prm.trained and not prm.teachers
+    if untrained and prm.reference == "policy" and config.prm.model.path == config.actor_rollout_ref.model.path:
+        yield (
+            f"prm.model.path={config.prm.model.path} is the policy's own start and never trained "
+            f"(prm.update_mode=none); name a teacher"
+        )
     if outcome.estimator == "segment" and prm.enable and prm.loss != "ce":
         yield f"{estimator} reads the PRM's scores as chances, which prm.loss={prm.loss} are not; set it to ce"
     if process.reliability_gate and not (prm.enable and outcome.coefficient > 0):
@@ -50,7 +56,20 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         yield f"{estimator} needs rollouts of one policy version: trainer.v1.trainer_mode=prime_sync"
     if n_rollouts < 2:
         yield from _check_single_rollouts(n_rollouts, prime)
+    if prime.distils or prime.scales_advantages:
+        yield from _check_not_sampled(config)
     yield from _check_targets(config, prime, prm)
+
+
+def _check_not_sampled(config: DictConfig) -> Iterable[str]:
+    """Keys that have no effect where the rewards of sampled tokens are no source of their own."""
+    default, process = OmegaConf.load(DEFAULTS).process, config.prime.process
+    for key in OF_SAMPLED:
+        if process[key] != default[key] and not (key == "clip" and process.form == "sign_preserving"):
+            yield (
+                f"prime.process.{key}={process[key]} changes the rewards of sampled tokens, which are no source "
+                f"of their own with prime.process.form={process.form}; leave it at {default[key]}"
+            )
 
 
 def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:
@@ -83,13 +102,8 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield f"{name} needs trainer.v1.trainer_mode=prime_sync or prime_colocate_async, or choose variant=guarded"
     if not prime.distils:
         return
-    default, process = OmegaConf.load(DEFAULTS).process, config.prime.process
-    for key in OF_SAMPLED:
-        if process[key] != default[key]:
-            yield (
-                f"prime.process.{key}={process[key]} changes the rewards of sampled tokens, and there are none with "
-                f"{name}; leave it at {default[key]}, or choose variant=guarded"
-            )
+    if prm.teachers:
+        yield f"{name} reads one model, and prm.teachers are several; set prime.process.form=sampled"
     if prm.enable and prm.update_mode not in ("before", "none"):
         yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode}), or none"
     size = "ulysses_sequence_parallel_size"

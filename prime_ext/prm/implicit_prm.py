@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs
@@ -40,9 +40,10 @@ from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
-# Names of the worker groups. verl binds methods to groups by prefix, so neither may be a prefix of the other.
+# Names of the worker groups. verl binds methods to groups by prefix, so none may be a prefix of another.
 PRM_GROUP = "prm"
 REFERENCE_GROUP = "refprm"
+TEACHER_GROUP = "teacher{:03d}"
 
 # Inside the PRM's folder of a checkpoint, when the reference changes.
 REFERENCE_FOLDER = "reference"
@@ -73,6 +74,11 @@ class ImplicitPRM:
         self.temperature = rollout.temperature if settings.temperature_of_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None
+        # Name of the worker group of each model that scores in place of the PRM, by path; the groups, by name.
+        self._path_of_source = settings.teachers or {}
+        paths = sorted(set(self._path_of_source.values()))
+        self._teacher_names = {path: TEACHER_GROUP.format(number) for number, path in enumerate(paths)}
+        self._teacher_groups: dict[str, Any] = {}
         self._reference_step = 0
         folder = Path(config.trainer.default_local_dir) / REPLAY_FOLDER
         self.replay = PRMReplay(settings.replay, folder) if settings.replay.batches else None
@@ -82,23 +88,25 @@ class ImplicitPRM:
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
         """Classes to add to the actor's worker processes, by group name."""
         worker = ray.remote(ImplicitPRMWorker)
-        config = self._worker_config(forward_only=False)
+        config = self._worker_config()
         bias = self.settings.bias if self.settings.bias.enable else None
         layers = self.settings.trainable_layers
         classes = {
             PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias, trainable_layers=layers)
         }
         if self.settings.reference == "frozen":
-            config = self._worker_config(forward_only=True)
+            config = self._worker_config(self.config.prm.reference_path)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
+        for path, name in self._teacher_names.items():
+            classes[name] = RayClassWithInitArgs(cls=worker, config=self._worker_config(path), role=name)
         return classes
 
-    def _worker_config(self, forward_only: bool) -> TrainingWorkerConfig:
-        section = self.config.prm
-        with open_dict(section):
-            model = OmegaConf.create(OmegaConf.to_container(section.model, resolve=True))
-            if forward_only:
-                model.update(path=section.reference_path, lora_rank=0, lora_adapter_path=None)
+    def _worker_config(self, frozen_path: str | None = None) -> TrainingWorkerConfig:
+        """Of the PRM, or of another model that is never trained."""
+        section, model = self.config.prm, self.config.prm.model
+        forward_only = frozen_path is not None or not self.settings.trained
+        if frozen_path is not None:
+            model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
         engine = omega_conf_to_dataclass(section.engine)
         engine.forward_only = forward_only
         engine.use_dynamic_bsz = self.settings.use_dynamic_bsz
@@ -115,7 +123,7 @@ class ImplicitPRM:
         )
 
     def _checkpoint_section(self, forward_only: bool) -> DictConfig:
-        """The reference has weights only; they are saved when they change."""
+        """A model that is not trained has weights only; those of the reference are saved when they change."""
         section = self.config.prm.checkpoint
         if not forward_only:
             return section
@@ -123,14 +131,19 @@ class ImplicitPRM:
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the actor's worker group and build the engines."""
-        names = {PRM_GROUP} | ({REFERENCE_GROUP} if self.settings.reference == "frozen" else set())
-        groups = actor_group.spawn(prefix_set=names)
+        names = {PRM_GROUP, *self._teacher_names.values()}
+        groups = actor_group.spawn(
+            prefix_set=names | ({REFERENCE_GROUP} if self.settings.reference == "frozen" else set())
+        )
         self._worker_group = groups[PRM_GROUP]
         self._worker_group.reset()
         self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta, self._loss_options[1]))
         self._reference_group = groups.get(REFERENCE_GROUP)
         if self._reference_group is not None:
             self._reference_group.reset()
+        self._teacher_groups = {name: groups[name] for name in self._teacher_names.values()}
+        for group in self._teacher_groups.values():
+            group.reset()
         if self.settings.reference_refresh_freq and self.settings.reference_refresh_source == "policy":
             actor_group.execute_with_func_generator(_register_policy)
         logger.info(
@@ -138,8 +151,9 @@ class ImplicitPRM:
         )
 
     def save(self, folder: str, remote_folder: str | None, global_step: int) -> None:
-        """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says."""
-        self._worker_group.save_checkpoint(folder, remote_folder, global_step)
+        """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says, of what is trained."""
+        if self.settings.trained:
+            self._worker_group.save_checkpoint(folder, remote_folder, global_step)
         if self.settings.reference_refresh_freq:
             remote = None if remote_folder is None else os.path.join(remote_folder, REFERENCE_FOLDER)
             self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), remote, global_step)
@@ -148,9 +162,12 @@ class ImplicitPRM:
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when the folder is missing."""
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(f"the checkpoint has no PRM at {folder}; it was saved with prm.enable=false")
-        self._worker_group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
+        if self.settings.trained:
+            if not os.path.isdir(folder):
+                raise FileNotFoundError(
+                    f"the checkpoint has no PRM at {folder}; it was saved with prm.enable=false or prm.update_mode=none"
+                )
+            self._worker_group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
         if self.settings.reference_refresh_freq:
             reference = os.path.join(folder, REFERENCE_FOLDER)
             if not os.path.isdir(reference):
@@ -205,8 +222,26 @@ class ImplicitPRM:
         return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: log_prob_BT}), log_prob_BT
 
     def score(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Write the PRM's log-probabilities."""
-        return self._score(self._worker_group, batch, PRM_LOG_PROBS)
+        """Write the log-probabilities of the PRM, or of the teacher of a row's data source."""
+        if not self._teacher_names:
+            return self._score(self._worker_group, batch, PRM_LOG_PROBS)
+        rows_of: dict[str | None, list[int]] = {}
+        for row, source in enumerate(transfer.fetch_values(batch, "data_source")):
+            rows_of.setdefault(self._teacher_names.get(self._path_of_source.get(source, "")), []).append(row)
+        log_probs: list[torch.Tensor] = [torch.empty(0)] * len(batch)
+        for name, rows in rows_of.items():
+            group = self._worker_group if name is None else self._teacher_groups[name]
+            field = f"{name or PRM_GROUP}_log_probs"
+            # Every rank gets as many rows; what fills up is scored for nothing.
+            others = [row for row in range(len(batch)) if row not in set(rows)]
+            fill = others[: -len(rows) % self._data_parallel_size()]
+            self._score(group, transfer.select(batch, [*rows, *fill]), field)
+            for row, log_prob_T in zip(
+                rows, transfer.fetch_rows(transfer.select(batch, rows), [field])[field], strict=True
+            ):
+                log_probs[row] = log_prob_T
+        log_prob_BT = torch.nested.as_nested_tensor(log_probs, layout=torch.jagged).to_padded_tensor(0)
+        return transfer.put_tokens(batch, {PRM_LOG_PROBS: log_prob_BT})
 
     @property
     def reward_noise(self) -> float:
@@ -307,9 +342,10 @@ class ImplicitPRM:
             With sequence or tensor parallelism every rank of a group counts its own share or copy.
         """
         counts = {"forward": 0, "backward": 0, "reference": 0}
-        for rank in self._worker_group.take_pass_counts():
-            counts["forward"] += rank["forward"]
-            counts["backward"] += rank["backward"]
+        for group in (self._worker_group, *self._teacher_groups.values()):
+            for rank in group.take_pass_counts():
+                counts["forward"] += rank["forward"]
+                counts["backward"] += rank["backward"]
         if self._reference_group is not None:
             counts["reference"] = sum(rank["forward"] for rank in self._reference_group.take_pass_counts())
         return counts

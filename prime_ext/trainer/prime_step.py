@@ -15,6 +15,7 @@ from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, count_pairs
 from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
+from prime_ext.algorithms.sign_preserving import sign_preserving
 from prime_ext.algorithms.steps import sum_over_steps
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.trainer.response_steps import ResponseSteps
@@ -213,6 +214,8 @@ class PrimeStep(StepTensors):
         valid_BT = self.mask_BT.bool()
         if not advantage_BT[valid_BT].isfinite().all():
             self._report_not_finite({name: value_BT[valid_BT] for name, value_BT in per_source.items()}, metrics)
+        if self.settings.scales_advantages and self.process_reward_BT is not None:
+            advantage_BT = self._scaled(advantage_BT, self.settings.process.coefficient * gate, metrics)
         for name, value_BT in per_source.items():
             metrics[f"prime/{name}/return_std"] = float(value_BT[valid_BT].std())
         if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
@@ -223,3 +226,13 @@ class PrimeStep(StepTensors):
         if alone:
             logger.warning("%d rollouts are alone in their group: no baseline, no advantage", int(alone))
         return advantage_BT, return_BT
+
+    def _scaled(self, advantage_BT: torch.Tensor, weight: float, metrics: dict) -> torch.Tensor:
+        """The outcome's advantage times what the process rewards say of each token."""
+        assert self.process_reward_BT is not None and self.settings.process.clip is not None
+        scaled_BT = sign_preserving(
+            advantage_BT, self.process_reward_BT, self.mask_BT, weight, self.settings.process.clip
+        )
+        change_N = ((scaled_BT - advantage_BT) / advantage_BT)[advantage_BT != 0]
+        metrics["prime/process/advantage_change"] = float(change_N.abs().mean()) if len(change_N) else 0.0
+        return scaled_BT

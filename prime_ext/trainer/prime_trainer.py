@@ -360,8 +360,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return batch
 
     def _gate_value(self, step: PrimeStep, metrics: dict) -> float:
-        """Factor on the coefficient of the process rewards in this step: the warm-up's times the gate's."""
-        value = float(self.global_steps > self.prime.process.warm_up_steps)
+        """Factor on the coefficient of the process rewards in this step: warm-up's, decay's and gate's."""
+        process, value = self.prime.process, 1.0
+        past = self.global_steps - 1 - process.warm_up_steps
+        if past < 0:
+            value = 0.0
+        elif process.decay_steps is not None:
+            value = max(0.0, 1.0 - past / process.decay_steps)
         if self.gate is not None:
             gate = self.gate.update(step.pairs_before)
             metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})

@@ -34,8 +34,7 @@ def build_sources(
         metrics.update({"prime/steps/mean": float(count_B.mean()), "prime/steps/max": float(count_B.max())})
         metrics["prime/steps/timed_out"] = step.steps_timed_out
     sources = {"outcome": _outcome(step, spans)}
-    settings = step.settings.process
-    if settings.coefficient > 0 and settings.form == "sampled" and step.process_reward_BT is not None:
+    if step.settings.pays_process_rewards and step.process_reward_BT is not None:
         process = _process(step, spans, gate, metrics)
         if scale is not None:
             process = _relative(step, spans, sources["outcome"], process, scale, metrics)

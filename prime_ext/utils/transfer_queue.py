@@ -52,6 +52,12 @@ def fetch_rows(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, list[torch
     return {name: list(data[name].unbind()) for name in names}
 
 
+def fetch_values(batch: KVBatchMeta, name: str) -> list[Any]:
+    """A field of the data set, one value for each row, such as ``data_source``."""
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[name])
+    return [getattr(value, "data", value) for value in list(data[name])]
+
+
 def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
     """What the reward function said about each trajectory beside its score; empty if it said nothing.
 

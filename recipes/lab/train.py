@@ -24,13 +24,13 @@ from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.algorithms.sign_preserving import sign_preserving
 from prime_ext.prm.frozen_layers import train_last_layers
 from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits, sample
 
 HELD_OUT = 1000  # problems of an evaluation
 BETAS = (0.9, 0.99)  # of Adam
 LARGEST_REWARD = 5.0  # standard deviations, of the rewards of sampled tokens
-
 
 Ramp = Callable[[int], float]
 Targets = list[tuple[float, torch.Tensor]]
@@ -93,8 +93,7 @@ class Lab:
                 train_last_layers(prm, settings["prm.trainable_layers"])
             if rank := settings["prm.lora_rank"]:
                 prm = get_peft_model(prm, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
-            bias_lr = 0.05 if settings["prm.bias"] else 0.0
-            ramp = warm_up(settings["prm.lr_warmup_steps"])
+            ramp, bias_lr = warm_up(settings["prm.lr_warmup_steps"]), 0.05 if settings["prm.bias"] else 0.0
             self.prm = Learner(prm, settings["prm.lr"], ramp, clip=10.0, decay=0.0, bias_lr=bias_lr)
             self.gate = ReliabilityGate(settings["prime.process.gate_decay"], settings["prime.process.gate_start"])
         self.replay: Rollouts | None = None
@@ -125,8 +124,7 @@ class Lab:
         label_BT, is_result_BT = self.task.step_labels(problems, rollouts.response_BT)
         group_B = torch.arange(n_prompts).repeat_interleave(n) + self.examined
         self.examined += len(problems)
-        known = (part.to(self.device) for part in (outcome_B, group_B, label_BT, is_result_BT))
-        return Rollouts(*rollouts[:4], *known)
+        return Rollouts(*rollouts[:4], *(part.to(self.device) for part in (outcome_B, group_B, label_BT, is_result_BT)))
 
     def respond(self, problems: Sequence[Any], generator: torch.Generator) -> Rollouts:
         prompt_BP = self.task.prompts(problems).to(self.device)
@@ -152,8 +150,7 @@ class Lab:
     def learn_and_score(self, batch: Rollouts, old_logits_BTV: torch.Tensor) -> tuple[float, Scores]:
         """The gate, and the scores that the policy is trained with."""
         with torch.no_grad():
-            of_policy = self.reference is None
-            logits_BTV = old_logits_BTV if of_policy else response_logits(self.reference, batch)
+            logits_BTV = old_logits_BTV if self.reference is None else response_logits(self.reference, batch)
         batch = batch._replace(reference_BT=chosen_log_probs(logits_BTV, batch))
         mode = self.settings["prm.update_mode"]
         unseen = scores = self.update_prm(batch) if mode == "interleaved" else self.score(batch)
@@ -223,22 +220,25 @@ class Lab:
         """What each token is worth, ``(B, T)``: by its outcome, and by the PRM or the true labels."""
         settings, mask_BT = self.settings, batch.mask_BT
         process = {key.removeprefix("prime.process."): settings[key] for key in settings if "process" in key}
-        target, coefficient, discount = process["target"], process["coefficient"], process["discount"]
+        form, coefficient, discount = process["form"], process["coefficient"], process["discount"]
         reward_BT = batch.outcome_B[:, None] * last_token_mask(mask_BT)
         sources = {"outcome": outcome_source(reward_BT, mask_BT, settings["prime.outcome.estimator"])}
-        if scores is not None and target == "reference":
+        if scores is not None and process["target"] == "reference":
             reward_BT = process_rewards(scores.log_ratio_BT, settings["prm.beta"])
             paid_BT, where_BT = ProcessShaping(process["granularity"])(reward_BT, mask_BT)
             paid_BT, _ = NORMALIZATIONS[process["normalization"]](paid_BT, mask_BT, discount)
             sources["process"] = RewardSource(paid_BT, where_BT, coefficient * gate, discount)
-        if scores is not None and target == "policy" and process["form"] == "sampled":
+        elif scores is not None and form != "kl":
             prm_BT = chosen_log_probs(scores.logits_BTV, batch)
             reward_BT = distillation.policy_relative_rewards(prm_BT, chosen_log_probs(old_logits_BTV, batch), mask_BT)
             paid_BT, _ = NORMALIZATIONS["return_std"](reward_BT, mask_BT, 0.0)
             options = {"estimator": "position_mean", "clip": LARGEST_REWARD}
             sources["process"] = RewardSource(paid_BT, mask_BT, coefficient * gate, 0.0, **options)
+        if form == "sign_preserving":
+            advantage_BT, _, _ = combine_sources({"outcome": sources["outcome"]}, mask_BT, batch.group_B)
+            return sign_preserving(advantage_BT, reward_BT, mask_BT, coefficient * gate, process["clip"])
         advantage_BT, _, _ = combine_sources(sources, mask_BT, batch.group_B)
-        if target == "labels":
+        if process["target"] == "labels":
             return advantage_BT + coefficient * standardized(batch.step_label_BT, batch.is_result_BT)
         return advantage_BT
 

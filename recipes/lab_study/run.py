@@ -8,6 +8,7 @@ What is ``key=value`` changes a setting of all methods named, and becomes part o
 
 import argparse
 import itertools
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,15 @@ from recipes.lab.tasks import TASKS
 from recipes.lab.train import Lab, Learner, warm_up
 
 
-def run(task_name: str, methods: list[str], seeds: list[int], output: Path, rollouts: int, device: str = "cpu") -> None:
+def run(
+    task_name: str,
+    methods: list[str],
+    seeds: list[int],
+    output: Path,
+    rollouts: int,
+    device: str = "cpu",
+    keep_policy: bool = False,
+) -> None:
     """Train what is not there yet.
 
     Args:
@@ -36,6 +45,7 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
         output: of the runs, ``TASK/METHOD_seed<k>.json``, and of the warm start, ``TASK/start``.
         rollouts: budget of a run.
         device: for torch.
+        keep_policy: save the trained model, as ``TASK/METHOD_seed<k>``: a teacher for other runs.
 
     Raises:
         SettingsError: a name, key or value is unknown or cannot work, or a run is there with other settings.
@@ -74,6 +84,8 @@ def run(task_name: str, methods: list[str], seeds: list[int], output: Path, roll
         with tqdm(total=rollouts, desc=path.stem, unit=" rollouts") as bar:
             curve = train(lab, rollouts, lambda examined, bar=bar: bar.update(examined - bar.n))
         versions = {"commit": commit(), "torch": torch.__version__, "transformers": transformers.__version__}
+        if keep_policy:
+            lab.policy.model.save_pretrained(path.with_suffix(""))
         write_json(path, plan | {"device": device, **versions, "curve": curve})
 
 
@@ -106,8 +118,8 @@ def fine_tune_on_right_ones(lab: Lab) -> None:
 
 
 def label_of(method: str, changes: Sequence[str]) -> str:
-    """Name of the runs of a method with such ``key=value``."""
-    return ",".join([method, *sorted(changes)])
+    """Name of the runs of a method with such ``key=value``; of a folder its last part."""
+    return ",".join([method, *sorted(re.sub(r"=.*/", "=", change) for change in changes)])
 
 
 def commit() -> str | None:
@@ -128,13 +140,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("outputs/lab"))
     parser.add_argument("--rollouts", type=int, default=2400)
     parser.add_argument("--device", choices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",), default="cpu")
+    parser.add_argument("--keep-policy", action="store_true", help="save the trained model, a teacher for other runs")
     arguments = parser.parse_intermixed_args()
     try:
         if not all(seed.isdecimal() for seed in arguments.seeds.split(",")):
             raise SettingsError(f"--seeds={arguments.seeds} must be whole numbers with commas between them")
         whole_number("--rollouts", arguments.rollouts, 1)
         seeds = [int(seed) for seed in arguments.seeds.split(",")]
-        run(arguments.task, arguments.methods, seeds, arguments.output, arguments.rollouts, arguments.device)
+        options = (arguments.output, arguments.rollouts, arguments.device, arguments.keep_policy)
+        run(arguments.task, arguments.methods, seeds, *options)
     except SettingsError as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -6,6 +6,9 @@ import math
 import e2e_harness as harness
 import pytest
 
+from recipes.quickstart.model import build_model
+from recipes.quickstart.tokenizer import build_tokenizer
+
 pytestmark = pytest.mark.slow
 
 VARIANTS = {
@@ -77,6 +80,14 @@ VARIANTS = {
         "prm.reference=kl",
         "actor_rollout_ref.actor.use_kl_loss=true",
     ],
+    "sign-preserving, decaying": [
+        "prime.process.form=sign_preserving",
+        "prime.process.clip=0.2",
+        "prime.process.coefficient=0.5",
+        "prime.process.decay_steps=4",
+        "prm.update_mode=before",
+        "trainer.save_freq=-1",
+    ],
     "no reference, the policy waits for a step": [
         "prm.reference=none",
         "prm.update_mode=none",
@@ -89,6 +100,7 @@ LOGGED = {
         f"prime/chain/{name}" for name in ("score", "factor", "reward")
     ],
     "ppo on the outcome, steps": ["critic/vf_loss", "prime/steps/mean", "prime/process/relative_factor"],
+    "sign-preserving, decaying": ["prime/process/advantage_change"],
     "remax, lambda, selection, LoRA on its own base, log-probabilities in chunks": [
         "prime/remax/greedy_reward",
         "prime/remax/group_mean_instead",
@@ -103,6 +115,7 @@ PASSES = {
     "ipvrm, policy reference": [(1, 1, 0), (1, 1, 0)],
     "reverse in two epochs every second step, reference of the KL penalty": [(1, 0, 0), (3, 2, 0)],
     "no reference, the policy waits for a step": [(1, 0, 0), (1, 0, 0)],
+    "sign-preserving, decaying": [(2, 1, 1), (2, 1, 1)],
     "ppo on the outcome, steps": [(1, 1, 1), (1, 1, 1)],
     "weibull on implicit step rewards, double forward, refreshed reference": [(2, 1, 1), (2, 1, 1)],
     "remax, lambda, selection, LoRA on its own base, log-probabilities in chunks": [(2, 1, 0), (2, 1, 0)],
@@ -129,7 +142,11 @@ def test_two_steps(tmp_path, variant):
             assert "prm/loss" not in logged
     # With outcome_relative, rewards that are still exactly 0 in the first step have no size to be scaled to.
     late = {"prime.process.warm_up_steps=1", "prime.process.normalization=outcome_relative"} & set(VARIANTS[variant])
-    assert ("prime/process/return_std" not in metrics[1]) == bool(late) and "prime/process/return_std" in metrics[2]
+    if "prime.process.form=sign_preserving" in VARIANTS[variant]:
+        # The process rewards are no source of their own.
+        assert "prime/process/return_std" not in metrics[2]
+    else:
+        assert ("prime/process/return_std" not in metrics[1]) == bool(late) and "prime/process/return_std" in metrics[2]
     fused = "prm.model.use_fused_kernels=true" in VARIANTS[variant]
     assert ("prm/fused_log_prob_difference" in metrics[1]) == fused
     if fused:
@@ -142,3 +159,22 @@ def test_two_steps(tmp_path, variant):
         assert (
             tmp_path / "run" / "checkpoints" / "global_step_2" / "critic" / "model_world_size_1_rank_0.pt"
         ).is_file()
+
+
+def test_distillation_from_a_teacher(tmp_path):
+    """One pass of a model that is never trained; it is in no checkpoint, from which the run goes on."""
+    harness.write_inputs(tmp_path)
+    build_model(build_tokenizer(), seed=1).save_pretrained(tmp_path / "teacher")
+    build_tokenizer().save_pretrained(tmp_path / "teacher")
+    words = ["variant=on_policy_distillation", f"prm.model.path={tmp_path}/teacher", "trainer.save_freq=2"]
+    for steps in (2, 3):
+        harness.run(tmp_path, tmp_path / "run", [*words, f"trainer.total_training_steps={steps}"])
+    metrics = harness.metrics(tmp_path / "run")
+    assert sorted(metrics) == [1, 2, 3]
+    for logged in metrics.values():
+        counted = tuple(logged[f"prm/passes/{name}"] for name in ("forward", "backward", "reference"))
+        assert counted == pytest.approx((1, 0, 0), abs=1e-12)
+        assert logged["actor/grad_norm"] > 0 and logged["prime/process/return_std"] > 0
+        assert "prime/outcome/return_std" not in logged and "prm/loss" not in logged
+    checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"
+    assert (checkpoint / "actor").is_dir() and not (checkpoint / "prm").exists()

@@ -106,7 +106,9 @@ class Prm:
         self.prm = ImplicitPRM(config, settings)
         bias = settings.bias if settings.bias.enable else None
         self.worker = ImplicitPRMWorker(
-            self.prm._worker_config(forward_only), bias=bias, trainable_layers=settings.trainable_layers
+            self.prm._worker_config(config.prm.reference_path if forward_only else None),
+            bias=bias,
+            trainable_layers=settings.trainable_layers,
         )
         self.worker.reset()
         self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta, self.prm._loss_options[1]))

@@ -28,6 +28,6 @@ def test_both_engines_have_the_same_budgets(tmp_path, name, words, tokens):
     with initialize_config_module("prime_ext.config", version_base=None):
         config = compose(name, [*own, *words])
     prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
-    for forward_only in (False, True):
-        engine = prm._worker_config(forward_only).engine_config
+    for path in (None, str(tmp_path)):
+        engine = prm._worker_config(path).engine_config
         assert (engine.max_token_len_per_gpu, engine.infer_max_token_len_per_gpu) == tokens
