@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # PRIME-D, PRIME as published, and RLOO with the outcome verifier only, on the quickstart's task: same start, same data,
-# same number of rollouts trained on, each with learning rates of its own (docs/results/prime_d.md: how they were found).
+# same number of rollouts trained on, each with learning rates of its own
+# (docs/explanation/results/prime_d.md: how they were found).
 #
 #   bash recipes/compare_variants_cpu.sh [verl overrides for all ...]
 #

@@ -11,7 +11,7 @@
 # (--decoding paper_pipeline). DECODING=recommended are 16 responses at temperature 0.3 and top-p 0.95, what the authors
 # of PRIME advise; vLLM can make those. The scores of the published table are micro-F1, which here is the accuracy.
 # The test rows of the paper are not public: EQUATE and Quantitative-101 are evaluated instead, and published numbers are
-# beside ours for orientation only (docs/numeric_reasoning.md). After an interruption the same command goes on.
+# beside ours for orientation only (docs/reference/numeric_reasoning.md). After an interruption the same command goes on.
 #
 # NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it out.
 set -euo pipefail

@@ -12,7 +12,7 @@
 # or response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
 # Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
 # interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
-# DRY_RUN=1 checks the settings and prints memory, time and disk space instead, without data, model or GPU (docs/cost.md):
+# DRY_RUN=1 checks the settings and prints memory, time and disk space instead, without data, model or GPU (docs/how_to/cost.md):
 # N_PROC devices (default 8), DEVICE_MEMORY (GiB, default 80), PROMPTS and RESPONSES (their number, and how many a prompt
 # has), MEAN_TOKENS (prompt and response, for the hours). SHRINK=1 makes two steps on the CPU with a tiny untrained model.
 set -euo pipefail

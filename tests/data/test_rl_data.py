@@ -222,6 +222,6 @@ def test_gsm8k_and_math_become_a_validated_file_by_one_command(tmp_path, capsys)
     if folder == SAMPLES:
         assert (math["read"], math["removed"], kept) == (30, {"figure": 1, "no_digit": 2}, 30)
     else:
-        # The table of docs/data.md.
+        # The table of docs/reference/data.md.
         assert (math["read"], kept) == (7500, 7472)
         assert math["removed"] == {"figure": 88, "choice": 124, "blank": 2, "no_digit": 75}

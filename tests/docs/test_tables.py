@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/tuning.md and docs/memory.md are what the scripts beside them write, records are those of the runs."""
+"""Tables of docs/how_to are what the scripts in docs write, records are those of the runs."""
 
 import importlib.util
 import re

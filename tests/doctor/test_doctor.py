@@ -174,7 +174,8 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
     find = doctor.find_spec
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "flash_attn" else find(name))
     (problem,) = machine_problems()
-    assert problem.startswith("flash-attn is not installed") and "docs/install.md" in problem and "sdpa" in problem
+    assert problem.startswith("flash-attn is not installed")
+    assert "docs/how_to/install.md" in problem and "sdpa" in problem
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
             "580.65.06",
             "but PyTorch finds no GPU behind it; give the container its GPUs (docker run",
         ),
-        (None, "580.65.06", "but this PyTorch is built for the CPU only; install that of docs/install.md"),
+        (None, "580.65.06", "but this PyTorch is built for the CPU only; install that of docs/how_to/install.md"),
     ],
 )
 def test_a_driver_that_pytorch_cannot_use(gpus, monkeypatch, cuda, driver, said):

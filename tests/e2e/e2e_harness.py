@@ -110,7 +110,7 @@ def run(
     module: str = "prime_ext.train",
     config: str = "prime_trainer_cpu",
 ) -> None:
-    """Run to the end; a failure shows the end of the log. Everything that is logged has to be in docs/metrics.md."""
+    """Run to the end; a failure shows the end of the log. What is logged has to be in docs/reference/metrics.md."""
     output.mkdir(parents=True, exist_ok=True)
     log = output / "log.txt"
     for _ in range(RAY_STARTS):

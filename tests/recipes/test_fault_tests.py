@@ -23,7 +23,7 @@ OUTCOME = Outcome(1, 12.34, 0.2, [], "why", saved=[1, 2], whole=[1, 2], resumed_
 
 
 def test_the_page_has_the_table_of_the_kept_results():
-    assert table(read_json(RESULTS)) in (ROOT / "docs" / "fault_tests.md").read_text()
+    assert table(read_json(RESULTS)) in (ROOT / "docs" / "how_to" / "fault_tests.md").read_text()
     assert "/tmp/" not in RESULTS.read_text() and str(ROOT) not in RESULTS.read_text()
 
 
