@@ -2,9 +2,16 @@
 # What the quickstarts share: the folder of a run with its settings, and phases that are timed and skipped when done.
 # Sourced with ROOT, OUT and the array KNOBS set.
 
-# shellcheck source=recipes/quickstart/settings.sh
-source "$ROOT/recipes/quickstart/settings.sh"
-
+# keep_settings WHAT SETTINGS: write OUT/settings.txt; refuse a folder that holds WHAT ("a run") with other settings.
+keep_settings() {
+  if [[ ! -f "$OUT/settings.txt" ]]; then
+    printf '%s\n' "$2" > "$OUT/settings.txt.new"
+    mv "$OUT/settings.txt.new" "$OUT/settings.txt"
+  elif [[ "$(cat "$OUT/settings.txt")" != "$2" ]]; then
+    echo "$OUT holds $1 with other settings (settings.txt); choose another OUT or delete that folder:" >&2
+    diff "$OUT/settings.txt" - <<< "$2" >&2 || exit 2
+  fi
+}
 # start_run OVERRIDES...: make the folder and go to the root; refuse a folder that holds a run with other settings.
 start_run() {
   mkdir -p "$OUT"

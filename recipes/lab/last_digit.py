@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart's task as a task of ``recipes.lab``, with its tokenizer, model and warm start."""
+"""The quickstart's task as a task of the laboratory, with its tokenizer, model and warm start."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
