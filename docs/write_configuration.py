@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/reference/configuration.md: every key that prime_ext adds, from the comments in its YAML files.
 
-    python docs/write_configuration.py
+python docs/write_configuration.py
 """
 
 import re

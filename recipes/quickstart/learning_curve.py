@@ -8,14 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from recipes.ablations.suites import SUITES
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_mean, draw_smoothed, new_figure, save
 from recipes.run_statistics import PAIR_ACCURACY, series
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
 SMOOTHING_STEPS = 10
 # The methods of recipes/compare_variants, and the colours of their kept runs, which are drawn behind the run.
-METHODS = {name: variant.label for name, variant in SUITES["methods"].variants.items()}
+METHODS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
 BEHIND = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
 
 

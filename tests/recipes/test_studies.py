@@ -15,6 +15,7 @@ from recipes.compare_variants import compare
 from recipes.fault_tests import __main__ as fault_tests
 from recipes.lab_study import report as lab_report
 from recipes.pspo_wrs import length_report
+from recipes.quickstart.learning_curve import METHODS
 from recipes.run_statistics import (
     PAIR_ACCURACY,
     crossing,
@@ -155,6 +156,7 @@ def test_the_comparison_pairs_the_seeds_and_leaves_out_the_time_of_saving(tmp_pa
             (tmp_path / "methods" / "runs" / name).mkdir(parents=True)
             lines = [{"step": step, "data": row} for step in range(1, 11)]
             write_json_lines(tmp_path / "methods" / "runs" / name / "metrics.jsonl", lines)
+    assert compare.METHODS == METHODS
     summary = compare.summarize(tmp_path)
     assert summary["seeds"] == [0, 1] and summary["steps"] == [0, 10]
     assert summary["final_difference_to_rloo_temperature_1"]["distilled"]["mean"] == pytest.approx(0.15)
