@@ -67,6 +67,4 @@ skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --po
   --output "$OUT/after.json"
 
 # The report is cheap and prints what came out, so it is always made.
-report_settings=()
-while IFS= read -r line; do report_settings+=(--setting "$line"); done < "$OUT/settings.txt"
-"$PYTHON" -m recipes.pspo_wrs.report --run-dir "$OUT" "${report_settings[@]}"
+"$PYTHON" -m recipes.pspo_wrs.report --run-dir "$OUT"

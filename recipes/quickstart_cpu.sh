@@ -68,6 +68,4 @@ skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$P
   --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
 
 # The report is cheap and prints what came out, so it is always made.
-report_settings=()
-while IFS= read -r line; do report_settings+=(--setting "$line"); done < "$OUT/settings.txt"
-"$PYTHON" -m recipes.quickstart.report --run-dir "$OUT" --beta "$BETA" --seed "$SEED" "${report_settings[@]}"
+"$PYTHON" -m recipes.quickstart.report --run-dir "$OUT"

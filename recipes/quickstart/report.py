@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What came out of a quickstart run: ``summary.json``, ``learning_curve.png`` and ``transcripts.html``.
 
-    python -m recipes.quickstart.report --run-dir outputs/quickstart --beta 0.2 --seed 0
+    python -m recipes.quickstart.report --run-dir outputs/quickstart
 
-Reads from the run folder: ``metrics.jsonl`` (verl's file logger), the two evaluations, ``seconds.tsv``, ``sft/``,
-``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
+Reads from the run folder: ``settings.txt``, ``metrics.jsonl`` (verl's file logger), the two evaluations,
+``seconds.tsv``, ``sft/``, ``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from recipes.quickstart.evaluate import load_model, load_problems, respond
 from recipes.quickstart.learning_curve import METHODS, plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_response, step_statistics
 from recipes.quickstart.transcripts import render
-from recipes.run_statistics import paired_standard_error, read_seconds, run_metrics, versions
+from recipes.run_statistics import paired_standard_error, read_seconds, read_settings, run_metrics, versions
 
 STATISTICS_PROBLEMS = 500
 # Runs of this and other methods that are kept, and the settings of the task that they share.
@@ -59,12 +59,13 @@ def score_policies(run_dir: Path, *, beta: float, seed: int) -> dict[str, list[S
     return scored
 
 
-def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
+def report(run_dir: Path) -> dict:
     """Write the three files of the run, and the merged ``metrics.jsonl``; returns the summary.
 
     The accuracies at the top of the summary are at temperature 1.
     """
-    metrics = run_metrics(run_dir)
+    metrics, settings = run_metrics(run_dir), read_settings(run_dir / "settings.txt")
+    beta, seed = float(settings["BETA"]), int(settings["SEED"])
     # One file without the repetitions of a resumed run; the parts of earlier starts stay where they are.
     write_json_lines(run_dir / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
     before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
@@ -160,13 +161,8 @@ def text(run_dir: Path, summary: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--beta", type=float, required=True, help="prm.beta of the run")
-    parser.add_argument("--seed", type=int, required=True, help="seed of the run; also of the transcripts")
-    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="recorded in the summary")
-    arguments = parser.parse_args()
-    settings = dict(setting.split("=", 1) for setting in arguments.setting)
-    summary = report(arguments.run_dir, beta=arguments.beta, seed=arguments.seed, settings=settings)
-    print(text(arguments.run_dir, summary))
+    run_dir = parser.parse_args().run_dir
+    print(text(run_dir, report(run_dir)))
 
 
 if __name__ == "__main__":

@@ -225,7 +225,8 @@ def test_wrong_steps_are_marked_and_explained():
 
 
 def test_the_report_writes_the_promised_files_and_keys(run_dir):
-    summary = report(run_dir, beta=0.2, seed=7, settings={"STEPS": "3"})
+    (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=16\n")
+    summary = report(run_dir)
     assert read_json(run_dir / "summary.json") == summary
     promised = {"accuracy_before", "accuracy_after", "standard_error", "n_problems", "steps", "seconds", "versions"}
     assert promised | {"seed", "settings", "greedy", "process_rewards"} <= summary.keys()
@@ -237,6 +238,7 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert "gain" in said and all(f"  {label}" in said for label in METHODS.values())
     assert "of PRIME, variant distilled (changed: prime.whitening=false):\n" in said
     # Kept runs are those of the task as it is.
-    assert report(run_dir, beta=0.2, seed=7, settings={"PROMPTS": "8"})["kept_runs"] is None
+    (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=8\n")
+    assert report(run_dir)["kept_runs"] is None
     rows = table(read_json(run_dir / "evaluation_before.json")).splitlines()
     assert [row.split()[0] for row in rows[1:]] == ["temperature", "greedy"]

@@ -198,7 +198,9 @@ def test_the_report_shows_both_distributions_and_what_the_reward_model_knows(tmp
     rows = [{"step": step, "data": {"pspo/n_steps/mean": 4.0, "pspo/acc": 0.5}} for step in (1, 2, 3)]
     write_json_lines(tmp_path / "metrics.jsonl", rows)
     (tmp_path / "seconds.tsv").write_text("data\t10\npspo_wrs\t100\n")
-    summary = report.report(tmp_path, {"SEED": "0"})
+    (tmp_path / "settings.txt").write_text("SEED=0\nOVERRIDES=a=b c=d\n")
+    summary = report.report(tmp_path)
+    assert summary["settings"] == {"SEED": "0", "OVERRIDES": "a=b c=d"}
     assert summary["accuracy"]["gain"] == pytest.approx(0.25) and read_json(tmp_path / "summary.json") == summary
     assert (tmp_path / "steps.png").stat().st_size > 5000
     lines = {line[2:26].strip(): line[26:].split() for line in report.table(summary).splitlines()}
