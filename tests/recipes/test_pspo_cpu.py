@@ -222,8 +222,11 @@ def test_four_steps_are_the_peak_of_all_shapes_but_the_released_one_which_has_no
 
 
 def phases(out, commands, knob="1"):
-    script = f"set -euo pipefail; ROOT={ROOT}; OUT={out}; KNOB={knob}; KNOBS=(KNOB)\n"
-    script += f"source {ROOT}/recipes/quickstart/phases.sh\n{commands}\n"
+    script = f"set -euo pipefail; source {ROOT}/recipes/quickstart/phases.sh; OUT={out}; KNOB={knob}; KNOBS=(KNOB)\n"
+    # A root where the environment is made at once.
+    script += f"ROOT={out.parent}; {commands}\n"
+    (out.parent / "recipes").mkdir(exist_ok=True)
+    (out.parent / "recipes" / "make_environment.sh").touch()
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
 
@@ -233,7 +236,7 @@ def test_phases_are_timed_also_when_they_fail_skipped_when_done_and_kept_apart_b
     )
     assert phases(tmp_path / "run", commands).returncode == 1
     timed = [line.split("\t")[0] for line in (tmp_path / "run" / "seconds.tsv").read_text().splitlines()]
-    assert timed == ["first", "second"]
+    assert timed == ["environment", "first", "second"]
     assert "first: done before (a)" in phases(tmp_path / "run", commands).stdout
     refused = phases(tmp_path / "run", "start_run", knob="2")
     assert refused.returncode == 2 and "KNOB=2" in refused.stderr
