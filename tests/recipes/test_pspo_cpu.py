@@ -9,10 +9,7 @@ import subprocess
 import pyarrow.parquet as pq
 import pytest
 
-from prime_ext.step_rm.convert.__main__ import main as convert
 from prime_ext.step_rm.description import PairEncoder, PairFormat
-from prime_ext.step_rm.labels import LABELS
-from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.protocol import StepScores
 from prime_ext.tasks.last_digit_chain import draw_misconceptions, outcome_reward, parse_prompt, split_of
 from prime_ext.utils.files import read_json, write_json, write_json_lines
@@ -136,16 +133,6 @@ def test_labelled_chains_are_of_other_problems_and_differ_in_superfluous_steps(d
             assert (first, second) == ((0, 1) if kind == SUPERFLUOUS else (first, first))
             differences += first != second
     assert differences > 20
-
-
-def test_the_labelled_chains_become_steps_of_all_three_labels_in_disjoint_splits(data, tmp_path):
-    output = tmp_path / "steps.parquet"
-    words = [f"--chains={data}/steps_honest.jsonl", "--near-duplicates=text", f"--output={output}"]
-    assert convert([*words, "--validation=0.2", "--test=0.2"]) == 0
-    steps, places = list(read_steps(output)), {}
-    assert {step.label for step in steps} == set(LABELS)
-    assert all(places.setdefault(step.question, step.split) == step.split for step in steps)
-    assert set(places.values()) == {"train", "validation", "test"}
 
 
 def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
