@@ -37,12 +37,8 @@ ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUT
 [[ -n "${DEVICE:-}" ]] && ARGUMENTS+=(trainer.device="$DEVICE")
 ARGUMENTS+=("$@")
 
-if dry_run; then
-    exec "$PYTHON" -m prime_ext.doctor --plan --config-name offline_prm --devices "${N_PROC:-8}" \
-        --device-memory "${DEVICE_MEMORY:-80}" --model-configs "$PROJECT_ROOT/recipes/model_configs" \
-        ${PROMPTS:+--prompts "$PROMPTS"} ${RESPONSES:+--responses "$RESPONSES"} \
-        ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
-fi
+! dry_run || plan offline_prm --devices "${N_PROC:-8}" ${PROMPTS:+--prompts "$PROMPTS"} \
+    ${RESPONSES:+--responses "$RESPONSES"} "${ARGUMENTS[@]}"
 if shrink; then
     prepare_shrunk offline_prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
     ARGUMENTS+=("${SHRUNK[@]}")
