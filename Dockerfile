@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# prime_ext with verl 0.9.1, vLLM 0.24.0 and torch 2.11 (CUDA 13) for GPU nodes; docs/install.md.
+# prime_ext with verl 0.9.1, vLLM 0.24.0 and torch 2.11 (CUDA 13) for GPU nodes; docs/how_to/install.md.
 #
 #   docker build -t prime_ext --build-arg FLASH_ATTN_WHEEL=URL .
 #   docker run --gpus all --shm-size=10g -it prime_ext python -m prime_ext.doctor

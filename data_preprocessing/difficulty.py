@@ -9,7 +9,7 @@ number of responses, how many of them could be graded, and the pass rate. --band
 it, ends included: PRIME's filter of prompts (arXiv 2502.01456), here before training instead of in it. Interrupted or
 killed, the same command goes on and asks nothing twice.
 
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse

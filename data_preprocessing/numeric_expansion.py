@@ -14,7 +14,7 @@ twice. The form is that of the responses of PSPO (arXiv 2411.11681):
     [2] 14 + 9 = 23.
     Thus, the answer is option 1. #### 1
 
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse

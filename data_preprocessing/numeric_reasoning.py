@@ -10,7 +10,7 @@ come from the Hugging Face hub. Any file may have EQUATE's columns (premise, hyp
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, and ``report.json``;
 either all of them or none. A row that cannot be used is one line on stderr and counted. Exits with 2 and one line when
-nothing can be written. See docs/numeric_reasoning.md.
+nothing can be written. See docs/reference/numeric_reasoning.md.
 """
 
 import argparse

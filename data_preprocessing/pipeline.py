@@ -13,7 +13,8 @@ rules remove as multiple choice, for ``data_preprocessing.rewrite_choice``), ``r
 them or none. Interrupted, the same command goes on where it was; the result depends neither on that nor on --workers.
 Afterwards the files are validated as by ``data_preprocessing.validate``.
 
-Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See docs/data.md.
+Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See
+docs/reference/data.md.
 """
 
 import argparse

@@ -13,7 +13,7 @@ These are the second and third stage of PRIME's math data (arXiv 2502.01456, app
 twice, and the reference is read from the solution that it rewrites. Here the reference is the text of the option that
 the gold letter names, so nothing of it is left to the model, and what the model writes is compared with the original.
 
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse

@@ -8,7 +8,7 @@ were solved five times by the judging models, those stay that are consistently f
 and whose agreed answer is the reference. How consistent is not said; the thresholds are options, and their defaults a
 clear majority, three of five. Rows of other verifiers than the math verifier pass.
 
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse

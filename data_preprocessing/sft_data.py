@@ -11,7 +11,7 @@ is asked again, up to --tries times, each with a seed of its own. Input is any f
 of the column answer or expected_answer, or the last box of the column solution. Interrupted or killed, the same command
 goes on and asks nothing twice.
 
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse

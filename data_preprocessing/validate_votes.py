@@ -12,7 +12,7 @@ strong model. Here as there a solution ends in a box, which holds the answer or 
 published script, a solution without a box counts neither as solvable nor as unsolvable, and answers are grouped by the
 math verifier, not by their text.
 
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/data.md.
+Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How process rewards are composed, as a picture: ``docs/process_rewards.png``.
+"""How process rewards are composed, as a picture: ``docs/explanation/process_rewards.png``.
 
-    python docs/draw_process_rewards.py [--out docs/process_rewards.png]
+    python docs/draw_process_rewards.py [--out docs/explanation/process_rewards.png]
 
 Each column is a choice, each line a method that is known by a name. The names in the columns are those of the settings.
 """
@@ -103,8 +103,8 @@ def draw(path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    beside = Path(__file__).parent / "process_rewards.png"
-    parser.add_argument("--out", type=Path, default=beside, help="picture to write")
+    page = Path(__file__).parent / "explanation"
+    parser.add_argument("--out", type=Path, default=page / "process_rewards.png", help="picture to write")
     out = parser.parse_args(arguments).out
     draw(out)
     print(f"wrote {out}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots and tables of docs/tuning.md, from the recorded CPU runs in recipes/ablations/results.
+"""Plots and tables of docs/how_to/tuning.md, from the recorded CPU runs in recipes/ablations/results.
 
     python docs/draw_tuning.py
 
@@ -24,8 +24,8 @@ from recipes.ablations.suites import SUITES
 from recipes.figures import draw_mean, new_figure, save
 from recipes.run_statistics import PAIR_ACCURACY, markdown, moving_average, write_mean
 
-DOCS = Path(__file__).resolve().parent
-PAGE = DOCS / "tuning.md"
+FOLDER = Path(__file__).resolve().parent / "how_to"
+PAGE = FOLDER / "tuning.md"
 WINDOW = 5
 GAP = "reward gap"
 BEFORE, ENTROPY = "prime/accuracy/before_filter", "actor/entropy"
@@ -93,7 +93,7 @@ def draw_noise() -> None:
         axis.set_xlabel("step")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    save(figure, DOCS / "tuning_noise.png")
+    save(figure, FOLDER / "tuning_noise.png")
 
 
 def draw_prm() -> None:
@@ -117,7 +117,7 @@ def draw_prm() -> None:
         axis.set_xlabel("step")
     axes[0, 0].legend(title="prm.loss", fontsize=9, frameon=False)
     axes[1, 2].legend(fontsize=9, frameon=False)
-    save(figure, DOCS / "tuning_prm.png")
+    save(figure, FOLDER / "tuning_prm.png")
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------

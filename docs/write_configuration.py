@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/configuration.md: every key that prime_ext adds, from the comments in its YAML files.
+"""docs/reference/configuration.md: every key that prime_ext adds, from the comments in its YAML files.
 
 python docs/write_configuration.py
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from prime_ext.utils.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "configuration.md"
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
 CONFIG = ROOT / "prime_ext" / "config"
 # File, and the section of a run's configuration that it becomes.
 SECTIONS = {
@@ -26,9 +26,9 @@ TITLES = {"offline_prm_common.yaml": "Offline implicit PRMs", "step_rm.yaml": "S
 HEAD = """# Configuration reference
 
 Keys that prime_ext adds to verl's, with their defaults, written from the comments of the YAML files in
-[`prime_ext/config`](../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
+[`prime_ext/config`](../../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
 keep their meaning. `variant=distilled` (the default), `guarded` and `paper` set several of them at once:
-[`config/variant`](../prime_ext/config/variant).
+[`config/variant`](../../prime_ext/config/variant).
 """
 _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/memory.md, from the planner behind ``python -m prime_ext.doctor --plan``.
+"""The tables of docs/how_to/memory.md, from the planner behind ``python -m prime_ext.doctor --plan``.
 
     python docs/write_memory_tables.py
 
@@ -25,7 +25,7 @@ from prime_ext.preflight.check import check_config
 from prime_ext.utils.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "memory.md"
+PAGE = ROOT / "docs" / "how_to" / "memory.md"
 RECIPE = ROOT / "recipes" / "prime" / "run_eurus2-7b_fsdp.sh"
 # Prompt and response on average: what the time of a step is in proportion to.
 MEAN_TOKENS = 1400

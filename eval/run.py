@@ -10,7 +10,7 @@
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in transformers. Interrupted
 in any way, the same command goes on where it was. `python -m eval.grade --run FOLDER` judges the responses of a folder
 again without a model. Exits with 1 if responses failed (the same command tries them again), with 2 and one line if
-nothing can be done. See docs/evaluation.md.
+nothing can be done. See docs/reference/evaluation.md.
 """
 
 import argparse

@@ -165,8 +165,8 @@ def _run_on_gpus(n_gpus: int) -> Iterable[str]:
         except Exception as error:
             problem = f"cannot be imported ({_first_line(error)})"
     yield (
-        f"flash-attn {problem}: install a wheel for this PyTorch, CUDA and Python (docs/install.md); to do without it, "
-        f"set +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+        f"flash-attn {problem}: install a wheel for this PyTorch, CUDA and Python (docs/how_to/install.md); to do "
+        f"without it, set +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
     )
 
 
@@ -181,7 +181,7 @@ def _unusable_gpu() -> str:
     cuda = torch.version.cuda
     least = LEAST_DRIVERS.get((cuda or "").partition(".")[0])
     if cuda is None:
-        problem = "this PyTorch is built for the CPU only; install that of docs/install.md to train on the GPUs"
+        problem = "this PyTorch is built for the CPU only; install that of docs/how_to/install.md to train on the GPUs"
     elif least is not None and int(driver.partition(".")[0]) < least:
         problem = f"it is too old for CUDA {cuda} of this PyTorch; install driver R{least} or newer"
     else:
@@ -268,8 +268,8 @@ def _rollout_engines(report: Report) -> Iterable[str]:
     report.add("rollout", "engines", ", ".join(engines) or "none")
     if not engines:
         yield (
-            "no rollout engine is installed; on accelerators: pip install -e '.[gpu]' (docs/install.md), on the CPU: "
-            "export VERL_PLATFORM=cpu"
+            "no rollout engine is installed; on accelerators: pip install -e '.[gpu]' (docs/how_to/install.md), on the "
+            "CPU: export VERL_PLATFORM=cpu"
         )
 
 

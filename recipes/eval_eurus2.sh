@@ -19,7 +19,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/eval_suite.sh
 source "$(dirname "${BASH_SOURCE[0]}")/eval_suite.sh"
-answer_suite_help "${BASH_SOURCE[0]}" "$@"
+begin 1 "$SUITE_KNOBS" "$@"
 MODEL=$1
 shift
 

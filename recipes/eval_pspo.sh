@@ -11,14 +11,14 @@
 # (--decoding paper_pipeline). DECODING=recommended are 16 responses at temperature 0.3 and top-p 0.95, what the authors
 # of PRIME advise; vLLM can make those. The scores of the published table are micro-F1, which here is the accuracy.
 # The test rows of the paper are not public: EQUATE and Quantitative-101 are evaluated instead, and published numbers are
-# beside ours for orientation only (docs/numeric_reasoning.md). After an interruption the same command goes on.
+# beside ours for orientation only (docs/reference/numeric_reasoning.md). After an interruption the same command goes on.
 #
 # NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it out.
 set -euo pipefail
 
 # shellcheck source=recipes/eval_suite.sh
 source "$(dirname "${BASH_SOURCE[0]}")/eval_suite.sh"
-answer_suite_help "${BASH_SOURCE[0]}" "$@"
+begin 1 "$SUITE_KNOBS" "$@"
 MODEL=$1
 shift
 

@@ -5,16 +5,10 @@
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
 
-# answer_suite_help SCRIPT ARGUMENTS...: without arguments or if the first asks for help, print what SCRIPT says, and exit.
-answer_suite_help() {
-    [[ $# -lt 2 || "$2" == "-h" || "$2" == "--help" ]] || return 0
-    usage "$1"
-    echo "Knobs (environment): TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT PYTHON"
-    [[ $# -ge 2 ]] && exit 0 || exit 2
-}
+SUITE_KNOBS="TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT PYTHON"
 
 # evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table, say where everything is; exits.
-# NAME is the recipe's; TABLE that of eval.report. Knobs: TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT
+# NAME is the recipe's; TABLE that of eval.report.
 evaluate_suite() {
     local name=$1 table=$2 model=$3 options=() status=0
     shift 3

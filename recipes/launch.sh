@@ -26,10 +26,7 @@ launch() {
     local config=$1
     shift
     [[ -z "${NNODES:-}" ]] || set -- trainer.nnodes="$NNODES" "$@"
-    if dry_run; then
-        exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$config" --device-memory "${DEVICE_MEMORY:-80}" \
-            --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
-    fi
+    ! dry_run || plan "$config" "$@"
     if shrink; then
         prepare_shrunk "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
             ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"}
@@ -39,6 +36,12 @@ launch() {
     ask_for_checks
     set -x
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"
+}
+
+# plan CONFIG ARGUMENTS...: replace this shell by the plan of a run.
+plan() {
+    exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$1" --device-memory "${DEVICE_MEMORY:-80}" \
+        --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${@:2}"
 }
 
 # Overrides of a shrunk run, which come after those of the recipe.

@@ -12,7 +12,8 @@
 # settings need another OUT. The knobs are the environment variables below.
 set -euo pipefail
 
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+# shellcheck source=recipes/quickstart/phases.sh
+source "$(dirname "${BASH_SOURCE[0]}")/quickstart/phases.sh"
 OUT="${OUT:-$ROOT/outputs/pspo_quickstart}"        # folder of the run
 SEED="${SEED:-0}"                                  # of data, warm start, step reward model, sampling
 SFT_STEPS="${SFT_STEPS:-1200}"                      # warm start: optimiser steps
@@ -25,18 +26,8 @@ KL="${KL:-0.01}"                                   # coefficient of the KL penal
 SAVE_FREQ="${SAVE_FREQ:-20}"                       # steps between checkpoints
 KNOBS=(SEED SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ)
 
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-  sed -n '/^# PSPO-WRS from nothing/,/^KNOBS/p' "${BASH_SOURCE[0]}" | sed '$d; /^set -/d; /^ROOT=/d; s/^# \{0,1\}//'
-  exit 0
-fi
-
-# shellcheck source=recipes/quickstart/phases.sh
-source "$ROOT/recipes/quickstart/phases.sh"
 start_run "$@"
 
-phase environment bash recipes/make_environment.sh
-PYTHON="$ROOT/.venv/bin/python"
-export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PREPARE=("$PYTHON" -m recipes.pspo_wrs.prepare)
 
 skip data "$OUT/data/data.json" || phase data "${PREPARE[@]}" data --dir "$OUT" --seed "$SEED"
@@ -52,7 +43,7 @@ skip measure_before "$OUT/before.json" || phase measure_before "${MEASURE[@]}" -
 
 # ---------------------------------------------------------------------------------------------------------------------
 # PSPO-WRS through verl: every override is in recipes/pspo_wrs/train_cpu.sh.
-export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ PYTHON
+export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ
 train() {
   bash recipes/pspo_wrs/train_cpu.sh "$OUT" "$OUT/data" "$OUT/sft" "$OUT/step_rm_honest/model" "$@"
   touch "$OUT/trained"
@@ -67,6 +58,4 @@ skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --po
   --output "$OUT/after.json"
 
 # The report is cheap and prints what came out, so it is always made.
-report_settings=()
-while IFS= read -r line; do report_settings+=(--setting "$line"); done < "$OUT/settings.txt"
-"$PYTHON" -m recipes.pspo_wrs.report --run-dir "$OUT" "${report_settings[@]}"
+"$PYTHON" -m recipes.pspo_wrs.report --run-dir "$OUT"

@@ -11,7 +11,8 @@
 # command again. Other settings need another OUT. The knobs are the environment variables below.
 set -euo pipefail
 
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+# shellcheck source=recipes/quickstart/phases.sh
+source "$(dirname "${BASH_SOURCE[0]}")/quickstart/phases.sh"
 OUT="${OUT:-$ROOT/outputs/quickstart}"             # folder of the run
 SEED="${SEED:-0}"                                  # of warm start, order of the problems, sampling
 MEAN_ERROR="${MEAN_ERROR:-0.25}"                   # how often the demonstrators of the warm start are wrong, per step
@@ -30,18 +31,7 @@ SAVE_FREQ="${SAVE_FREQ:-20}"                       # steps between checkpoints
 KNOBS=(SEED MEAN_ERROR TEST_SIZE SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA TEST_FREQ
   SAVE_FREQ)
 
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-  sed -n '/^# PRIME from nothing/,/^KNOBS/p' "${BASH_SOURCE[0]}" | sed '$d; /^set -/d; /^ROOT=/d; s/^# \{0,1\}//'
-  exit 0
-fi
-
-# shellcheck source=recipes/quickstart/phases.sh
-source "$ROOT/recipes/quickstart/phases.sh"
 start_run "$@"
-
-phase environment bash recipes/make_environment.sh
-PYTHON="$ROOT/.venv/bin/python"
-export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.quickstart.data --output-dir "$OUT/data" \
   --seed "$SEED" --test-size "$TEST_SIZE" --mean-error "$MEAN_ERROR"
@@ -54,7 +44,7 @@ skip evaluation_before "$OUT/evaluation_before.json" || phase evaluation_before 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # PRIME through verl: every override is in recipes/quickstart/train.sh.
-export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ PYTHON
+export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ
 skip prime "$OUT/checkpoints/global_step_$STEPS/prime_ext_complete.json" \
   || phase prime bash recipes/quickstart/train.sh "$OUT" "$OUT/data" "$OUT/sft" "$@"
 # ---------------------------------------------------------------------------------------------------------------------
@@ -68,6 +58,4 @@ skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$P
   --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
 
 # The report is cheap and prints what came out, so it is always made.
-report_settings=()
-while IFS= read -r line; do report_settings+=(--setting "$line"); done < "$OUT/settings.txt"
-"$PYTHON" -m recipes.quickstart.report --run-dir "$OUT" --beta "$BETA" --seed "$SEED" "${report_settings[@]}"
+"$PYTHON" -m recipes.quickstart.report --run-dir "$OUT"

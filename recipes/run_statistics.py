@@ -109,6 +109,11 @@ def read_seconds(path: Path) -> dict[str, float]:
     return {**seconds, "total": sum(seconds.values())}
 
 
+def read_settings(path: Path) -> dict[str, str]:
+    """The knobs of a run from lines ``NAME=VALUE``."""
+    return dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines())
+
+
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that a result depends on."""
     found = {"python": platform.python_version()}

@@ -15,11 +15,7 @@ source "$PROJECT_ROOT/recipes/launch.sh"
 launch_supervised() {
     local config=$1 module=$2 processes=$N_GPUS
     shift 2
-    if dry_run; then
-        exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$config" --devices "$N_GPUS" \
-            --device-memory "${DEVICE_MEMORY:-80}" --model-configs "$PROJECT_ROOT/recipes/model_configs" \
-            ${ROWS:+--rows "$ROWS"} ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "$@"
-    fi
+    ! dry_run || plan "$config" --devices "$N_GPUS" ${ROWS:+--rows "$ROWS"} "$@"
     if shrink; then
         processes=1
         export VERL_USE_EXTERNAL_MODULES=prime_ext.plugin

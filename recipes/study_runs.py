@@ -1,17 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of many training runs: one after another, those that have no result yet, each with a log of its own."""
+"""Studies of many training runs through verl: one after another, those that have no result yet."""
 
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
+
+from prime_ext.run.checkpoint import complete_steps
+from prime_ext.utils.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run_missing(names: Sequence[str], results: Path, prepare: Callable[[], None], run: Callable[[str], None]) -> None:
-    """Run what has no ``<name>.json`` among the results; the others go on when one fails.
+def run_missing(
+    names: Sequence[str],
+    folder: Path,
+    results: Path,
+    prepare: Callable[[], None],
+    training: Callable[[str, Path], tuple[Sequence[str], Mapping[str, str]]],
+    result_of: Callable[[str, Path], Any],
+) -> None:
+    """Train and measure what has no ``<name>.json`` among the results; the others go on when one fails.
+
+    Args:
+        names: of the runs; each has a folder ``runs/<name>``, whose checkpoints go once it is measured.
+        folder: of the study.
+        results: a file for each run.
+        prepare: makes what the runs share; called if there is something to run.
+        training: words of a recipe and its knobs, STEPS among them, given name and folder of a run.
+        result_of: what is kept of a finished run, given the same.
 
     Raises:
         SystemExit: some failed; the message has the end of their logs.
@@ -23,25 +45,37 @@ def run_missing(names: Sequence[str], results: Path, prepare: Callable[[], None]
     prepare()
     failed = []
     for name in tqdm(missing, desc=results.name, unit="run"):
+        run = folder / "runs" / name
         try:
-            run(name)
+            words, knobs = training(name, run)
+            # Else only the measurement was interrupted.
+            if int(knobs["STEPS"]) not in complete_steps(run / "checkpoints"):
+                run_logged(words, knobs, run)
         except RuntimeError as error:
             failed.append(f"{name}: {error}")
+            continue
+        write_json(results / f"{name}.json", result_of(name, run))
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
     if failed:
         raise SystemExit("\n\n".join([f"{len(failed)} runs failed; started again, they are tried again.", *failed]))
 
 
-def run_logged(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
-    """Run a command whose output goes to ``log.txt`` in the folder.
+def run_logged(words: Sequence[object], knobs: Mapping[str, str], folder: Path) -> None:
+    """Run a recipe, named below ``recipes``; its output goes to ``log.txt`` in the folder.
 
     Raises:
         RuntimeError: it failed; the end of its log is in the message.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    command = ["bash", str(ROOT / "recipes" / str(words[0])), *map(str, words[1:])]
+    environment = {**os.environ, **knobs, "PYTHON": sys.executable}
     with (folder / "log.txt").open("a") as log:
-        done = subprocess.run(
-            command, env=dict(environment), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False
-        )
+        done = subprocess.run(command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         tail = (folder / "log.txt").read_text(errors="replace").splitlines()[-30:]
         raise RuntimeError("\n".join([f"{folder} failed; the end of its log.txt:", *tail]))
+
+
+def run_module(*words: object) -> None:
+    """``python -m`` with these words, from the root of the repository; its failure is one of the caller."""
+    subprocess.run([sys.executable, "-m", *map(str, words)], cwd=ROOT, check=True)

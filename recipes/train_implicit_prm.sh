@@ -12,7 +12,7 @@
 # or response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
 # Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
 # interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
-# DRY_RUN=1 checks the settings and prints memory, time and disk space instead, without data, model or GPU (docs/cost.md):
+# DRY_RUN=1 checks the settings and prints memory, time and disk space instead, without data, model or GPU (docs/how_to/cost.md):
 # N_PROC devices (default 8), DEVICE_MEMORY (GiB, default 80), PROMPTS and RESPONSES (their number, and how many a prompt
 # has), MEAN_TOKENS (prompt and response, for the hours). SHRINK=1 makes two steps on the CPU with a tiny untrained model.
 set -euo pipefail
@@ -37,12 +37,8 @@ ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUT
 [[ -n "${DEVICE:-}" ]] && ARGUMENTS+=(trainer.device="$DEVICE")
 ARGUMENTS+=("$@")
 
-if dry_run; then
-    exec "$PYTHON" -m prime_ext.doctor --plan --config-name offline_prm --devices "${N_PROC:-8}" \
-        --device-memory "${DEVICE_MEMORY:-80}" --model-configs "$PROJECT_ROOT/recipes/model_configs" \
-        ${PROMPTS:+--prompts "$PROMPTS"} ${RESPONSES:+--responses "$RESPONSES"} \
-        ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${ARGUMENTS[@]}"
-fi
+! dry_run || plan offline_prm --devices "${N_PROC:-8}" ${PROMPTS:+--prompts "$PROMPTS"} \
+    ${RESPONSES:+--responses "$RESPONSES"} "${ARGUMENTS[@]}"
 if shrink; then
     prepare_shrunk offline_prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
     ARGUMENTS+=("${SHRUNK[@]}")

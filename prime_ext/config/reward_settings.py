@@ -76,7 +76,7 @@ class OutcomeSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class ProcessSettings:
-    """How the PRM's rewards enter the advantage (``prime.process``): the pipeline of ``docs/process_rewards.md``."""
+    """How the PRM's rewards enter the advantage (``prime.process``): docs/explanation/process_rewards.md."""
 
     coefficient: PositiveOrZero
     """Weight in the sum of sources, before whitening; of the divergence with ``kl``, of the factor with

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of a step over its tokens, and their FLOPs; docs/decisions/plan.md says why not verl's counter.
+"""Passes of a step over its tokens, and their FLOPs; docs/explanation/decisions/plan.md says why not verl's counter.
 
 A forward pass costs 2 FLOPs per token and weight, a backward pass 4 (2 for the gradient of the activations, 2 for that
 of the weights), and recomputing activations another forward pass. Attention adds 2 FLOPs per pair of tokens, channel

@@ -2,7 +2,7 @@
 """Memory of one engine on one device: what it holds, and what it needs while it works.
 
 Weights, gradients and optimiser states are exact. What a pass needs (gathered weights, activations, logits) is an
-estimate from the sizes of the model; ``docs/cost.md`` says how far it is from measured runs.
+estimate from the sizes of the model; ``docs/how_to/cost.md`` says how far it is from measured runs.
 """
 
 import math

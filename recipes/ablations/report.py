@@ -128,6 +128,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for name, suite in SUITES.items():
         found = read_results(arguments.results / name, suite)
+        if not found:
+            continue
         if arguments.steps_of:
             folder = arguments.steps_of / name / "runs"
             runs = [(key, seed, folder / f"{key}_seed{seed}") for key in found for seed in found[key]]
@@ -135,7 +137,7 @@ def main() -> None:
                 sys.exit(f"{missing[0]} is not there, as {len(missing) - 1} more of the runs that have a result")
             rows = [{"variant": key, "seed": seed, "metrics": step_metrics(run)} for key, seed, run in runs]
             write_json_lines(arguments.results / f"{name}_steps.jsonl", rows)
-        elif found:
+        else:
             text = table(suite, found)
             write_text(arguments.results / f"{name}.md", text)
             plot(suite, found, arguments.results / f"{name}.png")

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train and measure every variant of a suite with every seed; what is done already is skipped.
 
-    python -m recipes.ablations.run --suite choices --seeds 0 1 2 --work-dir outputs/ablations
+    python -m recipes.ablations.run --suite choices --seeds 0 1 2 --work-dir outputs/ablations [verl overrides ...]
 
 One file per run, ``RESULTS/<suite>/<variant>_seed<k>.json``, holds its curve, what the PRM did, its settings and the
 versions. An interrupted run is resumed from its last checkpoint; its checkpoints are deleted once it is measured.
 """
 
 import argparse
-import os
-import shutil
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +17,11 @@ from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json, write_json_lines
-from recipes.ablations.suites import PAPER_KNOBS, SUITES, Suite
+from recipes.ablations.suites import SUITES, Suite
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import evaluate, load_model, load_problems, respond
 from recipes.run_statistics import training_seconds, versions
-from recipes.study_runs import ROOT, run_logged, run_missing
+from recipes.study_runs import run_logged, run_missing, run_module
 
 RESULTS = Path(__file__).parent / "results"
 # Metrics of a training step that are kept, as means over its first and last steps.
@@ -52,10 +49,11 @@ OFFLINE_OVERRIDES = (
 def prepare(suite: Suite, folder: Path) -> None:
     """Data and warm start of a suite, and the accuracy of the start."""
     if not (folder / "data" / "data.json").exists():
-        write_data(folder / "data", mean_error=suite.mean_error, chain_lengths=suite.chain_lengths)
+        options = {"mean_error": suite.mean_error, "chain_lengths": suite.chain_lengths, "test_size": suite.test_size}
+        write_data(folder / "data", **options)
     if not (folder / "sft" / "sft.json").exists():
-        command = [sys.executable, "-m", "recipes.quickstart.sft", f"--data={folder / 'data' / 'sft.parquet'}"]
-        subprocess.run([*command, f"--output-dir={folder / 'sft'}"], cwd=ROOT, check=True)
+        data = folder / "data" / "sft.parquet"
+        run_module("recipes.quickstart.sft", f"--data={data}", f"--output-dir={folder / 'sft'}")
     if not (folder / "start.json").exists():
         write_json(folder / "start.json", measure(suite, folder / "sft", folder))
 
@@ -85,30 +83,21 @@ def train_offline_prm(suite: Suite, folder: Path) -> Path:
             for problem, *responses in zip(problems, *rollouts, strict=True)
         ]
         write_json_lines(data, rows)
-    script = str(ROOT / "recipes" / "train_implicit_prm.sh")
-    environment = {**os.environ, "OUTPUT_DIR": str(target), "DEVICE": "cpu", "PYTHON": sys.executable}
-    command = ["bash", script, str(folder / "sft"), str(data), *OFFLINE_OVERRIDES]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True)
+    words = ["train_implicit_prm.sh", folder / "sft", data, *OFFLINE_OVERRIDES]
+    run_logged(words, {"OUTPUT_DIR": str(target), "DEVICE": "cpu"}, target)
     return target / "hf"
 
 
-def train(suite: Suite, variant: str, seed: int, folder: Path) -> Path:
-    """One training run, resumed if it was interrupted; returns its folder.
-
-    Raises:
-        RuntimeError: the training failed; the end of its log is in the message.
-    """
-    run = folder / "runs" / f"{variant}_seed{seed}"
+def training(suite: Suite, variant: str, seed: int, folder: Path, run: Path) -> tuple[list[str], dict[str, str]]:
+    """Words and knobs of one training run; its PRM is trained if it wants one that was trained before."""
     overrides = [*suite.overrides, *suite.variants[variant].overrides]
     if suite.variants[variant].needs_offline_prm:
         places = {"{offline_prm}": str(train_offline_prm(suite, folder)), "{start}": str(folder / "sft")}
         for name, place in places.items():
             overrides = [override.replace(name, place) for override in overrides]
-    environment = {
-        **os.environ,
-        **PAPER_KNOBS,
+    knobs = {
         **suite.knobs,
-        "PYTHON": sys.executable,
+        **suite.variants[variant].knobs,
         "SEED": str(seed),
         "STEPS": str(suite.steps),
         "SAVE_FREQ": str(suite.every),
@@ -116,9 +105,7 @@ def train(suite: Suite, variant: str, seed: int, folder: Path) -> Path:
         "MAX_PROMPT_LENGTH": str(suite.max_prompt_length),
         "MAX_RESPONSE_LENGTH": str(suite.max_response_length),
     }
-    places = [run, folder / "data", folder / "sft"]
-    run_logged(["bash", str(ROOT / "recipes/quickstart/train.sh"), *map(str, places), *overrides], environment, run)
-    return run
+    return ["quickstart/train.sh", *map(str, (run, folder / "data", folder / "sft")), *overrides], knobs
 
 
 def measure(suite: Suite, policy: Path, folder: Path) -> dict:
@@ -132,7 +119,7 @@ def result_of(suite: Suite, variant: str, seed: int, folder: Path, run: Path) ->
     """What is kept of a finished run."""
     curve = {0: read_json(folder / "start.json")}
     for step in complete_steps(run / "checkpoints"):
-        curve[step] = measure(suite, run / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface", folder)
+        curve[step] = measure(suite, run / "checkpoints" / f"global_step_{step}" / "actor", folder)
     metrics = read_metrics(run / "metrics.jsonl")
     rows = [row for row in metrics.values() if "timing_s/step" in row]
     values = {name: [row[name] for row in rows if name in row] for name in KEPT}
@@ -141,7 +128,7 @@ def result_of(suite: Suite, variant: str, seed: int, folder: Path, run: Path) ->
         "overrides": [*suite.overrides, *suite.variants[variant].overrides],
         "seed": seed,
         "steps": suite.steps,
-        "knobs": suite.knobs,
+        "knobs": {**suite.knobs, **suite.variants[variant].knobs},
         "curve": curve,
         "metrics": {
             name: {"first_5": float(np.mean(of_name[:5])), "last_10": float(np.mean(of_name[-10:]))}
@@ -155,36 +142,35 @@ def result_of(suite: Suite, variant: str, seed: int, folder: Path, run: Path) ->
     }
 
 
-def run_suite(name: str, seeds: list[int], only: list[str], work_dir: Path, results: Path) -> None:
-    """Everything of a suite that has no result yet, seed after seed, so that few seeds are complete early.
-
-    Raises:
-        SystemExit: some runs failed.
-    """
-    suite, folder = SUITES[name], work_dir / name
-    wanted = {f"{variant}_seed{seed}": (variant, seed) for seed in seeds for variant in only or suite.variants}
-
-    def train_and_measure(run_name: str) -> None:
-        run = train(suite, *wanted[run_name], folder)
-        write_json(results / name / f"{run_name}.json", result_of(suite, *wanted[run_name], folder, run))
-        shutil.rmtree(run / "checkpoints")
-
-    run_missing(list(wanted), results / name, lambda: prepare(suite, folder), train_and_measure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="of verl's configuration, for all variants")
     parser.add_argument("--suite", choices=SUITES, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", default=[], metavar="VARIANT")
+    parser.add_argument("--steps", type=int, help="policy updates; default: the suite's")
+    parser.add_argument("--every", type=int, help="steps between evaluations; default: the suite's")
+    parser.add_argument("--test-size", type=int, help="held-out problems; default: the suite's")
     parser.add_argument("--work-dir", type=Path, default=Path("outputs/ablations"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    known = SUITES[arguments.suite].variants
-    if unknown := sorted(set(arguments.only) - set(known)):
-        parser.error(f"--only {unknown[0]} is not a variant of {arguments.suite}; it has {', '.join(known)}")
-    work_dir, results = arguments.work_dir.resolve(), arguments.results.resolve()
-    run_suite(arguments.suite, arguments.seeds, arguments.only, work_dir, results)
+    suite = SUITES[arguments.suite]
+    if unknown := sorted(set(arguments.only) - set(suite.variants)):
+        parser.error(f"--only {unknown[0]} is not a variant of {arguments.suite}; it has {', '.join(suite.variants)}")
+    changes = {name: getattr(arguments, name) or getattr(suite, name) for name in ("steps", "every", "test_size")}
+    suite = replace(suite, **changes, overrides=[*suite.overrides, *arguments.overrides])
+    folder, results = arguments.work_dir.resolve() / arguments.suite, arguments.results.resolve() / arguments.suite
+    # Seed after seed, so that few seeds are complete early.
+    variants = arguments.only or list(suite.variants)
+    wanted = {f"{variant}_seed{seed}": (variant, seed) for seed in arguments.seeds for variant in variants}
+    run_missing(
+        list(wanted),
+        folder,
+        results,
+        lambda: prepare(suite, folder),
+        lambda name, run: training(suite, *wanted[name], folder, run),
+        lambda name, run: result_of(suite, *wanted[name], folder, run),
+    )
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import yaml
 
-PAPER_KNOBS = {"LR": "2e-4", "PRM_LR": "1e-3", "BETA": "0.2"}
-
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the comparison: its name in tables and plots, and its overrides of the configuration."""
+    """A row of the comparison: its name in tables and plots, overrides of the configuration, knobs of ``train.sh``."""
 
     label: str
     overrides: list[str] = field(default_factory=list)
+    knobs: dict[str, str] = field(default_factory=dict)
 
     @property
     def needs_offline_prm(self) -> bool:
@@ -31,6 +30,7 @@ class Suite:
         variants: by name.
         chain_lengths: operations per problem of the task, see ``prime_ext.tasks.last_digit_chain``.
         mean_error: of the demonstrators of the warm start.
+        test_size: held-out problems.
         max_prompt_length, max_response_length: in tokens, which are characters here.
         steps: policy updates.
         every: steps between evaluations.
@@ -43,6 +43,7 @@ class Suite:
     variants: dict[str, Variant]
     chain_lengths: tuple[int, ...] | list[int] = (4, 5, 6, 7)
     mean_error: float = 0.25
+    test_size: int = 2000
     max_prompt_length: int = 24
     max_response_length: int = 48
     steps: int = 40
@@ -51,13 +52,7 @@ class Suite:
     overrides: list[str] = field(default_factory=list)
 
 
-def read_suites() -> dict[str, Suite]:
-    """The suites by name."""
-    suites = yaml.safe_load((Path(__file__).parent / "suites.yaml").read_text(encoding="utf-8"))
-    return {
-        name: Suite(**suite | {"variants": {key: Variant(**value) for key, value in suite["variants"].items()}})
-        for name, suite in suites.items()
-    }
-
-
-SUITES = read_suites()
+SUITES = {
+    name: Suite(**suite | {"variants": {key: Variant(**value) for key, value in suite["variants"].items()}})
+    for name, suite in yaml.safe_load(Path(__file__).with_name("suites.yaml").read_text(encoding="utf-8")).items()
+}

@@ -1,57 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Variants of PRIME against RLOO with the outcome verifier only: curves, and what it takes to an accuracy, with errors.
 
-    python -m recipes.compare_variants.compare evaluate --run RUN --start SFT --data test.parquet
-    python -m recipes.compare_variants.compare summarize --runs RUNS --output-dir FOLDER
+    python -m recipes.compare_variants.compare outputs/compare_variants
 
-``evaluate`` measures every checkpoint of one run on the held-out problems; ``summarize`` reads
-``RUNS/<method>_seed<k>`` and writes ``comparison.json``, ``comparison.png`` and ``comparison.md``. A standard error is
-over seeds: the warm-started policy and the held-out problems are the same in all runs.
+Reads the results of the suite ``methods`` of ``recipes.ablations.run`` and writes ``comparison.json``,
+``comparison.png`` and ``comparison.md``. A standard error is over seeds: the warm-started policy and the held-out
+problems are the same in all runs.
 """
 
 import argparse
-import re
 from pathlib import Path
 
 import numpy as np
 
-from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
-from prime_ext.utils.files import read_json, write_json, write_text
+from prime_ext.utils.files import write_json, write_text
+from recipes.ablations.report import read_results
+from recipes.ablations.suites import SUITES
 from recipes.figures import BLUE, GREEN, ORANGE, draw_mean, new_figure, save
-from recipes.quickstart.evaluate import evaluate
-from recipes.quickstart.learning_curve import BASELINE, METHODS
 from recipes.run_statistics import PAIR_ACCURACY, crossing, markdown, mean_and_error, training_seconds, versions
 
+SUITE = SUITES["methods"]
+BASELINE, METHODS = SUITE.baseline, {name: variant.label for name, variant in SUITE.variants.items()}
 COLOURS = {"rloo": ORANGE, "paper": GREEN, "distilled": BLUE}
 THRESHOLDS = (0.5, 0.6, 0.65)
 AXES = {"steps": "steps", "prompts": "prompts tried", "seconds": "training seconds"}
 
 
-def evaluate_run(run: Path, data: Path, start: Path, seed: int) -> None:
-    """Accuracy of the start and of every checkpoint; writes ``curve.json``. Finished evaluations are kept."""
-    curve = read_curve(run) if (run / "curve.json").exists() else {}
-    policies = {0: start}
-    for step in complete_steps(run / "checkpoints"):
-        policies[step] = run / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
-    for step, policy in policies.items():
-        if step not in curve:
-            result = evaluate(policy, data, seed=seed)
-            curve[step] = {name: result[name]["accuracy"] for name in ("temperature_1", "greedy")}
-            curve[step]["n_problems"] = result["n_problems"]
-            write_json(run / "curve.json", curve)
-    print(f"{run / 'curve.json'}: {len(curve)} policies")
-
-
-def read_curve(run: Path) -> dict[int, dict]:
-    """What ``evaluate`` measured, by step."""
-    return {int(step): value for step, value in read_json(run / "curve.json").items()}
-
-
-def read_run(run: Path, steps: list[int]) -> dict:
+def read_run(result: dict, metrics: dict[int, dict[str, float]], steps: list[int]) -> dict:
     """Curve at the given steps, training seconds and PRM accuracy of one run up to the last of them."""
-    curve, metrics = read_curve(run), read_metrics(run / "metrics.jsonl")
-    accuracy = [curve[step]["temperature_1"] for step in steps]
+    points = [result["curve"][str(step)] for step in steps]
+    accuracy = [point["temperature_1"]["accuracy"] for point in points]
     training = {step: row for step, row in metrics.items() if "timing_s/step" in row and step <= steps[-1]}
     seconds = training_seconds(training)
     tried = {step: row["prime/filter/examined"] for step, row in training.items()}
@@ -69,8 +48,8 @@ def read_run(run: Path, steps: list[int]) -> dict:
     return {
         "steps": steps,
         "accuracy_temperature_1": accuracy,
-        "accuracy_greedy": [curve[step]["greedy"] for step in steps],
-        "n_problems": curve[steps[0]]["n_problems"],
+        "accuracy_greedy": [point["greedy"]["accuracy"] for point in points],
+        "n_problems": points[0]["n_problems"],
         "steps_to": reached,
         "prompts_to": until(tried),
         "seconds_to": until(seconds),
@@ -81,25 +60,23 @@ def read_run(run: Path, steps: list[int]) -> dict:
     }
 
 
-def summarize(runs: Path) -> dict:
+def summarize(out: Path) -> dict:
     """The content of ``comparison.json``, of the methods that have runs.
 
     Raises:
-        FileNotFoundError: RLOO, or everything else, has no evaluated run.
+        FileNotFoundError: RLOO, or everything else, has no measured run.
     """
-    folders = {}
-    for folder in sorted(runs.glob("*_seed*")):
-        match = re.fullmatch(r"(\w+)_seed(\d+)", folder.name)
-        if match and match[1] in METHODS and (folder / "curve.json").exists():
-            folders[match[1], match[2]] = folder
-    methods = [method for method in METHODS if any(name == method for name, _ in folders)]
-    if BASELINE not in methods or len(methods) < 2:
-        raise FileNotFoundError(f"{runs} needs evaluated runs {BASELINE}_seed* and of another method; has {methods}")
+    results = read_results(out / "results" / "methods", SUITE)
+    if BASELINE not in results or len(results) < 2:
+        raise FileNotFoundError(f"{out} needs results of {BASELINE} and of another method; has {list(results)}")
     # All runs are compared over the same steps.
-    steps = sorted(set.intersection(*(set(read_curve(folder)) for folder in folders.values())))
-    found: dict[str, dict[str, dict]] = {method: {} for method in methods}
-    for (method, seed), folder in folders.items():
-        found[method][seed] = read_run(folder, steps)
+    curves = [set(map(int, result["curve"])) for by_seed in results.values() for result in by_seed.values()]
+    steps = sorted(set.intersection(*curves))
+    found: dict[str, dict[str, dict]] = {method: {} for method in results}
+    for method, by_seed in results.items():
+        for seed, result in by_seed.items():
+            metrics = read_metrics(out / "methods" / "runs" / f"{method}_seed{seed}" / "metrics.jsonl")
+            found[method][str(seed)] = read_run(result, metrics, steps)
     paired = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())), key=int)
     aggregate, final = {}, {}
     for method, by_seed in found.items():
@@ -115,11 +92,11 @@ def summarize(runs: Path) -> dict:
                 values = [run[what][threshold] for run in chosen if run[what][threshold] is not None]
                 name = f"{what}_{threshold}"
                 aggregate[method][name] = {**mean_and_error(values), "runs": len(chosen)} if values else None
-    settings = runs / "settings.txt"
+    settings = out / "settings.txt"
     return {
         "seeds": [int(seed) for seed in paired],
         "final_difference_to_rloo_temperature_1": {
-            method: mean_and_error(final[method] - final[BASELINE]) for method in methods if method != BASELINE
+            method: mean_and_error(final[method] - final[BASELINE]) for method in found if method != BASELINE
         },
         "aggregate": aggregate,
         "runs": found,
@@ -180,20 +157,9 @@ def table(summary: dict) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("evaluate", help="measure every checkpoint of one run")
-    one.add_argument("--run", type=Path, required=True)
-    one.add_argument("--start", type=Path, required=True, help="the warm-started policy")
-    one.add_argument("--data", type=Path, required=True)
-    one.add_argument("--seed", type=int, default=0, help="of the sampling; the same for all runs")
-    every = commands.add_parser("summarize", help="join the runs")
-    every.add_argument("--runs", type=Path, required=True)
-    every.add_argument("--output-dir", type=Path, required=True)
-    arguments = parser.parse_args()
-    if arguments.command == "evaluate":
-        evaluate_run(arguments.run, arguments.data, arguments.start, arguments.seed)
-        return
-    summary, folder = summarize(arguments.runs), arguments.output_dir
+    parser.add_argument("folder", type=Path, help="of the comparison: settings.txt, results/, methods/")
+    folder = parser.parse_args().folder
+    summary = summarize(folder)
     write_json(folder / "comparison.json", summary)
     plot(summary, folder / "comparison.png")
     write_text(folder / "comparison.md", table(summary))

@@ -5,7 +5,7 @@
     python -m recipes.fault_tests --only kill_driver --only full_disk ...
     python -m recipes.fault_tests --table recipes/fault_tests/results.json
 
-The last prints the table of docs/fault_tests.md, which was made from that file.
+The last prints the table of docs/how_to/fault_tests.md, which was made from that file.
 """
 
 import argparse

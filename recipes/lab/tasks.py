@@ -4,7 +4,7 @@
 A *compact chain* is the prompt ``v op1 .. opk ?`` and the response ``v op1 r1 .. opk rk <eos>`` with
 ``r_i = f[op_i, r_{i-1}]``. Each operation is a random permutation of the values, so that no later step hides an error.
 The demonstrators get each fact wrong with a probability of its own and always with the same wrong result; the warm
-start imitates them. ``methods.yaml`` names the tasks; those of the quickstart are in recipes/quickstart/lab_task.py.
+start imitates them. ``methods.yaml`` names the tasks; those of the quickstart are in last_digit.py.
 """
 
 import random
@@ -19,10 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from prime_ext.tasks import last_digit_chain as last_digit
 from prime_ext.utils.files import atomic_path
+from recipes.lab.last_digit import LastDigitChain
 from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits
 from recipes.lab.settings import FILE
 from recipes.lab.train import Learner, warm_up
-from recipes.quickstart.lab_task import LastDigitChain
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@
 # run waits until NNODES nodes are there, sets RAY_ADDRESS and becomes the recipe. The cluster stays until stop, which ends
 # the node that head or worker started here, and no other Ray. DRY_RUN=1 prints the commands.
 #
-# NEVER RUN ON SEVERAL MACHINES; docs/multi_node.md says what has been tried.
+# NEVER RUN ON SEVERAL MACHINES; docs/how_to/multi_node.md says what has been tried.
 set -euo pipefail
 
 # shellcheck source=recipes/head.sh

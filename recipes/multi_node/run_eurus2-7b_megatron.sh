@@ -6,7 +6,7 @@
 #
 # The settings of run_eurus2-7b_fsdp.sh in recipes/prime, whose knobs this takes too, and its variants but for those with a
 # critic. Needs verl's extra `mcore` (Megatron-Core, mbridge, Transformer Engine). TP, PP: tensor and pipeline parallel size
-# of the policy. docs/multi_node.md says what of PRIME works with Megatron.
+# of the policy. docs/how_to/multi_node.md says what of PRIME works with Megatron.
 # DRY_RUN=1 checks the configuration, and says that the plan does not know Megatron; SHRINK=1 is refused: no Megatron on a CPU.
 #
 # NEVER RUN: neither on a GPU nor anywhere else; only composed and checked.

@@ -10,9 +10,9 @@
 # pass, as in the released code; CODE_REWARD=all asks for all of them, and the variant dpo needs that. Every node judges with
 # SANDBOX_WORKERS programs at a time, each test under TEST_SECONDS and TEST_MEMORY_MB; SANDBOX_FUSION_URL uses a SandboxFusion
 # service instead. python -m prime_ext.doctor says whether the sandbox works on a node; without one, code is refused.
-# Other data: data_preprocessing/settings/code.yaml (docs/data.md), with TRAIN_FILES and VAL_FILES.
+# Other data: data_preprocessing/settings/code.yaml (docs/reference/data.md), with TRAIN_FILES and VAL_FILES.
 #
-# NEVER RUN ON A GPU: composed and checked by a test on the CPU; the sandbox is tested on CPUs (docs/verifiers.md).
+# NEVER RUN ON A GPU: composed and checked by a test on the CPU; the sandbox is tested on CPUs (docs/reference/verifiers.md).
 set -euo pipefail
 
 # shellcheck source=recipes/head.sh

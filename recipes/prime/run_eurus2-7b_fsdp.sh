@@ -79,7 +79,7 @@ if ! rehearsal; then
     for file in "$TRAIN_FILES" "$VAL_FILES"; do
         [[ -e "$file" || "$file" == \[* ]] || {
             echo "$file does not exist; get the paper's data with: hf download --repo-type dataset PRIME-RL/Eurus-2-RL-Data" \
-                "--local-dir data/eurus2_rl, or make your own (docs/data.md) and set TRAIN_FILES and VAL_FILES" >&2
+                "--local-dir data/eurus2_rl, or make your own (docs/reference/data.md) and set TRAIN_FILES and VAL_FILES" >&2
             exit 2
         }
     done

@@ -6,8 +6,8 @@
 #   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_lora-prm_fsdp.sh   # memory, time and disk space, without a GPU
 #
 # The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too, but for the PRM: its base weights are its
-# reference (prm.reference=base), and only the adapter has gradients and optimiser states (docs/implicit_prm.md). The policy
-# trains all its weights. The paper has no such run; rank, alpha and rate are ours, and measured on tiny models only.
+# reference (prm.reference=base), and only the adapter has gradients and optimiser states (docs/explanation/implicit_prm.md). The
+# policy trains all its weights. The paper has no such run; rank, alpha and rate are ours, and measured on tiny models only.
 #
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU.
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Eurus-2-7B-PRIME with rollout servers on GPUs of their own, which go on generating while policy and PRM train
-# (verl's separate_async trainer, docs/async.md): 4 + 4 GPUs of 80 GB.
+# (verl's separate_async trainer, docs/explanation/async.md): 4 + 4 GPUs of 80 GB.
 #
 #   bash recipes/prime/run_eurus2-7b_separate-async_fsdp.sh [verl overrides ...]
 #

@@ -8,8 +8,8 @@
 #
 # Cross-entropy at the end of every step, of the sum so far; the reference stays that of stage 1. 8 GPUs of 80 GB. README.md
 # beside this file has the settings with their sources, and what is our reading of them. Data: TRAIN_FILES, responses cut
-# into steps with a label each or the first wrong step (docs/offline_prm.md); PRIME-RL/EurusPRM-Stage2-Data on the hub has
-# columns that we have not seen. MODEL_PATH is stage 1's result, or PRIME-RL/EurusPRM-Stage1. After an interruption the same
+# into steps with a label each or the first wrong step (docs/reference/offline_prm.md); PRIME-RL/EurusPRM-Stage2-Data on the hub
+# has columns that we have not seen. MODEL_PATH is stage 1's result, or PRIME-RL/EurusPRM-Stage1. After an interruption the same
 # command goes on from its last checkpoint.
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the published settings by a test on the CPU.
@@ -30,7 +30,7 @@ export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage2}
 export PROMPTS=${PROMPTS:-30080} RESPONSES=${RESPONSES:-1}
 
 # One response per prompt: 64 of them are the published batch.
-train_eurusprm "set TRAIN_FILES to responses with labelled steps (docs/offline_prm.md), of your own or of PRIME-RL/EurusPRM-Stage2-Data" \
+train_eurusprm "set TRAIN_FILES to responses with labelled steps (docs/reference/offline_prm.md), your own or PRIME-RL/EurusPRM-Stage2-Data" \
     data.prompts_per_step=64 \
     prm.loss=step_ce \
     prm.steps.score=prefix \

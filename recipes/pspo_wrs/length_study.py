@@ -12,21 +12,16 @@ from its last checkpoint; its checkpoints are deleted once it is measured.
 """
 
 import argparse
-import os
-import shutil
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import itertools
 from pathlib import Path
 
-from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import read_json, write_json
 from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.measure import measure
 from recipes.pspo_wrs.prepare import prepare_data, train_step_rm, warm_start
 from recipes.run_statistics import versions
-from recipes.study_runs import ROOT, run_logged, run_missing
+from recipes.study_runs import run_missing
 
 RESULTS = Path(__file__).parent / "results" / "length_study"
 # Published as they are; none is the geometric mean alone.
@@ -50,38 +45,10 @@ CURVES = {
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training run."""
-
-    labeller: str
-    shape: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.labeller}_{self.shape}_seed{self.seed}"
-
-
-def arguments(run: Run, folder: Path) -> list[str]:
-    """What ``train_cpu.sh`` is called with."""
-    model = folder / f"step_rm_{run.labeller}" / "model"
-    places = [folder / "runs" / run.name, folder / "data", folder / "sft", model]
-    return [*map(str, places), *SHAPES[run.shape]]
-
-
-def train(run: Run, folder: Path) -> None:
-    """One training run, resumed if it was interrupted.
-
-    Raises:
-        RuntimeError: the training failed; the end of its log is in the message.
-    """
-    if int(KNOBS["STEPS"]) in complete_steps(folder / "runs" / run.name / "checkpoints"):
-        # Only the measurement was interrupted.
-        return
-    script = ROOT / "recipes" / "pspo_wrs" / "train_cpu.sh"
-    environment = {**os.environ, **KNOBS, "PYTHON": sys.executable, "SEED": str(run.seed)}
-    run_logged(["bash", str(script), *arguments(run, folder)], environment, folder / "runs" / run.name)
+def training(labeller: str, shape: str, seed: int, folder: Path, run: Path) -> tuple[list[str], dict[str, str]]:
+    """Words and knobs of one training run."""
+    places = [run, folder / "data", folder / "sft", folder / f"step_rm_{labeller}" / "model"]
+    return ["pspo_wrs/train_cpu.sh", *map(str, places), *SHAPES[shape]], {**KNOBS, "SEED": str(seed)}
 
 
 def measured(policy: Path, folder: Path) -> dict:
@@ -91,16 +58,17 @@ def measured(policy: Path, folder: Path) -> dict:
     return {key: value for key, value in result.items() if key != "outcomes"}
 
 
-def result_of(run: Run, folder: Path) -> dict:
+def result_of(labeller: str, shape: str, seed: int, folder: Path, run: Path) -> dict:
     """What is kept of a finished run."""
-    path = folder / "runs" / run.name
-    policy = path / "checkpoints" / f"global_step_{KNOBS['STEPS']}" / "actor" / "huggingface"
-    metrics = read_metrics(path / "metrics.jsonl")
+    policy = run / "checkpoints" / f"global_step_{KNOBS['STEPS']}" / "actor"
+    metrics = read_metrics(run / "metrics.jsonl")
     rows = {str(step): row for step, row in metrics.items() if CURVES["steps"] in row}
     curves = {name: {step: row[key] for step, row in rows.items() if key in row} for name, key in CURVES.items()}
     return {
-        **asdict(run),
-        "overrides": list(SHAPES[run.shape]),
+        "labeller": labeller,
+        "shape": shape,
+        "seed": seed,
+        "overrides": list(SHAPES[shape]),
         "knobs": KNOBS,
         "start": read_json(folder / "start.json"),
         "end": measured(policy, folder),
@@ -123,22 +91,6 @@ def prepare(folder: Path, results: Path) -> None:
     write_json(results / "step_rms.json", kept)
 
 
-def run_study(wanted: Sequence[Run], folder: Path, results: Path) -> None:
-    """Everything that has no result yet.
-
-    Raises:
-        SystemExit: some runs failed.
-    """
-    runs = {run.name: run for run in wanted}
-
-    def train_and_measure(name: str) -> None:
-        train(runs[name], folder)
-        write_json(results / f"{name}.json", result_of(runs[name], folder))
-        shutil.rmtree(folder / "runs" / name / "checkpoints")
-
-    run_missing(list(runs), results, lambda: prepare(folder, results), train_and_measure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -148,13 +100,17 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     # Seed after seed, so that whole comparisons are complete early.
-    wanted = [
-        Run(labeller, shape, seed)
-        for seed in options.seeds
-        for labeller in options.labellers
-        for shape in options.shapes
-    ]
-    run_study(wanted, options.work_dir.resolve(), options.results.resolve())
+    choices = itertools.product(options.seeds, options.labellers, options.shapes)
+    wanted = {f"{labeller}_{shape}_seed{seed}": (labeller, shape, seed) for seed, labeller, shape in choices}
+    folder, results = options.work_dir.resolve(), options.results.resolve()
+    run_missing(
+        list(wanted),
+        folder,
+        results,
+        lambda: prepare(folder, results),
+        lambda name, run: training(*wanted[name], folder, run),
+        lambda name, run: result_of(*wanted[name], folder, run),
+    )
 
 
 if __name__ == "__main__":

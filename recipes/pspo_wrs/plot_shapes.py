@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every shape of the length factor, and the score at which one more step pays under it: ``docs/pspo_shapes.png``.
+"""The shapes of the length factor, and the score at which one more step pays: ``docs/tutorials/pspo_shapes.png``.
 
-    python -m recipes.pspo_wrs.plot_shapes [--out docs/pspo_shapes.png]
+    python -m recipes.pspo_wrs.plot_shapes [--out docs/tutorials/pspo_shapes.png]
 
 Nothing is trained or measured here: the curves are the functions of ``prime_ext.algorithms``.
 """
@@ -73,7 +73,7 @@ def plot_shapes(path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/pspo_shapes.png"), help="picture to write")
+    parser.add_argument("--out", type=Path, default=Path("docs/tutorials/pspo_shapes.png"), help="picture to write")
     out = parser.parse_args(arguments).out
     plot_shapes(out)
     print(f"wrote {out}")

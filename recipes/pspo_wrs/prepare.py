@@ -9,8 +9,6 @@ What is complete is kept, and the training of a step reward model goes on from i
 """
 
 import argparse
-import subprocess
-import sys
 from pathlib import Path
 
 from tokenizers import processors
@@ -20,7 +18,7 @@ from prime_ext.utils.files import atomic_path
 from recipes.pspo_wrs.data import LABELLERS, write_data
 from recipes.quickstart.evaluate import load_model
 from recipes.quickstart.tokenizer import BOS, VOCABULARY, character_tokenizer
-from recipes.study_runs import ROOT
+from recipes.study_runs import run_module
 
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
 MAX_LENGTH = 128
@@ -43,10 +41,6 @@ STEP_RM_SETTINGS = (
 )
 
 
-def _run(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=True)
-
-
 def prepare_data(folder: Path, seed: int = 0) -> None:
     """The data, in ``data``."""
     if not (folder / "data" / "data.json").exists():
@@ -55,9 +49,9 @@ def prepare_data(folder: Path, seed: int = 0) -> None:
 
 def warm_start(folder: Path, steps: int = 1200, seed: int = 0) -> None:
     """A policy that imitates the demonstrations, in ``sft``."""
-    data, target = folder / "data" / "sft.parquet", folder / "sft"
-    if not (target / "sft.json").exists():
-        _run("recipes.quickstart.sft", f"--data={data}", f"--output-dir={target}", f"--steps={steps}", f"--seed={seed}")
+    if not (folder / "sft" / "sft.json").exists():
+        places = (f"--data={folder / 'data' / 'sft.parquet'}", f"--output-dir={folder / 'sft'}")
+        run_module("recipes.quickstart.sft", *places, f"--steps={steps}", f"--seed={seed}")
 
 
 def pair_tokenizer() -> PreTrainedTokenizerFast:
@@ -94,9 +88,9 @@ def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> None:
     if not steps.exists():
         chains = folder / "data" / f"steps_{labeller}.jsonl"
         # Questions of one template differ in their numbers only.
-        _run("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
+        run_module("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
     places = (f"model.path={start}", f"data.files={steps}", f"trainer.output_dir={target}")
-    _run("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
+    run_module("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
 
 
 def main() -> None:

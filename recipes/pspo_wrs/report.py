@@ -4,7 +4,7 @@
     python -m recipes.pspo_wrs.report --run-dir outputs/pspo_quickstart
 
 Reads from the run folder: ``before.json`` and ``after.json`` (``measure.py``), ``metrics.jsonl`` (verl's file logger),
-``step_rm_honest/results.json`` and ``seconds.tsv``.
+``step_rm_honest/results.json``, ``settings.txt`` and ``seconds.tsv``.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from prime_ext.algorithms.shaping import weibull_mode
 from prime_ext.utils.files import read_json, write_json
 from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.pspo_wrs.measure import KINDS, LONG
-from recipes.run_statistics import paired_standard_error, read_seconds, run_metrics, series, versions
+from recipes.run_statistics import paired_standard_error, read_seconds, read_settings, run_metrics, series, versions
 
 MOST_BARS = 16
 
@@ -102,7 +102,7 @@ def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict) -> Non
     save(figure, path, dpi=120)
 
 
-def report(run_dir: Path, settings: dict[str, str]) -> dict:
+def report(run_dir: Path) -> dict:
     """Write picture and summary; returns the summary."""
     metrics = run_metrics(run_dir)
     before, after = read_json(run_dir / "before.json"), read_json(run_dir / "after.json")
@@ -118,7 +118,7 @@ def report(run_dir: Path, settings: dict[str, str]) -> dict:
         "training_steps": max(metrics),
         "seconds": read_seconds(run_dir / "seconds.tsv"),
         "versions": versions(),
-        "settings": settings,
+        "settings": read_settings(run_dir / "settings.txt"),
     }
     plot(run_dir / "steps.png", metrics, summary)
     # Written last: whoever finds it finds the rest.
@@ -129,10 +129,8 @@ def report(run_dir: Path, settings: dict[str, str]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="recorded in the summary")
-    options = parser.parse_args()
-    summary = report(options.run_dir, dict(setting.split("=", 1) for setting in options.setting))
-    print(text(options.run_dir, summary))
+    run_dir = parser.parse_args().run_dir
+    print(text(run_dir, report(run_dir)))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer_cpu \
     actor_rollout_ref.actor.optim.lr="${LR:-5e-4}" \
     actor_rollout_ref.actor.optim.lr_warmup_steps="${LR_WARMUP:-5}" \
     actor_rollout_ref.actor.optim.betas=[0.9,0.99] \
-    actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
     trainer.logger=[console,tensorboard,file] \
     trainer.experiment_name=pspo_wrs_cpu \
     trainer.default_local_dir="$RUN_DIR/checkpoints" \

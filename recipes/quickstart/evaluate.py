@@ -10,14 +10,15 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from prime_ext.generate.checkpoints import find_model
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_json
@@ -26,16 +27,14 @@ MAX_RESPONSE_LENGTH = 48
 BATCH_SIZE = 500
 
 
-@dataclass(frozen=True)
-class HeldOutProblem:
+class HeldOutProblem(NamedTuple):
     """One row of a parquet file in verl's RL schema."""
 
     prompt: str
     ground_truth: str
 
 
-@dataclass(frozen=True)
-class Response:
+class Response(NamedTuple):
     """A sampled response: its tokens (``<eos>`` included, if it got that far) and its text without special tokens."""
 
     token_ids: list[int]
@@ -44,15 +43,14 @@ class Response:
 
 
 def load_model(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a Hugging Face folder in float32, in evaluation mode.
+    """Load a Hugging Face folder, or a checkpoint of verl, in float32, in evaluation mode.
 
     Raises:
-        FileNotFoundError: the folder has no ``config.json``.
+        BackendError: the folder is neither.
     """
-    if not (Path(path) / "config.json").is_file():
-        raise FileNotFoundError(f"{path} is not a Hugging Face model folder: it has no config.json")
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    return model, AutoTokenizer.from_pretrained(path)
+    folder = find_model(str(Path(path).resolve())).path
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(folder)
 
 
 def load_problems(path: str | Path, limit: int | None = None) -> list[HeldOutProblem]:
@@ -143,7 +141,7 @@ def evaluate(
     seed: int = 0,
     max_response_length: int = MAX_RESPONSE_LENGTH,
 ) -> dict:
-    """Evaluate a Hugging Face folder; returns what ``main`` writes."""
+    """Evaluate a model on the problems of a file; returns what ``main`` writes."""
     started = time.time()
     model, tokenizer = load_model(model_path)
     problems = load_problems(data, limit)
@@ -159,20 +157,18 @@ def evaluate(
 def table(result: dict) -> str:
     """The result as a small text table, accuracies in percent."""
     lengths = result["greedy"]["by_chain_length"]
-    header = ["", "all", "s.e.", *(f"{length} steps" for length in lengths), "right steps"]
-    lines = ["  ".join(f"{cell:>13}" if i == 0 else f"{cell:>11}" for i, cell in enumerate(header))]
+    rows = [["", "all", "s.e.", *(f"{length} steps" for length in lengths), "right steps"]]
     for name, label in (("temperature_1", "temperature 1"), ("greedy", "greedy")):
         graded = result[name]
         values = [graded["accuracy"], graded["standard_error"]]
-        values += [group["accuracy"] for group in graded["by_chain_length"].values()]
-        values.append(graded["steps_right"])
-        lines.append("  ".join([f"{label:>13}", *(f"{100 * value:>11.1f}" for value in values)]))
-    return "\n".join(lines)
+        values += [group["accuracy"] for group in graded["by_chain_length"].values()] + [graded["steps_right"]]
+        rows.append([label, *(f"{100 * value:.1f}" for value in values)])
+    return "\n".join("  ".join([f"{label:>13}", *(f"{cell:>11}" for cell in cells)]) for label, *cells in rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder")
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder, or checkpoint of verl")
     parser.add_argument("--data", type=Path, required=True, help="test.parquet written by data.py")
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--limit", type=int, default=None, help="use only the first problems")

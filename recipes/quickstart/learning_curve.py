@@ -13,10 +13,8 @@ from recipes.run_statistics import PAIR_ACCURACY, series
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
 SMOOTHING_STEPS = 10
-# What recipes/compare_variants compares.
+# The methods of recipes/compare_variants, and the colours of their kept runs, which are drawn behind the run.
 METHODS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
-BASELINE = "rloo"
-# Colours of the methods whose kept runs are drawn behind the run.
 BEHIND = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
 
 

@@ -1,18 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the quickstarts share: the folder of a run with its settings, and phases that are timed and skipped when done.
-# Sourced with ROOT, OUT and the array KNOBS set.
+# What the quickstarts share: help, the folder of a run with its settings, and phases that are timed and skipped when done.
+# Sourced; sets ROOT, and wants OUT and the array KNOBS, with which the knobs at the head of a quickstart end.
 
-# shellcheck source=recipes/quickstart/settings.sh
-source "$ROOT/recipes/quickstart/settings.sh"
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 
-# start_run OVERRIDES...: make the folder and go to the root; refuse a folder that holds a run with other settings.
+# keep_settings WHAT SETTINGS: write OUT/settings.txt; refuse a folder that holds WHAT ("a run") with other settings.
+keep_settings() {
+  if [[ ! -f "$OUT/settings.txt" ]]; then
+    printf '%s\n' "$2" > "$OUT/settings.txt.new"
+    mv "$OUT/settings.txt.new" "$OUT/settings.txt"
+  elif [[ "$(cat "$OUT/settings.txt")" != "$2" ]]; then
+    echo "$OUT holds $1 with other settings (settings.txt); choose another OUT or delete that folder:" >&2
+    diff "$OUT/settings.txt" - <<< "$2" >&2 || exit 2
+  fi
+}
+
+# start_run OVERRIDES...: help if the first asks for it; else make the folder, go to the root, and make the environment;
+# refuse a folder that holds a run with other settings.
 start_run() {
+  if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
+    sed -n '3,/^KNOBS/p' "${BASH_SOURCE[1]}" | sed '$d; /^set -/d; /^source /d; /^# shellcheck/d; s/^# \{0,1\}//'
+    exit 0
+  fi
   mkdir -p "$OUT"
   OUT="$(cd "$OUT" && pwd)"
   cd "$ROOT"
   local settings
   settings="$(for knob in "${KNOBS[@]}"; do printf '%s=%s\n' "$knob" "${!knob}"; done; printf 'OVERRIDES=%s\n' "$*")"
   keep_settings "a run" "$settings"
+  phase environment bash recipes/make_environment.sh
+  PYTHON="$ROOT/.venv/bin/python"
+  export PYTHON OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 }
 
 # phase NAME COMMAND...: run the command and note its seconds, also if it is interrupted.

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What came out of a quickstart run: ``summary.json``, ``learning_curve.png`` and ``transcripts.html``.
 
-    python -m recipes.quickstart.report --run-dir outputs/quickstart --beta 0.2 --seed 0
+    python -m recipes.quickstart.report --run-dir outputs/quickstart
 
-Reads from the run folder: ``metrics.jsonl`` (verl's file logger), the two evaluations, ``seconds.tsv``, ``sft/``,
-``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
+Reads from the run folder: ``settings.txt``, ``metrics.jsonl`` (verl's file logger), the two evaluations,
+``seconds.tsv``, ``sft/``, ``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
 """
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import OmegaConf
+from tqdm import tqdm
 
 from prime_ext.config.variant import variant_line
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
 from recipes.quickstart.evaluate import load_model, load_problems, respond
-from recipes.quickstart.learning_curve import BASELINE, METHODS, plot_learning_curve
-from recipes.quickstart.process_scores import ScoredResponse, score_responses, step_statistics
+from recipes.quickstart.learning_curve import METHODS, plot_learning_curve
+from recipes.quickstart.process_scores import ScoredResponse, score_response, step_statistics
 from recipes.quickstart.transcripts import render
-from recipes.run_statistics import paired_standard_error, read_seconds, run_metrics, versions
+from recipes.run_statistics import paired_standard_error, read_seconds, read_settings, run_metrics, versions
 
 STATISTICS_PROBLEMS = 500
 # Runs of this and other methods that are kept, and the settings of the task that they share.
@@ -54,41 +54,32 @@ def score_policies(run_dir: Path, *, beta: float, seed: int) -> dict[str, list[S
     for name, folder in (("trained policy", "policy"), ("warm-started policy", "sft")):
         model, _ = load_model(run_dir / folder)
         responses = respond(model, tokenizer, problems, temperature=1.0, seed=seed, description=name)
-        scored[name] = score_responses(prm, reference, tokenizer, problems, responses, beta=beta)
+        both = zip(problems, responses, strict=True)
+        scored[name] = [score_response(prm, reference, tokenizer, *pair, beta) for pair in tqdm(both, desc="scores")]
     return scored
 
 
-def kept_runs(settings: Mapping[str, str]) -> dict | None:
-    """The comparison of PRIME's variants with RLOO, if this run has its task, warm start and batch."""
-    same = all(settings.get(name, value) == value for name, value in OF_THE_TASK.items())
-    return read_json(COMPARISON) if same else None
-
-
-def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
+def report(run_dir: Path) -> dict:
     """Write the three files of the run, and the merged ``metrics.jsonl``; returns the summary.
 
     The accuracies at the top of the summary are at temperature 1.
     """
-    metrics = run_metrics(run_dir)
+    metrics, settings = run_metrics(run_dir), read_settings(run_dir / "settings.txt")
+    beta, seed = float(settings["BETA"]), int(settings["SEED"])
     # One file without the repetitions of a resumed run; the parts of earlier starts stay where they are.
     write_json_lines(run_dir / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
     before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
-    comparison = kept_runs(settings)
+    same_task = all(settings.get(name, value) == value for name, value in OF_THE_TASK.items())
+    comparison = read_json(COMPARISON) if same_task else None
     plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after, comparison)
 
     scored = score_policies(run_dir, beta=beta, seed=seed)
     statistics = {name: step_statistics(responses) for name, responses in scored.items()}
+    shown = f"One response at temperature 1 to each of the first {SHOWN_TRAINED} held-out problems; none left out."
+    other = f"The same for the first {SHOWN_WARM_START} problems, scored by the same PRM. It makes more mistakes."
     sections = [
-        (
-            "Trained policy",
-            f"One response at temperature 1 to each of the first {SHOWN_TRAINED} held-out problems; none left out.",
-            scored["trained policy"][:SHOWN_TRAINED],
-        ),
-        (
-            "Warm-started policy, before PRIME",
-            f"The same for the first {SHOWN_WARM_START} problems, scored by the same PRM. It makes more mistakes.",
-            scored["warm-started policy"][:SHOWN_WARM_START],
-        ),
+        ("Trained policy", shown, scored["trained policy"][:SHOWN_TRAINED]),
+        ("Warm-started policy, before PRIME", other, scored["warm-started policy"][:SHOWN_WARM_START]),
     ]
     write_text(run_dir / "transcripts.html", render(sections, statistics, beta=beta))
 
@@ -110,12 +101,12 @@ def report(run_dir: Path, *, beta: float, seed: int, settings: dict) -> dict:
     return summary
 
 
-def comparison_lines(aggregate: Mapping[str, Mapping]) -> list[str]:
+def comparison_lines(aggregate: dict[str, dict]) -> list[str]:
     """What other methods reach on this task and what a step of them costs, from the kept runs."""
     lines = ["Does it help, and what does it cost? Kept runs on this task (recipes/compare_variants, temperature 1):"]
     for method, label in METHODS.items():
         final, seconds = aggregate[method]["final_accuracy_temperature_1"], aggregate[method]["seconds_per_step"]
-        cost = seconds["mean"] / aggregate[BASELINE]["seconds_per_step"]["mean"]
+        cost = seconds["mean"] / aggregate["rloo"]["seconds_per_step"]["mean"]
         lines.append(
             f"  {label:<20}{100 * final['mean']:5.1f} ± {100 * (final['standard_error'] or 0):.1f} % "
             f"({final['n']} seeds), {cost:.2f} times RLOO's seconds a step"
@@ -170,13 +161,8 @@ def text(run_dir: Path, summary: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--beta", type=float, required=True, help="prm.beta of the run")
-    parser.add_argument("--seed", type=int, required=True, help="seed of the run; also of the transcripts")
-    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="recorded in the summary")
-    arguments = parser.parse_args()
-    settings = dict(setting.split("=", 1) for setting in arguments.setting)
-    summary = report(arguments.run_dir, beta=arguments.beta, seed=arguments.seed, settings=settings)
-    print(text(arguments.run_dir, summary))
+    run_dir = parser.parse_args().run_dir
+    print(text(run_dir, report(run_dir)))
 
 
 if __name__ == "__main__":

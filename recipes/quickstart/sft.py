@@ -12,13 +12,12 @@ import argparse
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import torch
 import transformers
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from prime_ext.utils.files import atomic_path, write_json
@@ -29,63 +28,57 @@ IGNORED_LABEL = -100
 BATCH_SIZE, LEARNING_RATE = 64, 3e-3
 
 
-class DemonstrationDataset(Dataset):
-    """Tokenised conversations of ``sft.parquet``; the labels of the prompt tokens are ignored."""
-
-    def __init__(self, conversations: list[list[dict[str, str]]], tokenizer: PreTrainedTokenizerFast):
-        prompts = [conversation[:1] for conversation in conversations]
-        options = {"tokenize": True, "return_dict": True}
-        self.input_ids = tokenizer.apply_chat_template(conversations, **options)["input_ids"]
-        prompt_ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, **options)["input_ids"]
-        self.prompt_lengths = [len(ids) for ids in prompt_ids]
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        ids, prompt_length = self.input_ids[index], self.prompt_lengths[index]
-        return {
+def examples(
+    conversations: list[list[dict[str, str]]], tokenizer: PreTrainedTokenizerFast
+) -> list[dict[str, list[int]]]:
+    """Tokenised conversations; the labels of the prompt tokens are ignored."""
+    prompts = [conversation[:1] for conversation in conversations]
+    options = {"tokenize": True, "return_dict": True}
+    rows = tokenizer.apply_chat_template(conversations, **options)["input_ids"]
+    prompt_rows = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, **options)["input_ids"]
+    return [
+        {
             "input_ids": ids,
             "attention_mask": [1] * len(ids),
-            "labels": [IGNORED_LABEL] * prompt_length + ids[prompt_length:],
+            "labels": [IGNORED_LABEL] * len(prompt) + ids[len(prompt) :],
         }
+        for ids, prompt in zip(rows, prompt_rows, strict=True)
+    ]
 
 
-class SameLengthBatches(Sampler[list[int]]):
+def same_length_batches(lengths: list[int], batch_size: int, count: int, seed: int) -> list[list[int]]:
     """Batches of sequences of the same length, in random order: no padding, and no drift of the length within an epoch.
 
     (Sorting by length within large chunks, as ``group_by_length`` does, left this model clearly worse: .17 against .25
     at temperature 1 after 1,000 steps.)
+
+    Raises:
+        ValueError: there is not a single batch.
     """
-
-    def __init__(self, lengths: list[int], batch_size: int, seed: int):
-        self.by_length: dict[int, list[int]] = defaultdict(list)
-        for index, length in enumerate(lengths):
-            self.by_length[length].append(index)
-        self.batch_size = batch_size
-        self.rng = random.Random(seed)
-        if len(self) == 0:
-            raise ValueError(f"{len(lengths)} demonstrations are too few for batches of {batch_size} of equal length")
-
-    def __len__(self) -> int:
-        return sum(len(indices) // self.batch_size for indices in self.by_length.values())
-
-    def __iter__(self) -> Iterator[list[int]]:
-        batches = []
-        for indices in self.by_length.values():
-            order = self.rng.sample(indices, len(indices))
-            full = len(order) - len(order) % self.batch_size
-            batches += [order[start : start + self.batch_size] for start in range(0, full, self.batch_size)]
-        self.rng.shuffle(batches)
-        return iter(batches)
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for index, length in enumerate(lengths):
+        by_length[length].append(index)
+    if max(map(len, by_length.values())) < batch_size:
+        raise ValueError(f"{len(lengths)} demonstrations are too few for batches of {batch_size} of equal length")
+    rng, batches = random.Random(seed), []
+    while len(batches) < count:
+        epoch = []
+        for indices in by_length.values():
+            order = rng.sample(indices, len(indices))
+            full = len(order) - len(order) % batch_size
+            epoch += [order[start : start + batch_size] for start in range(0, full, batch_size)]
+        rng.shuffle(epoch)
+        batches += epoch
+    return batches[:count]
 
 
 class WarmStartTrainer(Trainer):
     """The Hugging Face trainer with batches of equal length."""
 
     def get_train_dataloader(self) -> DataLoader:
-        lengths = [len(ids) for ids in self.train_dataset.input_ids]
-        batches = SameLengthBatches(lengths, self.args.per_device_train_batch_size, self.args.seed)
+        lengths = [len(row["input_ids"]) for row in self.train_dataset]
+        size, steps = self.args.per_device_train_batch_size, self.args.max_steps
+        batches = same_length_batches(lengths, size, steps, self.args.seed)
         return DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
 
@@ -118,7 +111,7 @@ def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> 
         trainer = WarmStartTrainer(
             model=model,
             args=arguments,
-            train_dataset=DemonstrationDataset(conversations, tokenizer),
+            train_dataset=examples(conversations, tokenizer),
             data_collator=collator,
         )
         result = trainer.train()

@@ -22,7 +22,6 @@ export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
 
 # One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM updates per step.
-# hf_model among the contents of a checkpoint: verl's merger would round the weights to bfloat16.
 exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     variant=distilled \
     hydra.run.dir="$RUN_DIR/hydra" \
@@ -43,12 +42,10 @@ exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     actor_rollout_ref.actor.optim.lr="${LR:-4e-4}" \
     actor_rollout_ref.actor.optim.lr_warmup_steps="${LR_WARMUP:-10}" \
     actor_rollout_ref.actor.optim.betas=[0.9,0.99] \
-    actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
     prm.beta="${BETA:-1.0}" \
     prm.mini_batch_size="${PRM_MINI_BATCH:-4}" \
     prm.optim.lr="${PRM_LR:-2e-3}" \
     prm.optim.betas=[0.9,0.99] \
-    prm.checkpoint.save_contents=[model,optimizer,extra,hf_model] \
     trainer.device="${DEVICE:-cpu}" \
     trainer.logger=[console,tensorboard,file] \
     trainer.default_local_dir="$RUN_DIR/checkpoints" \

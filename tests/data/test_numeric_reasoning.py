@@ -47,7 +47,7 @@ def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_pa
     """The prompt is that of the page, which has an example for each task, made from the first row of its fixture."""
     assert run(tmp_path, "--splits", "test", "--duplicates", "keep") == 0
     assert "awpnli: 6 rows (722 were published), 0 bad, test 6\n" in capsys.readouterr().out
-    page = (ROOT / "docs" / "numeric_reasoning.md").read_text()
+    page = (ROOT / "docs" / "reference" / "numeric_reasoning.md").read_text()
     first = {row["data_source"]: row for row in reversed(rows_of(tmp_path, "test"))}
     assert set(first) == set(TASKS)
     for row in first.values():

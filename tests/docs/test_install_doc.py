@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT, DOCKERFILE = (ROOT / "docs" / "install.md").read_text(), (ROOT / "Dockerfile").read_text()
+DOCUMENT, DOCKERFILE = (ROOT / "docs" / "how_to" / "install.md").read_text(), (ROOT / "Dockerfile").read_text()
 
 
 # The extra as it is now, and not as it was installed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migration.md: our keys exist under the configuration that the head of their table names."""
+"""docs/how_to/migration.md: our keys exist under the configuration that the head of their table names."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.compose import CONFIG_MODULE, compose_config
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "migration.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how_to" / "migration.md").read_text()
 TABLE = re.compile(r"^\| there \| here \(`(\w+)`\) \| .*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
 
 

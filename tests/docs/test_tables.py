@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/tuning.md and docs/memory.md are what the scripts beside them write, records are those of the runs."""
+"""Tables of docs/how_to are what the scripts in docs write, records are those of the runs."""
 
 import importlib.util
 import re
@@ -51,6 +51,7 @@ def test_the_recorded_steps_are_those_of_the_results(tuning, suite):
             assert found == pytest.approx([kept["first_5"], kept["last_10"]], rel=1e-3, abs=1e-6), (path.stem, name)
 
 
-def test_the_tables_of_memory_are_what_the_planner_says():
-    memory = script("write_memory_tables")
-    assert memory.page() == memory.PAGE.read_text()
+@pytest.mark.parametrize("name", ["write_memory_tables", "write_configuration"])
+def test_a_page_is_what_its_script_writes(name):
+    writer = script(name)
+    assert writer.page() == writer.PAGE.read_text()

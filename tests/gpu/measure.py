@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA branch does on one device: eight measurements, each beside what was expected of it.
+"""What the CUDA branch does on one device: seven measurements, each beside what was expected of it.
 
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 

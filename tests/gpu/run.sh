@@ -6,7 +6,7 @@
 #   bash tests/gpu/run.sh measure pytest    these
 #   DEVICE=cpu bash tests/gpu/run.sh        the same programs with tiny sizes on the CPU
 #
-# measure     eight measurements beside the plan's figures; needs neither ray nor vllm (python tests/gpu/measure.py --help)
+# measure     seven measurements beside the plan's figures; needs neither ray nor vllm (python tests/gpu/measure.py --help)
 # pytest      the tests marked gpu
 # quickstart  the quickstart on the GPU, rollouts by transformers; needs ray
 # gsm8k       recipes/prime_gsm8k.sh, killed and started again; with vLLM where it is installed. MODEL and GSM8K_DIR name a

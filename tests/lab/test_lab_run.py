@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs: files, resuming, and what is refused. Reports: crossings, censoring, paired ratios."""
 
-import math
 import sys
 
 import pytest
@@ -52,12 +51,12 @@ def test_a_run_with_another_budget_is_not_taken_for_this_one(tiny_task):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["compakt", "rloo"], "task='compakt' is not one of compact, compact2"),
-        (["compact", "rlo"], "method='rlo' is not one of rloo, rloo_ema"),
-        (["compact", "rloo", "prm.epoch=2"], "unknown key prm.epoch; known keys:"),
-        (["compact", "prm.epochs=2"], "no method was named"),
-        (["compact", "rloo", "--seeds", "1-3"], "--seeds=1-3 must be whole numbers with commas between them"),
-        (["compact", "rloo", "--rollouts", "0"], "--rollouts=0 must be a whole number >= 1"),
+        (["compakt", "rloo"], "task='compakt'"),
+        (["compact", "rlo"], "method='rlo'"),
+        (["compact", "rloo", "prm.epoch=2"], "unknown key prm.epoch"),
+        (["compact", "prm.epochs=2"], "no method"),
+        (["compact", "rloo", "--seeds", "1-3"], "--seeds=1-3"),
+        (["compact", "rloo", "--rollouts", "0"], "--rollouts=0"),
     ],
 )
 def test_bad_arguments_end_in_one_line_before_anything_is_written(arguments, message, tmp_path, monkeypatch):
@@ -75,20 +74,6 @@ def curve(*accuracies, seconds=0.01):
     ]
 
 
-def test_a_crossing_is_interpolated_and_the_first_one_counts():
-    runs = {seed: {"curve": curve(*points)} for seed, points in enumerate([(0.2, 0.4, 0.8, 0.3, 0.9), (0.2, 0.4, 0.3)])}
-    assert report.arrivals(runs, "rollouts", 0.5) == {0: (pytest.approx(125), True), 1: (200, False)}
-    assert report.arrivals(runs, "seconds", 0.8)[0] == (pytest.approx(2.0), True)
-
-
-def test_ratios_are_geometric_means_of_pairs():
-    baseline = {0: (400.0, True), 1: (100.0, True), 2: (90.0, True)}
-    found = report.paired_ratio(baseline, {0: (100.0, True), 1: (100.0, True), 9: (1.0, True)})
-    assert found["ratio"] == pytest.approx(2.0) and found["n"] == 2 and found["ahead"] == 1
-    # Logs are ln 4 and 0: standard deviation ln 4 / sqrt 2, over sqrt 2.
-    assert found["log_error"] == pytest.approx(math.log(4) / 2) and found["bound"] == ""
-
-
 @pytest.mark.parametrize(
     "baseline_arrives, method_arrives, bound, n",
     [
@@ -102,34 +87,18 @@ def test_runs_that_do_not_arrive_make_a_ratio_a_bound(baseline_arrives, method_a
     baseline = {seed: (200.0, arrives) for seed, arrives in enumerate(baseline_arrives)}
     method = {seed: (100.0, arrives) for seed, arrives in enumerate(method_arrives)}
     found = report.paired_ratio(baseline, method)
-    assert (found["bound"], found["n"]) == (bound, n)
+    assert (found["bound"], found["n"], found["ahead"]) == (bound, n, n)
+    # The geometric mean of pairs that are all 2.
+    assert found["ratio"] == pytest.approx(2.0) and found["log_error"] == (0.0 if n == 2 else None)
     assert report.paired_ratio({0: (1.0, False)}, {0: (1.0, False)}) is None
-
-
-def test_a_report_from_files(tmp_path, monkeypatch, capsys):
-    for seed, (slow, fast) in enumerate([((0.2, 0.4, 0.6), (0.2, 0.6, 0.7)), ((0.2, 0.3, 0.5), (0.2, 0.5, 0.5))]):
-        for method, points in (("distilled", fast), ("rloo", slow)):
-            row = {"method": method, "seed": seed, "curve": curve(*points)}
-            write_json(tmp_path / f"{method}_seed{seed}.json", row)
-    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path), "--accuracies", "0.5,0.6"])
-    report.main()
-    lines = (tmp_path / "report.md").read_text().splitlines()
-    assert "| rloo | 2 | 175 | >200 | - | - | - |" in lines
-    # 150 / 75 and 200 / 100; of the second pair neither reaches 0.6.
-    assert "| distilled | 2 | 87.5 (2.00 ± 0.00, 2/2) | >150 (2.00, 1/1) | - | - | - |" in lines
-    assert lines[4].startswith("| rloo ")
-    assert (tmp_path / "report.png").stat().st_size > 10_000
-    summary = read_json(tmp_path / "report.json")["methods"]
-    assert summary["distilled"]["rollouts"]["0.6"]["arrived"] == 1
-    assert "distilled" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--baseline", "ppo"], "--baseline=ppo has no runs here; there are: rloo"),
-        (["--accuracies", "0.1"], "--accuracies=0.1 is not above the start, 0.2"),
-        (["--accuracies", "high"], "--accuracies=high must be numbers"),
+        (["--baseline", "ppo"], "--baseline=ppo"),
+        (["--accuracies", "0.1"], "--accuracies=0.1"),
+        (["--accuracies", "high"], "--accuracies=high"),
     ],
 )
 def test_a_report_that_cannot_be_written_says_why(arguments, message, tmp_path, monkeypatch):
@@ -138,3 +107,8 @@ def test_a_report_that_cannot_be_written_says_why(arguments, message, tmp_path, 
     with pytest.raises(SystemExit, match="^error: " + message):
         report.main()
     assert not (tmp_path / "report.md").exists()
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path), "--accuracies", "0.3"])
+    report.main()
+    # 100 rollouts from 0.2 to 0.5. tests/recipes/test_studies.py has the tables of the kept runs.
+    assert "| rloo | 1 | 33.3 | - | - | - |" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "report.png").stat().st_size > 10_000 and (tmp_path / "report.json").is_file()

@@ -72,15 +72,6 @@ def test_an_answer_without_its_end_is_wrong():
     assert task.step_labels(problems, early_BT)[1].sum(1).tolist() == [1] * 50
 
 
-def test_prompts_are_padded_on_the_left_to_one_width():
-    task = TASKS["variable"]
-    prompt_BP = task.prompts(task.draw(50, generator()))
-    is_pad_BP = prompt_BP == task.pad
-    assert prompt_BP.shape == (50, task.longest + 3)
-    assert (is_pad_BP[:, 1:] <= is_pad_BP[:, :-1]).all()
-    assert (prompt_BP[:, -1] == task.question).all()
-
-
 def encoded(texts: list[str], limit: int) -> torch.Tensor:
     """Token ids of responses with ``<eos>`` behind them."""
     rows = []

@@ -13,7 +13,7 @@ from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.config.checks import SettingsError
 from recipes.lab.sample import response_logits
 from recipes.lab.settings import CHOICES, DEFAULTS, LEAST, METHODS, SHARES, settings_of
-from recipes.lab.train import Lab, log_probs_and_kl, standardized
+from recipes.lab.train import Lab, log_probs_and_kl
 
 SMALL = {"rollout.prompts": 6, "actor.mini_batches": 2, "prm.mini_batch_size": 8, "actor.lr": 1e-3}
 
@@ -56,25 +56,22 @@ def test_two_steps_of_every_method(task, start, start_weights, method):
         assert (lab.prm.bias != 0) == (lab.settings["prm.bias"] and method != "frozen_prm")
 
 
-@pytest.mark.parametrize("method", ["rloo", "distilled_e4", "guarded"])
+@pytest.mark.parametrize("method", ["distilled_e4", "guarded"])
 def test_a_seed_gives_the_same_bits_again(task, start, method):
     first, second, other = (trained(task, start, method, seed=seed) for seed in (3, 3, 4))
     assert torch.equal(weights(first.policy.model), weights(second.policy.model))
     assert not torch.equal(weights(first.policy.model), weights(other.policy.model))
 
 
-@pytest.mark.parametrize("method", ["distilled", "distilled_e4"])
-def test_with_a_shut_gate_distilled_is_rloo_with_an_anchor(task, start, method):
+@pytest.mark.parametrize(
+    ("method", "same_as"), [("distilled", "rloo_ema"), ("distilled_e4", "rloo_ema"), ("guarded", "rloo")]
+)
+def test_with_a_shut_gate_the_prm_has_no_say(task, start, method, same_as):
     """A weight of 1 for the past keeps the gate where it starts: shut."""
     shut = trained(task, start, method, steps=3, prime__process__gate_decay=1)
-    alone = trained(task, start, "rloo_ema", steps=3)
+    alone = trained(task, start, same_as, steps=3)
     assert torch.equal(weights(shut.policy.model), weights(alone.policy.model))
     assert [gate for _, _, gate, _ in shut.diagnosis] == [0.0] * 3
-
-
-def test_with_a_shut_gate_the_papers_form_is_rloo(task, start):
-    shut = trained(task, start, "guarded", steps=3, prime__process__gate_decay=1)
-    assert torch.equal(weights(shut.policy.model), weights(trained(task, start, "rloo", steps=3).policy.model))
 
 
 def test_an_open_gate_and_a_prm_that_never_learns_pull_back_to_the_start(task, start):
@@ -109,29 +106,15 @@ def test_the_gate_sees_unlearned_rollouts_and_the_scores_come_when_they_should(t
     assert total > 0 and right == total / 2
 
 
-def test_with_the_policy_as_reference_a_fresh_prm_says_nothing(task, start):
-    lab = Lab(
-        task,
-        settings_of(METHODS["distilled"], SMALL, {"prm.reference": "policy", "prm.update_mode": "after"}),
-        0,
-        start,
-    )
-    _, scores = learn_and_score(lab, lab.sample_and_judge(6))
-    assert lab.reference is None and not scores.log_ratio_BT.any()
-
-
-def test_only_the_last_layers_of_the_prm_are_trained(task, start):
-    lab = trained(task, start, "distilled_whole", prm__trainable_layers=1)
-    before = dict(Lab(task, lab.settings, 0, start).prm.model.named_parameters())
-    for name, parameter in lab.prm.model.named_parameters():
+def test_layers_that_are_not_trained_and_weights_below_an_adapter_stay_as_they_are(task, start):
+    last = trained(task, start, "distilled_whole", prm__trainable_layers=1).prm.model
+    adapted = trained(task, start, "distilled_whole", prm__lora_rank=2).prm.model
+    before = dict(Lab(task, settings_of(METHODS["distilled_whole"], SMALL), 0, start).prm.model.named_parameters())
+    for name, parameter in last.named_parameters():
         assert torch.equal(parameter, before[name]) == ("layers.1." not in name), name
-
-
-def test_an_adapter_of_the_prm_leaves_the_weights_alone(task, start, start_weights):
-    lab = trained(task, start, "distilled_whole", prm__lora_rank=2)
-    base = [p for name, p in lab.prm.model.named_parameters() if "lora" not in name]
-    assert torch.equal(torch.cat([parameter.detach().flatten() for parameter in base]), start_weights)
-    assert any(bool(p.any()) for name, p in lab.prm.model.named_parameters() if "lora_B" in name)
+    base = torch.cat([p.detach().flatten() for name, p in adapted.named_parameters() if "lora" not in name])
+    assert torch.equal(base, torch.cat([value.detach().flatten() for value in before.values()]))
+    assert any(bool(p.any()) for name, p in adapted.named_parameters() if "lora_B" in name)
 
 
 def test_a_prm_of_mixed_groups_learns_nothing_from_the_others(task, start, start_weights):
@@ -143,14 +126,11 @@ def test_a_prm_of_mixed_groups_learns_nothing_from_the_others(task, start, start
     assert not torch.equal(weights(lab.prm.model), start_weights)
 
 
-def test_the_replay_holds_the_last_rollouts(task, start):
+def test_the_replay_holds_the_last_rollouts_with_the_labels_that_the_prm_saw(task, start):
     lab = trained(task, start, "distilled_e4", steps=3, prm__replay=40)
     assert len(lab.replay.outcome_B) == 40
     assert set(lab.replay.group_B.tolist()[-24:]) == set(range(48, 54))
-    assert trained(task, start, "distilled", steps=1).replay is None
-
-
-def test_shuffled_labels_are_a_permutation_that_the_policy_does_not_see(task, start):
+    # Shuffled labels are a permutation.
     lab = Lab(task, settings_of(METHODS["shuffled_prm"], SMALL, {"prm.replay": 24}), 0, start)
     batch = lab.sample_and_judge(6)
     learn_and_score(lab, batch)
@@ -195,37 +175,24 @@ def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence()
     torch.testing.assert_close(log_probs_and_kl(logits_NV, token_N, [], None)[0], same_N)
 
 
-def test_standardized_rewards():
-    reward_BT = torch.tensor([[1.0, 9.0], [3.0, 9.0], [7.0, 9.0]])
-    where_BT = torch.tensor([[True, False], [True, False], [False, False]])
-    torch.testing.assert_close(standardized(reward_BT, where_BT), torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
-    assert torch.equal(standardized(reward_BT, torch.zeros_like(where_BT)), torch.zeros(3, 2))
-
-
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"prm.epoch": 2}, "unknown key prm.epoch; known keys: rollout.prompts"),
-        ({"prm.epochs": "two"}, "prm.epochs=two must be a whole number"),
-        ({"prm.epochs": 0}, "prm.epochs=0 must be a whole number >= 1"),
-        ({"actor.lr": "nan"}, "actor.lr=nan must be a number >= 0"),
-        ({"prime.filter.max_examined": 0}, "prime.filter.max_examined=0.0 must be a number >= 1"),
-        ({"prime.anchor.decay": 2}, "prime.anchor.decay=2.0 must be a number >= 0 and <= 1"),
-        ({"prime.process.target": "critic"}, "prime.process.target='critic' is not one of reference, policy, labels"),
-        ({"prm.bias": "maybe"}, "prm.bias='maybe' is not one of true, false"),
-        ({"prm.lora_rank": 2, "prm.trainable_layers": 1}, "it wants prm.trainable_layers=0"),
-        ({"prm.groups": "mixed", "prm.update_mode": "interleaved"}, "prm.groups=mixed leaves some out"),
+        ({"prm.epoch": 2}, "unknown key prm.epoch"),
+        ({"prm.epochs": "two"}, "prm.epochs=two"),
+        ({"prm.epochs": 0}, "prm.epochs=0"),
+        ({"actor.lr": "nan"}, "actor.lr=nan"),
+        ({"prime.anchor.decay": 2}, "prime.anchor.decay=2.0"),
+        ({"prime.process.target": "critic"}, "prime.process.target='critic'"),
+        ({"prm.bias": "maybe"}, "prm.bias='maybe'"),
+        ({"prm.lora_rank": 2, "prm.trainable_layers": 1}, "prm.trainable_layers=0"),
+        ({"prm.groups": "mixed", "prm.update_mode": "interleaved"}, "prm.groups=mixed"),
     ],
 )
 def test_bad_settings_are_one_line(values, message):
     with pytest.raises(SettingsError) as error:
-        settings_of(values)
+        settings_of({"prm.epochs": "4", "prm.bias": "False"}, values)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_later_layers_win_and_text_is_read():
-    settings = settings_of({"prm.epochs": 3}, {"prm.epochs": "4", "actor.lr": "6e-4", "prm.bias": "False"})
-    assert (settings["prm.epochs"], settings["actor.lr"], settings["prm.bias"]) == (4, 6e-4, False)
 
 
 def test_the_words_that_may_be_chosen_exist():

@@ -93,7 +93,7 @@ def final_weights(output):
 
 
 def write_example(folder):
-    """Model and data of docs/offline_prm.md: ``python tests/offline_prm/tiny_prm.py FOLDER``."""
+    """Model and data of docs/reference/offline_prm.md: ``python tests/offline_prm/tiny_prm.py FOLDER``."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tiny_model(folder / "model", max_positions=4096)
     write_jsonl(folder / "responses.jsonl", response_rows(60))

@@ -12,80 +12,49 @@ import psutil
 import pytest
 
 from prime_ext.utils.files import read_json
-from recipes.fault_tests.__main__ import FAULTS, add_result, afterwards, ending, kept, table
+from recipes.fault_tests.__main__ import FAULTS, add_result, table
 from recipes.fault_tests.faults import ClassifyServer
 from recipes.fault_tests.runs import NotReached, Outcome, Run, alive, last_line, plain, resumed_from, wait_for_leftovers
 from recipes.study_runs import ROOT
 
-RESULTS = ROOT / "recipes" / "fault_tests" / "results.json"
 FOLDER = Path("/somewhere/run")
 OUTCOME = Outcome(1, 12.34, 0.2, [], "why", saved=[1, 2], whole=[1, 2], resumed_from=2, went_on=True)
 
 
-def test_the_page_has_the_table_of_the_kept_results():
-    assert table(read_json(RESULTS)) in (ROOT / "docs" / "fault_tests.md").read_text()
-    assert "/tmp/" not in RESULTS.read_text() and str(ROOT) not in RESULTS.read_text()
-
-
-def test_our_own_last_line_is_preferred_to_errors_and_those_to_the_rest():
+def test_what_a_log_says():
     log = "start\nprime_ext: the run failed\n\x1b[36m(A pid=7)\x1b[0m ValueError: x\n\nSet HYDRA_FULL_ERROR\n"
     assert last_line(log, FOLDER) == "prime_ext: the run failed"
     assert last_line(log.replace("prime_ext:", ""), FOLDER) == "ValueError: x"
-    assert last_line("a\nb\n\n", FOLDER) == "b" and last_line("", FOLDER) == ""
-    assert len(last_line("x" * 999, FOLDER)) == 400
-
-
-def test_lines_name_no_place_of_this_machine():
+    assert (
+        last_line("a\nb\n\n", FOLDER) == "b"
+        and last_line("", FOLDER) == ""
+        and len(last_line("x" * 999, FOLDER)) == 400
+    )
+    assert resumed_from("x\nResuming from /a/checkpoints/global_step_12, setting global step to 12\n") == 12
+    assert resumed_from("Training from scratch") is None
+    # No place of this machine.
     line = f"(Trainer pid=12, ip=10.0.0.1) \x1b[31min {FOLDER}/checkpoints and {ROOT}/prime_ext; process 12 on host7"
     assert plain(line, FOLDER) == "in RUN/checkpoints and PRIME_EXT/prime_ext; process ... on ..."
     assert plain("WARNING:2026-11-22 04:21:37,227:no http://127.0.0.1:4711/x", FOLDER) == "no http://127.0.0.1:PORT/x"
 
 
-def test_where_a_start_went_on_from():
-    assert resumed_from("x\nResuming from /a/checkpoints/global_step_12, setting global step to 12\n") == 12
-    assert resumed_from("Training from scratch") is None
-
-
-def test_results_are_kept_in_one_order_and_joined(tmp_path):
+def test_results_are_kept_in_one_order_and_what_was_lost_is_said(tmp_path):
     path, names = tmp_path / "results.json", list(FAULTS)
-    for name in (names[3], names[0]):
-        add_result(path, name, OUTCOME)
-    results = json.loads(path.read_text())
-    assert list(results["faults"]) == [names[0], names[3]]
-    assert results["settings"]["verl"] and results["faults"][names[0]]["last_line"] == "why"
-    assert len(table(results).splitlines()) == 4
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({}, "ends with 1 after 12 s"),
-        ({"exit_status": -9, "leftover_seconds": 7.0}, "is killed (signal 9) after 12 s; its last process 7 s later"),
-        ({"exit_status": None}, "hangs (watched for 12 s)"),
-        ({"exit_status": None, "survived": True}, "goes on"),
-        ({"leftovers": ["raylet", "ray::X"]}, "ends with 1 after 12 s; `raylet`, `ray::X` had to be killed"),
-    ],
-)
-def test_how_a_run_ended(changes, said):
-    assert ending({**OUTCOME.as_dict(), **changes}) == said
-
-
-def test_what_was_lost_and_what_went_on_is_said():
-    result = OUTCOME.as_dict()
-    assert kept(result) == "2, all" and afterwards(result) == "resumes from step 2 and goes on"
-    assert kept(replace(OUTCOME, whole=[1]).as_dict()) == "**lost: steps [2]**"
-    assert kept(replace(OUTCOME, saved=[], whole=[]).as_dict()) == "nothing saved yet"
-    assert afterwards({**result, "went_on": False, "note": "x"}) == "**does not go on**: x"
-    assert afterwards({**result, "went_on": None}) == "-"
+    add_result(path, names[3], replace(OUTCOME, exit_status=None))
+    add_result(path, names[0], replace(OUTCOME, whole=[1], leftovers=["raylet"], went_on=False))
+    assert list(read_json(path)["faults"]) == [names[0], names[3]]
+    # tests/recipes/test_studies.py has the table of the kept results, in which nothing was lost and nothing hung.
+    first, second = table(read_json(path)).splitlines()[2:]
+    assert all(words in first for words in ("`raylet` had to be killed", "**lost: steps [2]**", "**does not go on**"))
+    assert "hangs (watched for 12 s)" in second
 
 
 @pytest.fixture
 def sleeper(tmp_path):
     """A run whose command sleeps, with a child of a known title."""
     run = Run(tmp_path, tmp_path / "inputs")
-    code = (
-        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(999)', 'ray::Title'])"
-    )
+    child = "[sys.executable, '-c', 'import time; time.sleep(999)', 'ray::Title']"
+    code = f"import subprocess, sys; subprocess.run({child})"
     run.process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     run.wait_until(lambda: len(run.tree()) == 2 and any("ray::Title" in word for word in run.tree()[1].cmdline()))
     yield run
@@ -95,7 +64,7 @@ def sleeper(tmp_path):
 def test_processes_are_found_and_killed_with_the_whole_tree(sleeper):
     processes = sleeper.tree()
     assert sleeper.find("ray::Title").pid == processes[1].pid
-    with pytest.raises(NotReached, match="no process of the run is called ray::Other"):
+    with pytest.raises(NotReached, match="ray::Other"):
         sleeper.find("ray::Other")
     assert sleeper.ended(0.01) is None
     sleeper.kill()
@@ -103,16 +72,13 @@ def test_processes_are_found_and_killed_with_the_whole_tree(sleeper):
     assert wait_for_leftovers(processes, 600)[1] == [] and not any(map(alive, processes))
 
 
-def test_processes_that_stay_are_killed_and_named(sleeper):
-    (name,) = wait_for_leftovers(sleeper.tree()[1:], 0.3)[1]
-    assert name.startswith("python")
-
-
-def test_waiting_for_a_run_that_ends_or_does_not_get_there(sleeper):
+def test_processes_that_stay_are_killed_and_named_and_waiting_ends(sleeper):
     with pytest.raises(NotReached, match="not reached"):
         sleeper.wait_until(lambda: False, seconds=0.1)
+    (name,) = wait_for_leftovers(sleeper.tree()[1:], 0.3)[1]
+    assert name.startswith("python")
     psutil.Process(sleeper.process.pid).kill()
-    with pytest.raises(NotReached, match="the run ended with -9"):
+    with pytest.raises(NotReached, match="the run ended with"):
         sleeper.wait_until(lambda: False)
 
 
@@ -123,8 +89,7 @@ def test_the_server_answers_goes_away_and_comes_back():
     for _ in range(2):
         server.start()
         with urllib.request.urlopen(request, timeout=600) as response:
-            answers = json.load(response)["data"]
-        assert [(answer["probs"], answer["label"]) for answer in answers] == [([0.2, 0.3, 0.5], "1")] * 2
+            assert [answer["probs"] for answer in json.load(response)["data"]] == [[0.2, 0.3, 0.5]] * 2
         server.stop()
         with pytest.raises(OSError):
             urllib.request.urlopen(request, timeout=600)

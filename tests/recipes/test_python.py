@@ -10,54 +10,43 @@ from recipe_calls import RECIPES
 SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 
 
-def interpreter(folder, has_verl=True):
-    """A stand-in that says whether it has verl."""
-    path = folder / "bin" / "python"
-    path.parent.mkdir(parents=True)
-    path.write_text(f"#!/bin/sh\nexit {int(not has_verl)}\n")
-    path.chmod(0o755)
-    return path
-
-
 @pytest.fixture
 def find(tmp_path):
-    """The choice of a recipe in a folder where python3 has no verl."""
-    interpreter(tmp_path / "system", has_verl=False).rename(tmp_path / "system" / "bin" / "python3")
+    """The choice of a recipe where only the interpreters in some folders have verl; python3 has not."""
 
-    def find(**environment):
-        paths = f"{tmp_path}/system/bin:/usr/bin:/bin"
-        return subprocess.run(
-            ["bash", "-c", SCRIPT, "recipes/run.sh"], env={"PATH": paths, "PROJECT_ROOT": str(tmp_path), **environment},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def find(*folders, **environment):
+        for folder in ("system", ".venv", "active"):
+            path = tmp_path / folder / "bin" / ("python3" if folder == "system" else "python")
+            path.parent.mkdir(parents=True)
+            path.write_text(f"#!/bin/sh\nexit {int(folder not in folders)}\n")
+            path.chmod(0o755)
+        known = {"PATH": f"{tmp_path}/system/bin:/usr/bin:/bin", "PROJECT_ROOT": str(tmp_path), **environment}
+        command = ["bash", "-c", SCRIPT, "recipes/run.sh"]
+        return subprocess.run(command, env=known, capture_output=True, text=True, check=False)
 
     return find
 
 
-def test_the_repositorys_environment_in_a_new_shell(tmp_path, find):
-    own = interpreter(tmp_path / ".venv")
-    assert find().stdout.strip() == str(own)
-
-
-def test_an_active_environment_comes_first_if_it_has_verl(tmp_path, find):
-    own, active = interpreter(tmp_path / ".venv"), interpreter(tmp_path / "active")
-    interpreter(tmp_path / "without", has_verl=False)
-    assert find(VIRTUAL_ENV=str(tmp_path / "active")).stdout.strip() == str(active)
-    assert find(CONDA_PREFIX=str(tmp_path / "without")).stdout.strip() == str(own)
-
-
-def test_python_from_outside_is_taken_as_it_is(tmp_path, find):
-    interpreter(tmp_path / ".venv")
-    named = interpreter(tmp_path / "named", has_verl=False)
-    assert find(PYTHON=str(named)).stdout.strip() == str(named)
+@pytest.mark.parametrize(
+    ("have_verl", "environment", "chosen"),
+    [
+        # The repository's own; an active one comes first if it has verl; what is named is taken as it is.
+        ([".venv"], {}, ".venv"),
+        ([".venv", "active"], {"VIRTUAL_ENV": "active"}, "active"),
+        ([".venv"], {"CONDA_PREFIX": "active"}, ".venv"),
+        ([".venv"], {"PYTHON": "active/bin/python"}, "active"),
+    ],
+)
+def test_the_first_interpreter_with_verl_runs_a_recipe(tmp_path, find, have_verl, environment, chosen):
+    done = find(*have_verl, **{name: f"{tmp_path}/{value}" for name, value in environment.items()})
+    assert done.stdout.strip() == f"{tmp_path}/{chosen}/bin/python"
 
 
 @pytest.mark.parametrize("environment", [{}, {"PYTHON": "/nowhere/python"}])
 def test_without_one_a_line_says_what_to_do(find, environment):
     done = find(**environment)
-    assert done.returncode == 2 and done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith("run.sh: no Python with verl here: run bash recipes/make_environment.sh (CPU), or activate")
+    assert done.returncode == 2 and line.startswith("run.sh: ") and "bash recipes/make_environment.sh" in line
 
 
 @pytest.mark.parametrize(

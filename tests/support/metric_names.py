@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which metrics prime_ext logs, found in its code, and which ones docs/metrics.md explains."""
+"""Which metrics prime_ext logs, found in its code, and which ones docs/reference/metrics.md explains."""
 
 import ast
 import functools
@@ -12,7 +12,7 @@ from prime_ext.trainer.prompt_judge import NOT_SCORED
 from prime_ext.verifiers import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
 
 # Metrics of training runs; train/ and val/ are those of prime_ext.offline_prm.
 OURS = re.compile(r"(prm|prime|pspo|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stopped and resumed, runs end bit for bit as those that were left alone.
+
+PRIME-D with all that its PRM can be trained on: the average of the policy, the gate, the PRM's bias, and the remembered
+rollouts go on, beside models and optimisers. And PSPO-WRS.
+"""
+
+import json
+
+import e2e_harness as harness
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEPS, SAVED = 4, 2
+OVERRIDES = [
+    "variant=distilled",
+    "prime.process.reliability_gate=true",
+    # Open from the start: both pulls are at work.
+    "prime.process.gate_start=0.8",
+    "prime.process.top_k=8",
+    "prm.epochs=2",
+    # What is remembered was measured by a reference that never changes.
+    "prm.reference=frozen",
+    "prm.train_on=judged",
+    "prm.judged_limit=12",
+    "prm.replay.batches=2",
+    "prm.replay.ratio=0.5",
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.total_epochs=50",
+    f"trainer.save_freq={SAVED}",
+    "trainer.test_freq=-1",
+    # In float32 the rounding of a batch can move a token across the boundary of its interval; in float64 it does not.
+    "actor_rollout_ref.rollout.dtype=float64",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of a run of four steps, and of its checkpoint of step 2 run on."""
+    base = tmp_path_factory.mktemp("distilled")
+    harness.write_inputs(base)
+    return harness.run_alone_and_resumed(base, base, OVERRIDES, SAVED)
+
+
+def test_both_pulls_are_in_the_loss(runs):
+    for step, metrics in harness.metrics(runs[0]).items():
+        gate = metrics["prime/gate/value"]
+        assert 0 < gate < 1
+        assert metrics["prime/kl/prm_coefficient"] == pytest.approx(gate)
+        assert metrics["prime/kl/average_coefficient"] == pytest.approx(1 - gate)
+        # The first update of the PRM has the learning rate 0.
+        assert metrics["prime/kl/prm"] > 0 or step == 1
+        assert metrics["prime/kl/average"] >= 0
+        assert "prime/process/return_std" not in metrics
+
+
+def test_the_prm_was_trained_on_all_of_it(runs):
+    steps = harness.metrics(runs[0])
+    assert all(metrics["prime/filter/kept"] == 4 for metrics in steps.values())
+    assert any(metrics.get("prm/judged_rollouts", 0) > 0 for metrics in steps.values())
+    assert steps[1]["prm/replayed_rollouts"] == 0
+    for step in range(2, STEPS + 1):
+        # Half of the new ones: 4 kept prompts of 4 rollouts, less those that could not be judged.
+        new = steps[step].get("prm/judged_rollouts", 0) + 16
+        assert 0.5 * (new - 4) <= steps[step]["prm/replayed_rollouts"] <= 0.5 * new
+    assert all(metrics["prm/bias"] != 0 for metrics in steps.values())
+
+
+def test_a_resumed_run_ends_as_the_one_that_was_left_alone(runs):
+    parts = ("actor", "prm", "policy_average")
+    harness.assert_same_end(*runs, range(SAVED + 1, STEPS + 1), STEPS, parts)
+    last = [folder / "checkpoints" / f"global_step_{STEPS}" for folder in runs]
+    expected, found = ((folder / "prm" / "bias.json").read_text() for folder in last)
+    assert found == expected and json.loads(found)["bias"] != 0
+    remembered = [sorted(path.name for path in (folder / "prm" / "prm_replay").iterdir()) for folder in last]
+    assert remembered[0] == remembered[1] == [f"update_{number:09d}.safetensors" for number in (3, 4)]
+
+
+PSPO = [
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.total_epochs=50",
+    f"trainer.save_freq={SAVED}",
+    "trainer.test_freq=-1",
+    "algorithm.adv_estimator=rloo",
+    "actor_rollout_ref.rollout.n=4",
+    # A coefficient that moves far at every step.
+    "algorithm.kl_ctrl.horizon=100",
+    # Two kinds of delimiters, so that also an untrained policy writes steps.
+    "pspo.steps.splitter=delimiters",
+    'pspo.steps.delimiters=[";","="]',
+    "pspo.accumulation.single_step=keep",
+    "pspo.judge=false",
+    # In float32 the rounding of a batch reaches tokens and scores.
+    "actor_rollout_ref.rollout.dtype=float64",
+    "step_scorer.dtype=float64",
+]
+
+
+def test_pspo_wrs_ends_as_the_run_that_was_left_alone(tmp_path):
+    harness.write_inputs(tmp_path)
+    overrides = [*PSPO, f"step_scorer.model_path={harness.write_step_rm(tmp_path)}"]
+    runs = harness.run_alone_and_resumed(tmp_path, tmp_path, overrides, SAVED, "pspo_trainer_cpu")
+    harness.assert_same_end(*runs, range(SAVED + 1, STEPS + 1), STEPS, ("actor",))
+    alone = harness.metrics(runs[0]).values()
+    assert len({values["actor/reward_kl_penalty_coeff"] for values in alone}) == STEPS
+    assert all(values["actor/grad_norm"] > 0 and values["pspo/score"] > 0 for values in alone)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quickstart: data in verl's schemas, tokenizer, model and warm start, evaluation, process scores, report."""
+
+import math
+import random
+from html.parser import HTMLParser
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from verl.utils.tokenizer.chat_template import extract_system_prompt_and_generation
+
+from prime_ext.config.compose import compose_config
+from prime_ext.tasks import last_digit_chain as task
+from prime_ext.utils.files import read_json, write_json, write_json_lines
+from recipes.quickstart.data import write_data
+from recipes.quickstart.evaluate import HeldOutProblem, Response, evaluate, grade, respond, table
+from recipes.quickstart.learning_curve import METHODS
+from recipes.quickstart.model import build_model
+from recipes.quickstart.process_scores import ScoredResponse, ScoredStep, ScoredToken, score_response, step_statistics
+from recipes.quickstart.report import report, text
+from recipes.quickstart.sft import IGNORED_LABEL, examples, same_length_batches, train
+from recipes.quickstart.tokenizer import VOCABULARY, build_tokenizer
+from recipes.quickstart.transcripts import render
+
+QUESTION, ANSWER = "3*9+6?", r"3*9=7;7+6=3;\boxed{3}"
+CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+SIZES = {"train": 60, "val": 20, "test": 40, "sft": 300}
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A finished run with hardly trained models."""
+    folder = tmp_path_factory.mktemp("run")
+    write_data(folder / "data", **{f"{split}_size": size for split, size in SIZES.items()})
+    train(folder / "data" / "sft.parquet", folder / "sft", steps=2)
+    for seed, name in enumerate(("policy", "prm"), start=1):
+        build_model(build_tokenizer(), seed).save_pretrained(folder / name)
+        build_tokenizer().save_pretrained(folder / name)
+    for when, name in (("before", "sft"), ("after", "policy")):
+        write_json(folder / f"evaluation_{when}.json", evaluate(folder / name, folder / "data" / "test.parquet"))
+    data = {"prime/accuracy/before_filter": 0.5, "prm/pair_accuracy/before_update": 0.6}
+    write_json_lines(folder / "metrics.jsonl", [{"step": step, "data": data} for step in (1, 2, 3)])
+    (folder / "seconds.tsv").write_text("prime\t60\n")
+    config = compose_config("prime_trainer_cpu", ["actor_rollout_ref.model.path=sft", "prime.whitening=false"])
+    (folder / "hydra" / ".hydra").mkdir(parents=True)
+    OmegaConf.save(config, folder / "hydra" / ".hydra" / "config.yaml")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(run_dir):
+    return AutoTokenizer.from_pretrained(run_dir / "policy")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_model(build_tokenizer(), seed=0).eval()
+
+
+def chat_ids(tokenizer, messages, **options):
+    return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
+
+
+def tokenised(tokenizer, text):
+    return Response([*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id], text, True)
+
+
+# ---- data ----
+
+
+def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
+    rows = {split: pq.read_table(run_dir / "data" / f"{split}.parquet").to_pylist() for split in SIZES}
+    for split in ("train", "val", "test"):
+        for index, row in enumerate(rows[split]):
+            problem = task.parse_prompt(row["prompt"][0]["content"])
+            assert row == {
+                "data_source": "prime_ext/last_digit_chain",
+                "prompt": [{"role": "user", "content": problem.prompt}],
+                "ability": "math",
+                "reward_model": {"style": "rule", "ground_truth": str(problem.answer)},
+                "extra_info": {"split": split, "index": index},
+            }
+    turns = [[message["content"] for message in row["messages"]] for row in rows["sft"]]
+    right = [task.outcome_reward(answer, str(task.parse_prompt(question).answer)) for question, answer in turns]
+    # Some demonstrations are wrong on purpose.
+    assert 0.05 < sum(right) / len(right) < 0.6
+    prompts = [row["prompt"][0]["content"] for split in ("train", "val", "test") for row in rows[split]]
+    prompts += [question for question, _ in turns]
+    assert len(set(prompts)) == len(prompts) == sum(SIZES.values())
+    assert read_json(run_dir / "data" / "data.json")["rows"] == SIZES
+
+
+# ---- tokenizer, model, warm start ----
+
+
+def test_the_folder_has_what_was_built(run_dir, tokenizer):
+    saved, built = AutoModelForCausalLM.from_pretrained(run_dir / "policy"), build_model(tokenizer, seed=1)
+    assert len(tokenizer) == len(VOCABULARY) == saved.config.vocab_size == 21 and saved.num_parameters() == 108_160
+    for holder in (tokenizer, saved.config, saved.generation_config):
+        assert (holder.pad_token_id, holder.bos_token_id, holder.eos_token_id) == (0, 1, 2)
+    assert saved.dtype == torch.float32
+    assert all(torch.equal(saved.state_dict()[name], value) for name, value in built.state_dict().items())
+
+
+def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
+    prompt = chat_ids(tokenizer, CONVERSATION[:1], add_generation_prompt=True)
+    assert prompt == [VOCABULARY.index(token) for token in ["<bos>", *QUESTION]]
+    whole = chat_ids(tokenizer, CONVERSATION)
+    assert tokenizer.convert_ids_to_tokens(whole) == ["<bos>", *QUESTION, *ANSWER[:12], "\\boxed{", "3", "}", "<eos>"]
+    # verl's SFT data set renders every turn alone, after removing what it takes for a system prompt.
+    assert extract_system_prompt_and_generation(tokenizer) == ([], [])
+    assert sum((chat_ids(tokenizer, [message]) for message in CONVERSATION), []) == whole
+    (example,) = examples([CONVERSATION], tokenizer)
+    assert example["input_ids"] == whole
+    assert example["labels"] == [IGNORED_LABEL] * len(prompt) + whole[len(prompt) :]
+
+
+def test_responses_round_trip_and_other_text_is_an_error(tokenizer):
+    rng, misconceptions = random.Random(0), task.draw_misconceptions(0.25, 0)
+    for problem in task.generate_problems("test", 50, seed=0):
+        written = task.demonstrate(problem, misconceptions, rng)
+        assert tokenizer.decode(tokenised(tokenizer, written).token_ids, skip_special_tokens=True) == written
+    with pytest.raises(Exception, match="WordLevel"):
+        tokenizer("3 * 9")
+
+
+def test_batches_hold_one_length_and_cover_the_data_once_an_epoch():
+    lengths = [30] * 10 + [36] * 7
+    batches = same_length_batches(lengths, batch_size=3, count=7, seed=0)
+    assert len(batches) == 7 and all(len({lengths[i] for i in batch}) == 1 and len(batch) == 3 for batch in batches)
+    assert len({index for batch in batches[:5] for index in batch}) == 15
+    with pytest.raises(ValueError, match="too few"):
+        same_length_batches(lengths, batch_size=11, count=1, seed=0)
+
+
+# ---- evaluation ----
+
+
+def test_grades_count_answers_and_steps_apart():
+    problems = [HeldOutProblem(QUESTION, "3"), HeldOutProblem("3*9+6-1?", "2")]
+    texts = {r"3*9=8;8+6=4;\boxed{4}": True, r"3*9=7;7+6=3;3-1=2;\boxed{2}": False}
+    graded = grade(problems, [Response([], text, finished) for text, finished in texts.items()])
+    assert (graded["accuracy"], graded["outcomes"], graded["finished"]) == (0.5, "01", 0.5)
+    assert graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2))
+    assert (graded["steps_right"], graded["steps_shown"]) == (4 / 5, 5)
+    assert {length: group["accuracy"] for length, group in graded["by_chain_length"].items()} == {"2": 0.0, "3": 1.0}
+
+
+def test_responses_depend_on_the_seed_alone(model, tokenizer):
+    problems = [HeldOutProblem(problem.prompt, "") for problem in task.generate_problems("test", 4, 0)]
+    first = respond(model, tokenizer, problems, temperature=1.0, seed=1)
+    assert first[:2] == respond(model, tokenizer, problems[:2], temperature=1.0, seed=1)
+    assert first != respond(model, tokenizer, problems, temperature=1.0, seed=2)
+
+
+# ---- process scores and transcripts ----
+
+
+def test_rewards_are_beta_times_the_log_ratio_and_steps_are_found_among_the_tokens(model, tokenizer):
+    response, prm = tokenised(tokenizer, r"3*9=7;7+6=4;\boxed{4}"), build_model(tokenizer, seed=1).eval()
+    scored = score_response(prm, model, tokenizer, HeldOutProblem(QUESTION, "3"), response, beta=0.5)
+    ids = chat_ids(tokenizer, CONVERSATION[:1]) + response.token_ids
+    for place, token in enumerate(scored.tokens, start=1 + len(QUESTION)):
+        one, other = (m(torch.tensor([ids[:place]])).logits[0, -1].log_softmax(-1)[ids[place]] for m in (prm, model))
+        assert token.log_prob_prm == pytest.approx(float(one), abs=1e-5)
+        assert token.reward == pytest.approx(0.5 * float(one - other), abs=1e-5)
+    assert "".join(token.text for token in scored.tokens) == response.text + "<eos>" and not scored.right
+    assert [(s.first_token, s.last_token, s.result_token) for s in scored.steps] == [(0, 5, 4), (6, 11, 10)]
+    assert [step.check.locally_right for step in scored.steps] == [True, False]
+
+
+def scored_response(rewards_of_results):
+    """A wrong response of single-character tokens with the given rewards on its result digits."""
+    written = r"3*9=7;7+6=4;\boxed{4}"
+    checks = task.check_steps(QUESTION, written)
+    rewards = {check.result: reward for check, reward in zip(checks, rewards_of_results, strict=True)}
+    tokens = [ScoredToken(character, rewards.get(index, 0.0), -1.0, -1.0) for index, character in enumerate(written)]
+    steps = [ScoredStep(check, check.start, check.start + len(check.text), check.result) for check in checks]
+    return ScoredResponse(HeldOutProblem(QUESTION, "3"), written, False, tokens, steps)
+
+
+@pytest.mark.parametrize(("rewards", "found"), [([0.1, -0.5], 1.0), ([-0.5, 0.1], 0.0)])
+def test_step_statistics_of_a_prm_that_finds_the_mistake_and_of_a_blind_one(rewards, found):
+    statistics = step_statistics([scored_response(rewards)])
+    assert (statistics["right_steps"], statistics["wrong_steps"], statistics["auc"]) == (1, 1, found)
+    assert (statistics["lowest_is_the_wrong_step"], statistics["chance"]) == (found, 0.5)
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attributes]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_hostile_text_is_shown_and_not_interpreted():
+    hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7 }}"
+    tokens = [ScoredToken(hostile, 0.1, -1.0, -1.5), ScoredToken("</span></div></main>", -0.1, -1.0, -0.5)]
+    response = ScoredResponse(HeldOutProblem(hostile, hostile), hostile, False, tokens, [])
+    page = render([(hostile, hostile, [response])], {hostile: step_statistics([response])}, beta=0.2)
+    parser = Tags()
+    parser.feed(page)
+    assert {"script", "img"}.isdisjoint(parser.tags)
+    assert not any(name.startswith("on") or name == "src" for name in parser.attributes)
+    assert hostile in parser.text and page.count("</main>") == 1
+
+
+def test_wrong_steps_are_marked_and_explained():
+    page = render([("a", "b", [scored_response([0.1, -0.5])])], {}, beta=0.2)
+    cards = page[page.index("<section>") :]
+    assert cards.count('class="step wrong"') == cards.count('class="step"') == 1
+    assert "7+6 is 3, not 4" in cards and "1 of 2 steps wrong" in cards
+
+
+# ---- report ----
+
+
+def test_the_report_writes_the_promised_files_and_keys(run_dir):
+    (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=16\n")
+    summary = report(run_dir)
+    assert read_json(run_dir / "summary.json") == summary
+    promised = {"accuracy_before", "accuracy_after", "standard_error", "n_problems", "steps", "seconds", "versions"}
+    assert promised | {"seed", "settings", "greedy", "process_rewards"} <= summary.keys()
+    assert (summary["n_problems"], summary["steps"], summary["seed"]) == (40, 3, 7)
+    assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
+    assert (run_dir / "transcripts.html").read_text().count('<div class="card') == 40 + 12
+    said = text(run_dir, summary)
+    assert "gain" in said and all(f"  {label}" in said for label in METHODS.values())
+    assert "of PRIME, variant distilled (changed: prime.whitening=false):\n" in said
+    # Kept runs are those of the task as it is.
+    (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=8\n")
+    assert report(run_dir)["kept_runs"] is None
+    rows = table(read_json(run_dir / "evaluation_before.json")).splitlines()
+    assert [row.split()[0] for row in rows[1:]] == ["temperature", "greedy"]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data that two small recipes make before they train, and the picture of how process rewards are composed."""
+
+import asyncio
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.config.settings import PrimeSettings
+from prime_ext.verifiers.sources import make_task_verifier, source_of
+from recipes.pretrained.word_problems import SOURCE, word_problems, write_data
+from recipes.study_runs import ROOT
+
+GSM8K = ROOT / "tests" / "data" / "fixtures" / "gsm8k"
+# Runs the commands of data_preprocessing, and prints what would train.
+PYTHON = f"""#!/usr/bin/env bash
+[[ "$2" != data_preprocessing.* ]] || exec "{sys.executable}" "$@"
+printf '%s\\n' "$@"
+"""
+
+
+def test_gsm8k_is_made_once_from_local_files_and_used(tmp_path):
+    python, data = tmp_path / "python", tmp_path / "out" / "data"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+
+    def run(folder):
+        knobs = {"PYTHON": str(python), "OUTPUT_DIR": str(tmp_path / "out"), "GSM8K_DIR": str(folder), "DEVICE": "cpu"}
+        command = ["bash", str(ROOT / "recipes" / "prime_gsm8k.sh"), "some/model"]
+        return subprocess.run(command, env={**os.environ, **knobs}, capture_output=True, text=True, timeout=600)
+
+    done = run(tmp_path / "nowhere")
+    assert done.returncode == 2 and "does not exist" in done.stderr.splitlines()[-1]
+    done = run(GSM8K)
+    assert done.returncode == 0, done.stderr
+    assert f"data.train_files={data}/train.parquet" in done.stdout.splitlines()
+    train, test = (pq.read_table(data / f"{split}.parquet").to_pylist() for split in ("train", "test"))
+    # Only the row without an answer goes: none repeats another one or gives away a test row.
+    assert [row["reward_model"]["ground_truth"] for row in train] == ["1020", "36", "-5", "140"] and len(test) == 2
+    assert [message["role"] for message in train[0]["prompt"]] == ["user"]
+    assert train[0]["prompt"][0]["content"].endswith("\\boxed{Your answer}")
+    assert run(tmp_path / "nowhere").returncode == 0
+
+
+def test_word_problems_are_right_and_judged_by_the_last_number(tmp_path):
+    problems = word_problems(500, seed=1)
+    assert len({problem.question for problem in problems}) == 500 and problems == word_problems(500, seed=1)
+    for question, answer in problems:
+        a, b = map(int, re.findall(r"\d+", question))
+        assert answer == (a * b if "boxes with" in question else a + b)
+    write_data(tmp_path, train=8, test=4)
+    gold = pq.read_table(tmp_path / "train.parquet").to_pylist()[0]["reward_model"]["ground_truth"]
+    source = source_of(SOURCE)
+    for response, score in ((f"3 and 4 apples, so that is {gold}.", 1.0), (f"It is {gold}, not 99.", 0.0)):
+        verdict = make_task_verifier(source.task).averify(response, gold, **source.options)
+        assert asyncio.run(verdict).score == score
+
+
+@pytest.fixture(scope="module")
+def picture():
+    spec = importlib.util.spec_from_file_location("draw_process_rewards", ROOT / "docs" / "draw_process_rewards.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_lines_of_the_picture_are_legal_settings(picture):
+    places = {"tokens": "tokens", "step ends": "step_ends", "last token": "last_token"}
+    for name, (_, values) in picture.METHODS.items():
+        scorer, granularity, accumulation, shape, place, estimator = values
+        if scorer == "verifier":
+            continue
+        prefix, config = ("prime.process", "prime_trainer") if scorer == "implicit PRM" else ("pspo", "pspo_trainer")
+        overrides = [f"{prefix}.accumulation.mode={accumulation}", f"{prefix}.shaping.name={shape}"]
+        if accumulation != "none":
+            overrides.append(f"{prefix}.accumulation.place={places[place]}")
+        if prefix == "prime.process":
+            overrides += ["variant=guarded", f"{prefix}.granularity={granularity}", f"{prefix}.estimator={estimator}"]
+            overrides += [f"{prefix}.step_score=sigmoid"] if accumulation != "none" else []
+            overrides += [f"{prefix}.credit=min_form"] if "min-form" in name else []
+        with initialize_config_module("prime_ext.config", version_base=None):
+            composed = compose(config, overrides)
+        section, settings = ("prime", PrimeSettings) if prefix == "prime.process" else ("pspo", PSPOSettings)
+        assert settings.from_mapping(OmegaConf.to_container(composed[section], resolve=True))
