@@ -99,11 +99,6 @@ def test_prof_drops_the_least_consistent_of_each_class_and_balances_the_classes(
     assert keep_B.tolist() == select_by_loops(*(x.tolist() for x in arguments), remove)
 
 
-def test_removing_as_many_as_there_are_may_keep_none():
-    label_B, valid_B = torch.tensor([1.0, 0.0]), torch.ones(2, dtype=torch.bool)
-    assert not select_consistent(torch.zeros(2), label_B, torch.zeros(2), valid_B, 2).any()
-
-
 def test_consistency_is_high_for_good_steps_of_correct_and_bad_steps_of_wrong_responses():
     score_BS = torch.tensor([[0.9, 0.7], [0.2, NAN], [0.2, 0.6], [NAN, NAN]])
     mask_BS = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
