@@ -35,7 +35,6 @@ def main(model_path, work_dir):
         # The second one comes too late.
         prm.worker.start_bias(MEAN_OUTCOME)
         prm.worker.start_bias(0.9)
-        results["started"] = prm.worker.bias_value()
         updates = [updated(prm, rollouts, reference) for _ in range(2)]
         results["variant", name] = {"updates": updates, "weights": prm.weights()}
 
