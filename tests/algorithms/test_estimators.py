@@ -22,10 +22,6 @@ GROUP_ESTIMATORS = sorted(name for name, entry in ESTIMATORS.items() if entry.us
 discounts = st.sampled_from([1.0, 0.9])
 
 
-def without_padding(batch):
-    return batch.permuted(batch.rows)
-
-
 def token_rewards(batch, penalty=0.0):
     """The label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
     penalty_BT = penalty * batch.reward_BT if penalty else 0.0
@@ -137,17 +133,6 @@ def test_in_float32_a_process_coefficient_of_zero_leaves_verls_estimator_but_for
     torch.testing.assert_close(result_BT, expected_BT, atol=1e-6, rtol=1e-6)
 
 
-@given(batches())
-def test_rloo_equals_both_of_verls_which_differ_for_a_rollout_without_companions(batch):
-    batch = without_padding(batch)
-    zero_BT = single(of_outcome(batch, "rloo"), batch)
-    torch.testing.assert_close(zero_BT, verls("rloo_vectorized", batch)[0], atol=1e-6, rtol=1e-6)
-    keep_BT = single(of_outcome(batch, "rloo", lone="keep"), batch)
-    torch.testing.assert_close(keep_BT, verls("rloo", batch)[0], atol=1e-6, rtol=1e-6)
-
-
-# Computed with verl 0.9.1: scores of groups a, b, c and lengths of the responses.
-SCORES, GROUPS, LENGTHS = [1.0, 0.0, 1.0, 0.0, 1.0, 1.0], [0, 0, 0, 1, 1, 2], [4, 2, 5, 3, 1, 4]
 # ---- process rewards: loops --------------------------------------------------------------------------------------
 
 
