@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
+from prime_ext.algorithms.steps import step_spans
+
 NAN, INF = float("nan"), float("inf")
 
 
@@ -72,6 +74,16 @@ def orders(batch: Batch, seed: int) -> list[int]:
     order = list(range(len(batch.group_B)))
     random.Random(seed).shuffle(order)
     return order
+
+
+def random_boundaries(batch: Batch, seed: int) -> torch.Tensor:
+    """Ends of steps at about four of ten positions, outside the mask too."""
+    return torch.rand(batch.mask_BT.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+
+
+def random_spans(batch: Batch, seed: int):
+    """The steps that end at :func:`random_boundaries`."""
+    return step_spans(random_boundaries(batch, seed), batch.mask_BT)
 
 
 @st.composite

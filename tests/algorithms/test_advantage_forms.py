@@ -36,28 +36,6 @@ def test_spro_compares_the_cumulative_log_ratio_with_the_rollouts_alive_at_the_s
 # ---- segments ----------------------------------------------------------------------------------------------------
 
 
-@given(batches(holes=False, padding=False), st.integers(0, 1000))
-def test_a_segment_receives_the_rise_of_the_value_from_its_start_to_its_end(batch, seed):
-    generator = torch.Generator().manual_seed(seed)
-    expected_BT, cuts = torch.zeros_like(batch.reward_BT), []
-    n_tokens = batch.mask_BT.shape[1]
-    for i in range(len(batch.group_B)):
-        chosen = [t for t in batch.tokens(i) if float(torch.rand(1, generator=generator)) < 0.4]
-        values = torch.rand(len(chosen), generator=generator).tolist()
-        cuts.append((chosen, values))
-        ends = [*values[1:], float(batch.label_B[i])]
-        for k, start in enumerate(chosen):
-            stop = chosen[k + 1] if k + 1 < len(chosen) else len(batch.tokens(i))
-            expected_BT[i, start:stop] = ends[k] - values[k]
-    filled = [
-        ([*c, *[3] * (n_tokens - len(c))], [*v, *[NAN] * (n_tokens - len(v))], [k < len(c) for k in range(n_tokens)])
-        for c, v in cuts
-    ]
-    cut_BC, value_BC, mask_BC = (torch.tensor(column) for column in zip(*filled, strict=True))
-    result_BT = segment_advantage(value_BC.double(), cut_BC, mask_BC, batch.label_B, batch.mask_BT)
-    torch.testing.assert_close(result_BT, expected_BT, atol=1e-6, rtol=1e-6)
-
-
 def test_tokens_before_the_first_cut_and_rows_without_cuts_receive_zero():
     mask_BT = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
     cut_BC, cut_mask_BC = torch.tensor([[1, 2], [0, 0]]), torch.tensor([[True, True], [False, False]])
@@ -97,11 +75,6 @@ def test_prof_drops_the_least_consistent_of_each_class_and_balances_the_classes(
     keep_B = select_consistent(consistency_B, batch.label_B, batch.group_B, valid_B, remove)
     arguments = (consistency_B, batch.label_B, batch.group_B, valid_B)
     assert keep_B.tolist() == select_by_loops(*(x.tolist() for x in arguments), remove)
-
-
-def test_removing_as_many_as_there_are_may_keep_none():
-    label_B, valid_B = torch.tensor([1.0, 0.0]), torch.ones(2, dtype=torch.bool)
-    assert not select_consistent(torch.zeros(2), label_B, torch.zeros(2), valid_B, 2).any()
 
 
 def test_consistency_is_high_for_good_steps_of_correct_and_bad_steps_of_wrong_responses():

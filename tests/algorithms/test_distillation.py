@@ -47,23 +47,6 @@ def test_the_chunked_divergence_is_the_definition(seed, tokens, vocabulary, targ
     torch.testing.assert_close(slope_NV, expected_NV)
 
 
-def test_its_gradient_is_the_expected_process_reward():
-    """- grad KL(pi || phi) = E_{a ~ pi}[grad log pi(a) (log phi - log pi)(a)], the sum over a written out."""
-    (logits_NV, phi_NV), token_N = _draw(3, 4, 7, 1)
-    logits_NV.requires_grad_()
-    _, kl_N1 = log_probs_and_reverse_kl(logits_NV, token_N, [phi_NV], chunk=3)
-    (slope_NV,) = torch.autograd.grad(kl_N1.sum(), logits_NV)
-
-    log_pi_NV, log_phi_NV = F.log_softmax(logits_NV, -1), F.log_softmax(phi_NV, -1)
-    expected_NV = torch.zeros_like(logits_NV)
-    for n in range(4):
-        for a in range(7):
-            (score_NV,) = torch.autograd.grad(log_pi_NV[n, a], logits_NV, retain_graph=True)
-            reward = log_phi_NV[n, a] - log_pi_NV[n, a].detach()
-            expected_NV -= log_pi_NV[n, a].detach().exp() * reward * score_NV
-    torch.testing.assert_close(slope_NV, expected_NV)
-
-
 def test_only_log_probs_or_only_divergences_may_be_used():
     (logits_NV, phi_NV), token_N = _draw(5, 5, 6, 1)
     for pick in (0, 1):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Normalisations of the process rewards and the running scale relative to the outcome."""
 
-import math
 import statistics
 
 import pytest
@@ -27,8 +26,6 @@ def test_return_std_makes_the_returns_of_the_batch_of_spread_one_without_moving_
     scaled = valid_values(batch, scaled_BT)
     expected = [x / (float(deviation) + 1e-6) for x in valid_values(batch, batch.reward_BT)]
     assert scaled == pytest.approx(expected)
-    after = valid_values(batch, return_to_go(scaled_BT, batch.mask_BT, discount))
-    assert statistics.stdev(after) == pytest.approx(1.0, abs=1e-3)
 
 
 @given(batches())
@@ -59,39 +56,13 @@ def test_statistics_are_those_of_the_global_batch_in_any_order(name, batch, seed
     torch.testing.assert_close(other_BT[inside_BT], scaled_BT[order][inside_BT], atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(NORMALIZATIONS))
-@pytest.mark.parametrize("valid", [0, 1, 4])
-def test_rewards_of_zero_stay_zero_however_few(name, valid):
-    mask_BT = torch.tensor([[float(t < valid) for t in range(4)]])
-    scaled_BT, scale = NORMALIZATIONS[name](torch.zeros(1, 4), mask_BT, 1.0)
-    assert not scaled_BT.any() and scale.isfinite()
-
-
-def test_the_relative_scale_is_the_ratio_of_running_means():
+def test_the_relative_scale_is_the_ratio_of_running_means_limited_and_resumed():
     scale = OutcomeRelativeScale(share=0.5, decay=0.8)
-    assert scale.update(0.1, 1.0) == pytest.approx(0.5 * 1.0 / 0.1)
-    # 0.8 * 0.1 + 0.2 * 0.2 = 0.12 and 0.8 * 1 + 0.2 * 0.5 = 0.9
-    assert scale.update(0.2, 0.5) == pytest.approx(0.5 * 0.9 / 0.12)
-
-
-def test_steps_without_any_spread_are_passed_over():
-    scale = OutcomeRelativeScale()
+    # A step without spread is passed over.
     assert scale.update(0.0, 1.0) == 0.0 and scale.process_std is None
-    before = scale.update(0.1, 1.0)
-    assert scale.update(0.0, 1.0) == scale.update(0.1, 0.0) == before
-
-
-def test_the_relative_scale_is_limited_and_its_state_can_be_restored():
+    assert scale.update(0.1, 1.0) == pytest.approx(0.5 * 1.0 / 0.1)
+    assert scale.update(0.0, 1.0) == scale.update(0.1, 0.0) == pytest.approx(0.5 * 1.0 / 0.1)
+    resumed = OutcomeRelativeScale(0.5, 0.8, process_std=scale.process_std, outcome_std=scale.outcome_std)
+    # 0.8 * 0.1 + 0.2 * 0.2 = 0.12 and 0.8 * 1 + 0.2 * 0.5 = 0.9
+    assert scale.update(0.2, 0.5) == resumed.update(0.2, 0.5) == pytest.approx(0.5 * 0.9 / 0.12)
     assert OutcomeRelativeScale(largest=10.0).update(1e-9, 1.0) == 10.0
-    scale = OutcomeRelativeScale()
-    scale.update(0.1, 1.0)
-    resumed = OutcomeRelativeScale(process_std=scale.process_std, outcome_std=scale.outcome_std)
-    assert resumed.update(0.3, 0.7) == scale.update(0.3, 0.7)
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1, max_size=10))
-def test_the_relative_scale_lies_between_the_smallest_and_the_largest_ratio_of_the_means(pairs):
-    scale = OutcomeRelativeScale()
-    factors = [scale.update(*pair) for pair in pairs]
-    low, high = min(o for _, o in pairs) / max(p for p, _ in pairs), max(o for _, o in pairs) / min(p for p, _ in pairs)
-    assert all(math.isfinite(f) and low * 0.999 <= f <= high * 1.001 for f in factors)

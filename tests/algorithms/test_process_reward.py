@@ -12,12 +12,7 @@ from prime_ext.algorithms.process_reward import (
     implicit_values,
     prefix_values,
     redistribute,
-    step_rewards,
-    whole_response_rewards,
-    without_last_reward,
 )
-from prime_ext.algorithms.returns import return_to_go
-from prime_ext.algorithms.steps import step_spans
 
 betas = st.sampled_from([0.05, 1.0, 10.0])
 
@@ -41,18 +36,6 @@ def test_prefix_values_are_running_sums_and_running_means(batch, beta):
     torch.testing.assert_close(value_BT, sums)
     counts = on_tokens(batch, lambda i: [float(k + 1) for k in range(len(q_of(batch, i)))])
     torch.testing.assert_close(normalized_BT, sums / counts.clamp_min(1))
-
-
-def test_golden_normalized_prefix_values():
-    _, normalized_BT = prefix_values(torch.tensor([[0.1, -0.2, 0.3]]), torch.ones(1, 3), 10.0)
-    torch.testing.assert_close(normalized_BT, torch.tensor([[1.0, -0.5, 2 / 3]]))
-
-
-@given(batches())
-def test_the_last_reward_alone_can_be_left_out(batch):
-    """verl's recipe drops it unasked; here it is an option."""
-    without_BT = without_last_reward(batch.reward_BT, batch.mask_BT)
-    torch.testing.assert_close(without_BT, on_tokens(batch, lambda i: [*q_of(batch, i)[:-1], 0.0]))
 
 
 @given(batches())
@@ -79,27 +62,6 @@ def test_the_prm_as_value_function_is_the_outcome_minus_what_was_received_so_far
     torch.testing.assert_close(advantage_BT, expected)
 
 
-@given(batches(), st.integers(0, 100))
-def test_every_granularity_gives_a_response_the_same_total(batch, seed):
-    generator = torch.Generator().manual_seed(seed)
-    boundary_BT = torch.rand(batch.mask_BT.shape, generator=generator) < 0.4
-    spans = step_spans(boundary_BT, batch.mask_BT)
-    whole_BT = whole_response_rewards(batch.reward_BT, batch.mask_BT)
-    steps_BT = step_rewards(batch.reward_BT, spans)
-    for i in batch.rows:
-        assert float(whole_BT[i].sum()) == pytest.approx(sum(q_of(batch, i)), abs=1e-9)
-        assert float(steps_BT[i].sum()) == pytest.approx(sum(q_of(batch, i)), abs=1e-9)
-    assert not whole_BT[last_token_mask(batch.mask_BT) == 0].any()
-    one_step = step_rewards(batch.reward_BT, step_spans(torch.zeros_like(boundary_BT), batch.mask_BT))
-    torch.testing.assert_close(one_step, whole_BT.to(one_step.dtype))
-
-
-def test_the_whole_response_of_several_tokens_is_one_sum():
-    """verl's recipe assigned a vector to this slot, an error for every response longer than one token."""
-    rewards_BT = whole_response_rewards(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
-    assert rewards_BT.tolist() == [[0.0, 3.0, 0.0]]
-
-
 @given(batches(), st.sampled_from(["uniform", "last"]))
 def test_redistributed_rewards_of_a_response_sum_to_zero(batch, where):
     shifted_BT = redistribute(batch.reward_BT, batch.mask_BT, where)
@@ -109,14 +71,6 @@ def test_redistributed_rewards_of_a_response_sum_to_zero(batch, where):
         assert shifted_BT[i, tokens].tolist() == pytest.approx([a - b for a, b in zip(q, shift, strict=True)])
         assert float(shifted_BT[i].sum()) == pytest.approx(0.0, abs=1e-9)
     assert not shifted_BT[~batch.mask_BT.bool()].any()
-
-
-@given(batches())
-def test_redistribution_at_the_last_token_makes_the_return_minus_the_potential(batch):
-    """Shaping with the potential V: the return-to-go is -V_{t-1}, a function of the state alone."""
-    shifted_BT = redistribute(batch.reward_BT, batch.mask_BT, "last")
-    value_BT = implicit_values(batch.reward_BT, batch.mask_BT)
-    torch.testing.assert_close(return_to_go(shifted_BT, batch.mask_BT), -value_BT, atol=1e-9, rtol=1e-6)
 
 
 def test_an_unknown_redistribution_is_refused():

@@ -1,38 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimators that look at steps or positions, against loops; and the shaping of process rewards in front of them."""
+"""Rewards of steps: credit rules, the estimator of PURE and the shaping of process rewards, against loops."""
 
-import random
+import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_batches import NAN, batches
+from rollout_batches import NAN, batches, random_spans, step_scores
 
 from prime_ext.algorithms.advantage import RewardSource, combine_sources
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import return_to_go
-from prime_ext.algorithms.step_credit import CREDITS, StepCredit, strict_min_rewards
-from prime_ext.algorithms.steps import end_mask, place_at_ends, step_spans, sum_over_steps
+from prime_ext.algorithms.step_credit import (
+    CREDITS,
+    StepCredit,
+    clip_delta_rewards,
+    clip_rewards,
+    delta_rewards,
+    min_form,
+    strict_min_rewards,
+)
+from prime_ext.algorithms.steps import end_mask, place_at_ends, sum_over_steps
 
 seeds = st.integers(0, 10_000)
+scores = step_scores(-1.0, 1.0, most=5)
 
 
-def random_boundaries(batch, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(batch.mask_BT.shape, generator=generator) < 0.4
+def lists(score_BS, mask_BS):
+    return [score_BS[i, mask_BS[i]].tolist() for i in range(len(score_BS))]
 
 
-def advantage_of(source, batch):
-    return combine_sources({"only": source}, batch.mask_BT, batch.group_B, False)[0]
+def check(result_BS, mask_BS, expected):
+    assert not result_BS[~mask_BS].any()
+    for got, wanted in zip(lists(result_BS, mask_BS), expected, strict=True):
+        assert got == pytest.approx(wanted, abs=1e-9)
+
+
+def delta_by_loops(p):
+    if len(p) < 2:
+        return [0.0] * len(p)
+    return [*(p[k] - p[k + 1] for k in range(len(p) - 2)), p[-2], 0.0]
+
+
+@given(scores, st.sampled_from([0.1, 1.0]))
+def test_min_form_weighs_each_score_by_the_softmin(steps, temperature):
+    score_BS, mask_BS = steps
+    expected = []
+    for p in lists(*steps):
+        weights = [math.exp(-x / temperature) for x in p]
+        expected.append([w / sum(weights) * x for w, x in zip(weights, p, strict=True)])
+    check(min_form(score_BS, mask_BS, temperature), mask_BS, expected)
+
+
+@given(scores)
+def test_the_min_form_survives_scores_of_any_size(steps):
+    score_BS, mask_BS = steps
+    assert min_form(1e4 * score_BS, mask_BS).isfinite().all()
+
+
+@given(scores, st.sampled_from([0.0, 0.5]))
+def test_clip_delta_and_both(steps, threshold):
+    score_BS, mask_BS = steps
+    rows = lists(*steps)
+    clipped = [[min(p - threshold, 0.0) for p in row] for row in rows]
+    check(clip_rewards(score_BS, mask_BS, threshold), mask_BS, clipped)
+    check(delta_rewards(score_BS, mask_BS), mask_BS, [delta_by_loops(row) for row in rows])
+    check(clip_delta_rewards(score_BS, mask_BS, threshold), mask_BS, [delta_by_loops(row) for row in clipped])
 
 
 @given(batches(), seeds, st.sampled_from([1.0, 0.9]))
 def test_rloo_per_token_subtracts_from_each_step_the_others_mean_per_token_times_its_length(batch, seed, discount):
-    spans = step_spans(random_boundaries(batch, seed), batch.mask_BT)
+    spans = random_spans(batch, seed)
     reward_BT = torch.where(end_mask(spans).bool(), batch.reward_BT, NAN)
     source = RewardSource(reward_BT, end_mask(spans), discount=discount, estimator="rloo_per_token")
-    result_BT = advantage_of(source, batch)
+    result_BT = combine_sources({"only": source}, batch.mask_BT, batch.group_B, False)[0]
     ends = {i: [t for t in batch.tokens(i) if end_mask(spans)[i, t]] for i in batch.rows}
     for i in batch.rows:
         others = [j for j in batch.members(i) if j != i]
@@ -53,31 +95,8 @@ def test_rloo_per_token_subtracts_from_each_step_the_others_mean_per_token_times
 
 
 @given(batches(), seeds)
-def test_a_segment_receives_the_rise_of_the_value_over_it_and_the_last_one_the_outcome(batch, seed):
-    cut_BT = random_boundaries(batch, seed)
-    generator = torch.Generator().manual_seed(seed)
-    value_BT = torch.rand(batch.mask_BT.shape, generator=generator, dtype=torch.float64)
-    garbage_BT = torch.where(batch.mask_BT.bool(), value_BT, NAN)
-    last = {i: batch.tokens(i)[-1] for i in batch.rows}
-    source_mask_BT = torch.zeros_like(batch.mask_BT)
-    for i, t in last.items():
-        source_mask_BT[i, t] = 1.0
-    source = RewardSource(batch.reward_BT, source_mask_BT, estimator="segment", value_BT=garbage_BT, cut_BT=cut_BT)
-    result_BT = advantage_of(source, batch)
-    for i in batch.rows:
-        tokens = batch.tokens(i)
-        cuts = [t for t in tokens if cut_BT[i, t] or t == tokens[0]]
-        for t in tokens:
-            start = max(cut for cut in cuts if cut <= t)
-            later = [cut for cut in cuts if cut > t]
-            end = float(value_BT[i, later[0]]) if later else float(batch.reward_BT[i, last[i]])
-            assert float(result_BT[i, t]) == pytest.approx(end - float(value_BT[i, start]))
-    assert not result_BT[~batch.mask_BT.bool()].any()
-
-
-@given(batches(), seeds)
 def test_the_return_to_go_of_strict_min_is_the_smallest_score_ahead(batch, seed):
-    spans = step_spans(random_boundaries(batch, seed), batch.mask_BT)
+    spans = random_spans(batch, seed)
     score_BS = sum_over_steps(batch.reward_BT, spans)
     reward_BT = place_at_ends(strict_min_rewards(score_BS, spans.mask_BS), spans)
     return_BT = return_to_go(reward_BT, batch.mask_BT)
@@ -91,7 +110,7 @@ def test_the_return_to_go_of_strict_min_is_the_smallest_score_ahead(batch, seed)
 def test_whatever_the_choices_rewards_stand_where_the_source_mask_says_and_sum_as_promised(
     batch, seed, credit, redistribution
 ):
-    spans = step_spans(random_boundaries(batch, seed), batch.mask_BT)
+    spans = random_spans(batch, seed)
     shaping = ProcessShaping("step", 0.0, StepCredit(credit, 0.1, 0.2), redistribution)
     paid_BT, source_BT = shaping(batch.reward_BT, batch.mask_BT, spans)
     assert torch.equal(source_BT.bool(), end_mask(spans).bool())
@@ -100,40 +119,25 @@ def test_whatever_the_choices_rewards_stand_where_the_source_mask_says_and_sum_a
         torch.testing.assert_close(paid_BT.sum(-1), torch.zeros_like(paid_BT.sum(-1)), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("granularity", ["token", "response"])
-@given(batch=batches())
-def test_token_and_response_rewards_have_the_same_total(granularity, batch):
-    paid_BT, source_BT = ProcessShaping(granularity)(batch.reward_BT, batch.mask_BT)
-    kept_BT = torch.where(source_BT.bool(), paid_BT, 0.0)
-    expected = [sum(float(batch.reward_BT[i, t]) for t in batch.tokens(i)) for i in batch.rows]
-    assert kept_BT.sum(-1)[batch.rows].tolist() == pytest.approx(expected, abs=1e-6)
+@pytest.mark.parametrize("granularity", ["token", "prefix_value", "response"])
+@given(batch=batches(), decay=st.sampled_from([0.0, 0.5]))
+def test_rewards_of_tokens_and_of_a_response_are_sums_of_what_follows(granularity, batch, decay):
+    """sum_l lambda^l r_(t+l) of tokens, without the last reward for prefix values; all of them at the last token."""
+    paid_BT, source_BT = ProcessShaping(granularity, decay)(batch.reward_BT, batch.mask_BT)
+    for i in batch.rows:
+        rewards = [float(batch.reward_BT[i, t]) for t in batch.tokens(i)]
+        if granularity == "prefix_value":
+            rewards[-1] = 0.0
+        expected = [sum(decay**lag * r for lag, r in enumerate(rewards[k:])) for k in range(len(rewards))]
+        if granularity == "response":
+            expected = [sum(rewards)]
+        assert paid_BT[i, source_BT[i].bool()].tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_min_form_of_a_response_is_its_worst_step():
-    """PURE: temperature .1, scores .8, -.5, .2 sum to -.499359."""
-    reward_BT, mask_BT = torch.tensor([[0.8, -0.5, 0.2]]), torch.ones(1, 3)
-    shaping = ProcessShaping("step", credit=StepCredit("min_form", 0.1))
-    paid_BT, _ = shaping(reward_BT, mask_BT, step_spans(torch.ones(1, 3), mask_BT))
-    assert float(paid_BT.sum()) == pytest.approx(-0.499359, abs=1e-5)
-
-
-def test_an_unknown_granularity_and_steps_without_spans_are_refused():
-    with pytest.raises(ValueError, match="granularity 'word' is not one of token, prefix_value, step, response"):
-        ProcessShaping("word")(torch.ones(1, 2), torch.ones(1, 2))
-    with pytest.raises(ValueError, match="needs the steps of the responses"):
-        ProcessShaping("step")(torch.ones(1, 2), torch.ones(1, 2))
-
-
-def test_the_shaping_does_not_depend_on_what_stands_outside_the_mask():
-    rng = random.Random(0)
-    mask_BT = torch.tensor([[1.0, 1.0, 0.0, 1.0, 0.0]])
-    reward_BT = torch.tensor([[rng.random() for _ in range(5)]])
-    noisy_BT = torch.where(mask_BT.bool(), reward_BT, NAN)
-    spans = step_spans(torch.tensor([[0, 1, 1, 0, 1]]), mask_BT)
-    for granularity in ("token", "prefix_value", "step", "response"):
-        for trace in (0.0, 0.5) if granularity in ("token", "prefix_value") else (0.0,):
-            shaping = ProcessShaping(granularity, trace, redistribution="none")
-            clean_BT, source_BT = shaping(reward_BT, mask_BT, spans)
-            other_BT, _ = shaping(noisy_BT, mask_BT, spans)
-            keep_BT = source_BT.bool()
-            assert torch.equal(clean_BT[keep_BT], other_BT[keep_BT])
+@pytest.mark.parametrize(
+    ("granularity", "message"),
+    [("word", "granularity 'word' is not one of token, prefix_value"), ("step", "needs the steps of the responses")],
+)
+def test_an_unknown_granularity_and_steps_without_spans_are_refused(granularity, message):
+    with pytest.raises(ValueError, match=message):
+        ProcessShaping(granularity)(torch.ones(1, 2), torch.ones(1, 2))

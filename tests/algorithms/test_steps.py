@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of responses against loops over their tokens."""
 
-import random
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_batches import batches
+from rollout_batches import batches, random_boundaries
 
 from prime_ext.algorithms.steps import (
     delimiter_boundaries,
@@ -26,11 +24,6 @@ def steps_by_loops(tokens, boundary):
         if boundary[t]:
             steps.append([])
     return [step for step in steps if step]
-
-
-def random_boundaries(batch, seed):
-    rng = random.Random(seed)
-    return torch.tensor([[rng.random() < 0.4 for _ in row] for row in batch.mask_BT.tolist()])
 
 
 @given(batches(), st.integers(0, 1000))
@@ -64,19 +57,6 @@ def test_values_of_steps_go_back_and_forth(batch, seed):
     torch.testing.assert_close(placed_BT, expected_placed)
     assert end_mask(spans).sum() == spans.mask_BS.sum()
     assert not placed_BT[end_mask(spans) == 0].any()
-
-
-def test_no_boundary_is_one_step_and_a_boundary_at_the_end_makes_no_empty_one():
-    mask_BT = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
-    boundary_BT = torch.tensor([[False] * 4, [False, False, True, True]])
-    spans = step_spans(boundary_BT, mask_BT)
-    assert spans.end_BS.tolist() == [[2], [2]] and spans.length_BS.tolist() == [[3], [3]]
-
-
-def test_a_batch_of_padding_has_no_steps():
-    spans = step_spans(torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3))
-    assert not spans.mask_BS.any() and spans.step_BT.tolist() == [[-1] * 3] * 2
-    assert not sum_over_steps(torch.ones(2, 3), spans).any() and not end_mask(spans).any()
 
 
 def test_of_delimiters_in_a_row_the_last_one_ends_the_step():

@@ -10,22 +10,6 @@ from gloo_ranks import finish
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.prm.engines import copy_weights
-from prime_ext.prm.worker import OUTPUT_FIELD
-
-LORA = {
-    "prm.model.lora_rank": 4,
-    "prm.model.lora_alpha": 8,
-    "prm.model.target_modules": "all-linear",
-    "prm.reference": "base",
-    "prm.optim.lr": 2e-2,
-}
-
-
-def base_scores(prm, rollouts):
-    """Log-probabilities with the adapter off, as ``reference=base`` asks for them."""
-    options = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
-    data, rows = prm.batch(rollouts, list(range(len(rollouts))), {}, no_lora_adapter=True, **options)
-    return base.gathered(dict(zip(rows, prm.worker.score(data)["out"].unbind(), strict=True)))
 
 
 def optimizer_size(prm):
@@ -44,21 +28,17 @@ def main(model_path, work_dir):
     results["plain scores"] = plain.score(rollouts)
 
     # LoRA: adapter off is the reference, whatever the adapter has learnt.
-    adapted = base.Prm(model_path, LORA)
+    adapted = base.Prm(model_path, base.LORA)
     results["initial"] = adapted.score(rollouts)
-    reference = base_scores(adapted, rollouts)
+    reference = adapted.score(rollouts, no_lora_adapter=True)
     results["reference"] = reference
     adapted.worker.take_pass_counts()
     results["updates"] = [adapted.update(rollouts, reference) for _ in range(3)]
     results["counts of three updates"] = adapted.worker.take_pass_counts()
     results["optimiser size"] = optimizer_size(adapted)
     results["trained"] = adapted.score(rollouts)
-    results["reference after training"] = base_scores(adapted, rollouts)
-    folder = str(Path(work_dir) / "lora")
-    adapted.worker.save_checkpoint(folder, global_step=3)
-    dist.barrier()
-    resumed = base.Prm(model_path, LORA)
-    resumed.worker.load_checkpoint(folder)
+    results["reference after training"] = adapted.score(rollouts, no_lora_adapter=True)
+    resumed = base.saved_and_restored(adapted, Path(work_dir) / "lora", model_path, base.LORA, step=3)
     results["resumed"] = [(each.update(rollouts, reference), each.score(rollouts)) for each in (adapted, resumed)]
 
     # A refreshed reference has the weights of the model that it took over.
@@ -72,11 +52,7 @@ def main(model_path, work_dir):
     except RuntimeError as error:
         results["other architecture"] = str(error)
     results["after a refused copy"] = frozen.score(rollouts)
-    frozen_folder = str(Path(work_dir) / "reference")
-    frozen.worker.save_checkpoint(frozen_folder, global_step=1)
-    dist.barrier()
-    restored = base.Prm(model_path, forward_only=True)
-    restored.worker.load_checkpoint(frozen_folder)
+    restored = base.saved_and_restored(frozen, Path(work_dir) / "reference", model_path, forward_only=True)
     results["restored reference"] = restored.score(rollouts)
 
     # Two epochs: the scores are those of the first, the weights those after two passes.
@@ -92,14 +68,11 @@ def main(model_path, work_dir):
     results["tokens"] = tokens
 
     # Only the last of two layers is trained; saved and restored.
-    upper = base.Prm(model_path, {"prm.trainable_layers": 1})
+    last_layer = {"prm.trainable_layers": 1}
+    upper = base.Prm(model_path, last_layer)
     results["last layer"] = upper.two_updates(rollouts, reference)
     results["last layer's optimiser size"] = optimizer_size(upper)
-    folder = str(Path(work_dir) / "upper")
-    upper.worker.save_checkpoint(folder, global_step=1)
-    dist.barrier()
-    restored = base.Prm(model_path, {"prm.trainable_layers": 1})
-    restored.worker.load_checkpoint(folder)
+    restored = base.saved_and_restored(upper, Path(work_dir) / "upper", model_path, last_layer)
     results["resumed last layer"] = [(each.update(rollouts, reference), each.weights()) for each in (upper, restored)]
 
     # Options of a loss reach it.

@@ -35,7 +35,6 @@ def main(model_path, work_dir):
         # The second one comes too late.
         prm.worker.start_bias(MEAN_OUTCOME)
         prm.worker.start_bias(0.9)
-        results["started"] = prm.worker.bias_value()
         updates = [updated(prm, rollouts, reference) for _ in range(2)]
         results["variant", name] = {"updates": updates, "weights": prm.weights()}
 
@@ -62,24 +61,18 @@ def main(model_path, work_dir):
     # Off: a checkpoint without a bias, and what a run with one says to it.
     plain = base.Prm(model_path)
     results["none"] = (updated(plain, rollouts, reference), plain.weights())
-    folder = str(Path(work_dir) / "without")
-    plain.worker.save_checkpoint(folder, global_step=1)
-    dist.barrier()
     try:
-        base.Prm(model_path, BIAS).worker.load_checkpoint(folder)
+        base.saved_and_restored(plain, Path(work_dir) / "without", model_path, BIAS)
     except FileNotFoundError as error:
         results["missing"] = str(error)
 
     # Saved before its first update, the bias still waits for its starting value.
     for steps in (0, 1):
-        folder = str(Path(work_dir) / f"prm{steps}")
-        prm, restored = (base.Prm(model_path, BIAS) for _ in range(2))
+        prm = base.Prm(model_path, BIAS)
         if steps:
             prm.worker.start_bias(MEAN_OUTCOME)
             updated(prm, rollouts, reference)
-        prm.worker.save_checkpoint(folder, global_step=steps)
-        dist.barrier()
-        restored.worker.load_checkpoint(folder)
+        restored = base.saved_and_restored(prm, Path(work_dir) / f"prm{steps}", model_path, BIAS, step=steps)
         for each in (prm, restored):
             each.worker.start_bias(0.6)
         results["resumed", steps] = [

@@ -12,6 +12,7 @@ from prime_ext.config.settings import PRMSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from gloo_ranks import run_ranks  # noqa: E402
 from launch import write_model  # noqa: E402
 
 
@@ -33,3 +34,20 @@ def model_path(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     write_model(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def runs(request, model_path, tmp_path_factory):
+    """What the module's PROGRAM found, and its folder, by number of ranks."""
+    folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
+    return {n: (run_ranks(request.module.PROGRAM, [model_path], folder, n), folder) for n, folder in folders.items()}
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
+def run(request, runs):
+    return runs[request.param]
+
+
+@pytest.fixture
+def results(run):
+    return run[0]

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import prime_ext.plugin  # noqa: F401  (first: fused kernels of each model on its own)
 
 import prm_rank as base  # isort: skip
+from prm_rank import CHUNKED, FSDP1, LORA, OFFLOAD, PACKED  # isort: skip
 import torch.distributed as dist
-from adapter_rank import LORA
 from fsdp1_on_cpu import allow_fsdp1
 from gloo_ranks import finish
 from omegaconf import OmegaConf
@@ -17,10 +17,6 @@ from omegaconf import OmegaConf
 from prime_ext.prm.engines import copy_weights
 from prime_ext.trainer.registration import SnapshotActorWorker
 
-FSDP1 = {"prm.engine.strategy": "fsdp"}
-PACKED = {"prm.model.use_remove_padding": True}
-CHUNKED = {"prm.model.use_fused_kernels": True}
-OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
 BF16 = {"prm.engine.mixed_precision": {"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}}
 VARIANTS = {
     "padded": {},
@@ -82,14 +78,10 @@ def main(model_path, work_dir):
     results["packing"] = (as_update, otherwise, fresh.update_and_score(rollouts, as_update)[1])
 
     # Saved, restored into a fresh worker, updated once more.
-    folder = str(Path(work_dir) / "prm")
     prm = base.Prm(model_path, FSDP1 | OFFLOAD)
     prm.update(rollouts, reference)
-    prm.worker.save_checkpoint(folder, global_step=1)
-    dist.barrier()
     results["saved"] = prm.score(rollouts)
-    restored = base.Prm(model_path, FSDP1 | OFFLOAD)
-    restored.worker.load_checkpoint(folder)
+    restored = base.saved_and_restored(prm, Path(work_dir) / "prm", model_path, FSDP1 | OFFLOAD)
     results["resumed"] = [(each.score(rollouts), each.update(rollouts, reference)) for each in (prm, restored)]
 
     # The reference takes over the PRM's weights, behind a pass of its own.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of the tests of fused log-probabilities: the PRM's worker on verl's engine over gloo, without Ray.
 
-Started by test_fused_engine.py: ``python fused_rank.py WORK_DIR`` with the variables of a torchrun rank.
+Started by test_fused_engine.py: ``python fused_rank.py MODEL_PATH WORK_DIR`` with the variables of a torchrun rank.
 """
 
 import os
@@ -46,8 +46,8 @@ def message_of(function):
     return None
 
 
-def main(work_dir):
-    # The same weights on every rank: the seed is fixed.
+def main(_, work_dir):
+    # Models of their own, with a larger vocabulary. The same weights on every rank: the seed is fixed.
     model = engines.save_llama(Path(work_dir) / f"model{os.environ['RANK']}", VOCABULARY, 32, 2)
     build = partial(engines.build_worker, model, micro_batch_size=2)
     results = {}

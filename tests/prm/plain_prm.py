@@ -68,6 +68,10 @@ def assert_rows_close(rows, expected_rows, tolerance=1e-5):
         torch.testing.assert_close(row, expected, atol=tolerance, rtol=0)
 
 
+def largest_difference(left, right):
+    return max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
+
+
 def assert_updates_close(updates, expected):
     for update, other in zip(updates, expected, strict=True):
         assert update["loss"] == pytest.approx(other["loss"], abs=1e-5)

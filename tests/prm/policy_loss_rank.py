@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import prime_ext.plugin  # noqa: F401  (first: fused kernels of each model on its own)
 
 import prm_rank as base  # isort: skip
+from prm_rank import CHUNKED, FSDP1, LORA, OFFLOAD, PACKED  # isort: skip
 import torch
-import torch.distributed as dist
-from adapter_rank import LORA
 from fsdp1_on_cpu import allow_fsdp1
 from gloo_ranks import finish
 from verl.utils import tensordict_utils as tu
@@ -22,10 +21,6 @@ from prime_ext.prm.engines import average_weights, register_engine
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, install_targets
 
 BOTH = {"prm": 0.7, "average": 0.3}
-FSDP1 = {"prm.engine.strategy": "fsdp"}
-PACKED = {"prm.model.use_remove_padding": True}
-CHUNKED = {"prm.model.use_fused_kernels": True}
-OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
 ONE = {"prm.micro_batch_size_per_gpu": 1}
 TOP = {"top 3": 3, "all 40 tokens by top_k": 40, "top 3, packed": 3}
 # Coefficients, changes to the policy, changes to the PRM.
@@ -91,11 +86,7 @@ def main(policy_path, prm_path, average_path, work_dir):
     before = average.weights()
     average_weights(trained.worker.engine, average.worker.engine, 0.75)
     results["average"] = (before, trained.weights(), average.weights())
-    folder = str(Path(work_dir) / "average")
-    average.worker.save_checkpoint(folder, global_step=1)
-    dist.barrier()
-    restored = base.Prm(policy_path, strategy, forward_only=True)
-    restored.worker.load_checkpoint(folder)
+    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, strategy, forward_only=True)
     results["restored average"] = restored.weights()
     finish(results, work_dir)
 

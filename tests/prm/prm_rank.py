@@ -38,6 +38,17 @@ from prime_ext.prm.worker import (  # noqa: E402
 )
 
 N_VALID, N_ROWS, BETA = 14, 16, 0.5
+LORA = {
+    "prm.model.lora_rank": 4,
+    "prm.model.lora_alpha": 8,
+    "prm.model.target_modules": "all-linear",
+    "prm.reference": "base",
+    "prm.optim.lr": 2e-2,
+}
+FSDP1 = {"prm.engine.strategy": "fsdp"}
+PACKED = {"prm.model.use_remove_padding": True}
+CHUNKED = {"prm.model.use_fused_kernels": True}
+OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
 
 
 def build_rollouts():
@@ -133,10 +144,10 @@ class Prm:
             tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
         return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}), rows
 
-    def score(self, rollouts, as_update=False):
+    def score(self, rollouts, as_update=False, **options):
         """Response log-probabilities of every row, over all ranks, in row order."""
         order = self.plan(rollouts).order if as_update else list(range(len(rollouts)))
-        options = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+        options |= {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
         if as_update:
             options[MINI_BATCH_ROWS] = self.prm.mini_batch_rows
         data, rows = self.batch(rollouts, order, {}, **options)
@@ -183,6 +194,15 @@ class Prm:
         return {name: tensor.detach().clone() for name, tensor in weights}
 
 
+def saved_and_restored(prm, folder, *arguments, step=1, **options):
+    """What was saved, in a fresh :class:`Prm` of these arguments."""
+    prm.worker.save_checkpoint(str(folder), global_step=step)
+    dist.barrier()
+    fresh = Prm(*arguments, **options)
+    fresh.worker.load_checkpoint(str(folder))
+    return fresh
+
+
 def metrics_of(metrics):
     return {name: metrics[name] for name in ("loss", "grad_norm", "lr")}
 
@@ -199,7 +219,7 @@ VARIANTS = {
     "micro-batches of 1": {"prm.micro_batch_size_per_gpu": 1},
     "micro-batches of 4": {"prm.micro_batch_size_per_gpu": 4},
     "dynamic batches": {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40},
-    "remove padding": {"prm.model.use_remove_padding": True},
+    "remove padding": PACKED,
 }
 
 
@@ -233,13 +253,9 @@ def main(model_path, work_dir):
     results["reference at the end"] = reference_worker.score(rollouts)
 
     # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
-    folder = str(Path(work_dir) / "prm")
     prm = Prm(model_path)
     first = prm.update(rollouts, reference)
-    prm.worker.save_checkpoint(folder, global_step=1)
-    dist.barrier()
-    restored = Prm(model_path)
-    restored.worker.load_checkpoint(folder)
+    restored = saved_and_restored(prm, Path(work_dir) / "prm", model_path)
     results["resumed"] = [
         (each.score(rollouts), each.update(rollouts, reference), each.weights()) for each in (prm, restored)
     ]

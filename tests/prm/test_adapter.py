@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from gloo_ranks import run_ranks
-from plain_prm import assert_rows_close, assert_updates_close, assert_weights_close, two_updates
+from plain_prm import (
+    assert_rows_close,
+    assert_updates_close,
+    assert_weights_close,
+    largest_difference,
+    response_log_probs,
+    two_updates,
+)
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
@@ -14,26 +20,6 @@ from prime_ext.generate.export import export
 from prime_ext.prm.frozen_layers import train_last_layers
 
 PROGRAM = Path(__file__).with_name("adapter_rank.py")
-
-
-@pytest.fixture(scope="module")
-def runs(model_path, tmp_path_factory):
-    folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
-    return {n: (run_ranks(PROGRAM, [model_path], folder, n), folder) for n, folder in folders.items()}
-
-
-@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
-def run(request, runs):
-    return runs[request.param]
-
-
-@pytest.fixture
-def results(run):
-    return run[0]
-
-
-def largest_difference(left, right):
-    return max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
 
 
 def test_a_fresh_adapter_is_the_base_model(results):
@@ -71,10 +57,8 @@ def test_an_exported_adapter_is_merged(run, tmp_path):
     assert not any("lora" in name for name in load_file(tmp_path / "merged" / "model.safetensors"))
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab()["<eos>"] == 1
     for row, rollout in enumerate(results["rollouts"]):
-        ids = torch.cat((rollout["prompt"], rollout["response"]))
         with torch.no_grad():
-            log_probs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
-        response = log_probs[len(rollout["prompt"]) - 1 :]
+            response = response_log_probs(model, rollout)
         torch.testing.assert_close(response, results["trained"][row], atol=2e-5, rtol=0)
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from gloo_ranks import run_ranks
 from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
 from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
-from prime_ext.config.settings import SettingsError
 from prime_ext.generate.export import BIAS_FILE, export
 
 pytestmark = pytest.mark.slow
@@ -27,22 +25,6 @@ VARIANTS = [
     "two epochs, micro-batches of 4",
 ]
 START = math.log(0.3 / 0.7)
-
-
-@pytest.fixture(scope="module")
-def runs(model_path, tmp_path_factory):
-    folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
-    return {n: (run_ranks(PROGRAM, [model_path], folder, n), folder) for n, folder in folders.items()}
-
-
-@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
-def run(request, runs):
-    return runs[request.param]
-
-
-@pytest.fixture
-def results(run):
-    return run[0]
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +52,6 @@ def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
     assert biases(found["updates"]) == pytest.approx(biases(expected["updates"]), abs=1e-5)
     assert_updates_close(found["updates"], expected["updates"])
     assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
-
-
-def test_it_starts_at_the_logit_of_the_first_mean_outcome(results):
-    assert results["started"] == START
 
 
 def test_it_is_the_same_on_all_ranks(runs):
@@ -121,26 +99,3 @@ def test_an_exported_prm_says_what_its_bias_is(run, tmp_path):
     assert f"beta = 0.5, b = {saved['bias']}" in (tmp_path / "with" / "README.md").read_text()
     export(folder / "without", tmp_path / "without")
     assert not (tmp_path / "without" / "README.md").exists()
-
-
-@pytest.mark.parametrize("loss", ["dpo", "nca", "kto", "ipvrm"])
-def test_losses_without_a_logit_of_the_outcome_have_no_bias(prm_settings, loss):
-    bias = {"enable": True, "lr": 0.05, "init": None}
-    with pytest.raises(SettingsError, match=f"^prm.bias.enable=true adds a bias to a cross-entropy .*prm.loss={loss}"):
-        prm_settings(loss=loss, update_mode="after", bias=bias)
-    prm_settings(loss="bon_rm", update_mode="after", bias=bias)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"enable": 1}, "prm.bias.enable=1 must be true or false"),
-        ({"lr": 0}, "prm.bias.lr=0 must be a number > 0"),
-        ({"init": "mean"}, "prm.bias.init='mean' must be a number >= -20 and <= 20"),
-        ({"start": 0.0}, "unknown key prm.bias.start; known keys: enable, init, lr"),
-    ],
-)
-def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
-    with pytest.raises(SettingsError) as error:
-        prm_settings(bias={"enable": True, "lr": 0.05, "init": None, **changes})
-    assert str(error.value) == message

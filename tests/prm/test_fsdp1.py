@@ -10,6 +10,7 @@ from plain_prm import (
     assert_rows_close,
     assert_updates_close,
     assert_weights_close,
+    largest_difference,
     mini_batches,
     response_log_probs,
     two_updates,
@@ -38,10 +39,6 @@ def results(model_path, work_dir):
 @pytest.fixture(scope="module")
 def plain(model_path, results):
     return two_updates(model_path, results["rollouts"])
-
-
-def largest_difference(left, right):
-    return max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
 
 
 @pytest.mark.parametrize("variant", FLOAT32)

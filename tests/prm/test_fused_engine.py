@@ -9,22 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from gloo_ranks import run_ranks
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("fused_rank.py")
 FUSED = ["chunked", "torch"]
-
-
-@pytest.fixture(scope="module")
-def results_by_ranks(tmp_path_factory):
-    return {n: run_ranks(PROGRAM, [], tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
-
-
-@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
-def results(request, results_by_ranks):
-    return results_by_ranks[request.param]
 
 
 def assert_equal(got, wanted, tolerance=2e-6):
@@ -41,12 +30,9 @@ def test_scores_do_not_depend_on_the_backend(results, backend):
 def test_an_update_is_the_same_whatever_the_backend(results, backend):
     assert_equal(results["interleaved", backend], results["interleaved", None])
     assert_equal(results["after", backend], results["after", None], 2e-5)
+    assert (results["after", backend][0] - results["before", backend][0]).abs().max() > 1e-3
     for name, values in results["metrics", None].items():
         assert results["metrics", backend][name] == pytest.approx(values, rel=1e-5)
-
-
-def test_the_update_moved_something(results):
-    assert (results["after", "chunked"][0] - results["before", "chunked"][0]).abs().max() > 1e-3
 
 
 def test_packed_sequences_score_as_padded_ones(results):
@@ -93,8 +79,3 @@ def test_an_unknown_backend_is_an_error(results):
     assert results["unknown backend"] == (
         "fused_kernel_options.impl_backend='magic' is not one of chunked, torch, triton, liger"
     )
-
-
-def test_one_and_two_ranks_agree(results_by_ranks):
-    for key in (("before", "chunked"), ("interleaved", "chunked"), ("after", "chunked")):
-        assert_equal(results_by_ranks[1][key], results_by_ranks[2][key], 2e-5)

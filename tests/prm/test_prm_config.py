@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PRM makes of the configuration; each was wrong in an earlier implementation."""
+"""What the PRM makes of its configuration, and what it refuses in one line."""
+
+import inspect
 
 import pytest
 import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
+from tiny_llama import save_llama
 from verl.utils.torch_functional import get_constant_schedule_with_warmup
 
-from prime_ext.config.settings import PRMSettings
+from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.config.settings import LOSS_OPTIONS, LOSSES, LOSSES_WITH_BIAS, PRMSettings, SettingsError
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.plan import plan_mini_batches
 
-
-@pytest.fixture(scope="module")
-def config():
-    overrides = ["actor_rollout_ref.model.path=nowhere", "actor_rollout_ref.rollout.temperature=0.6"]
-    with initialize_config_module("prime_ext.config", version_base=None):
-        return compose("prime_trainer_cpu", overrides)
-
-
-def prm_of(config, **changes):
-    values = OmegaConf.to_container(config.prm, resolve=True)
-    return ImplicitPRM(config, PRMSettings.from_mapping({**values, **changes}))
+FUSED = "prm.model.use_fused_kernels=true"
+# Options of a loss that act on the workers, and what prm.bias sets there.
+ON_WORKERS, TRAINED = {"time_weight"}, {"bias"}
 
 
 def test_the_first_update_has_a_learning_rate(config):
@@ -32,15 +28,102 @@ def test_the_first_update_has_a_learning_rate(config):
 
 
 @pytest.mark.parametrize(("reference", "temperature"), [("policy", 0.6), ("kl", 0.6), ("frozen", 1.0), ("none", 1.0)])
-def test_both_sides_of_the_ratio_have_the_same_temperature(config, reference, temperature):
-    prm = prm_of(config, reference=reference)
-    assert prm.temperature == temperature
-    assert prm._update_options()["temperature"] == temperature
+def test_both_sides_of_the_ratio_have_the_same_temperature(config, prm_settings, reference, temperature):
+    config = OmegaConf.merge(config, {"actor_rollout_ref": {"rollout": {"temperature": 0.6}}})
+    prm = ImplicitPRM(config, prm_settings(reference=reference))
+    assert prm.temperature == temperature == prm._update_options()["temperature"]
 
 
-def test_mini_batches_are_counted_in_prompts(config):
-    prm = prm_of(config, mini_batch_size=3)
+def test_mini_batches_are_counted_in_prompts(config, prm_settings):
+    prm = ImplicitPRM(config, prm_settings(mini_batch_size=3))
     assert prm.mini_batch_rows == 12
     keys = [f"{prompt:03d}_{session}_0" for prompt in range(6) for session in range(4)]
     plan = plan_mini_batches(keys, [False] * 24, [5] * 24, prm.mini_batch_rows, data_parallel_size=1)
     assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "tokens"),
+    [
+        ("prime_trainer", [FUSED], (4000, 16000)),
+        ("prime_trainer", ["prm.infer_max_token_len_per_gpu=9000"], (4000, 9000)),
+        ("prime_trainer", [FUSED, "prm.use_dynamic_bsz=false", "prm.micro_batch_size_per_gpu=2"], (4000, None)),
+        ("prime_trainer_cpu", [FUSED], (4000, 4000)),
+    ],
+)
+def test_the_prm_and_its_reference_have_the_same_budgets(tmp_path, name, overrides, tokens):
+    """Passes without gradients are packed into more tokens than a training pass has."""
+    save_llama(tmp_path)
+    own = [f"actor_rollout_ref.model.path={tmp_path}", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000"]
+    with initialize_config_module("prime_ext.config", version_base=None):
+        config = compose(name, [*own, *overrides])
+    prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
+    for forward_only in (False, True):
+        engine = prm._worker_config(forward_only).engine_config
+        assert (engine.max_token_len_per_gpu, engine.infer_max_token_len_per_gpu) == tokens
+
+
+def options_of(function):
+    return {
+        name: type(parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is not inspect.Parameter.empty and parameter.default is not None
+    }
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_options_that_the_settings_allow_are_those_that_the_losses_take(name):
+    allowed, loss = LOSS_OPTIONS.get(name, {}), PRM_LOSSES[name]
+    on_workers = options_of(loss.loss)
+    assert {key: kind for key, kind in allowed.items() if key not in ON_WORKERS} == options_of(loss.prepare)
+    assert {key: kind for key, kind in allowed.items() if key in ON_WORKERS} == {
+        key: kind for key, kind in on_workers.items() if key not in TRAINED
+    }
+    assert ("bias" in on_workers) == (name in LOSSES_WITH_BIAS)
+
+
+def test_options_go_where_they_are_needed(prm_settings, config):
+    settings = prm_settings(loss="ipvrm", loss_options={"margin": 2.0, "time_weight": "early"})
+    assert ImplicitPRM(config, settings)._loss_options == ({"margin": 2.0}, {"time_weight": "early"})
+
+
+REPLAY = {"batches": 2, "ratio": 1.0, "store": "disk"}
+BIAS = {"enable": True, "lr": 0.05, "init": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_options": {"margin": 1.0}}, "prm.loss_options.margin is not an option of prm.loss=ce"),
+        ({"loss": "ipvrm", "loss_options": {"margins": 1.0}}, "prm.loss_options.margins .* it has margin, adaptive_b"),
+        ({"loss": "ipvrm", "loss_options": {"time_weight": "middle"}}, "prm.loss_options.time_weight='middle'"),
+        ({"loss": "ipvrm", "loss_options": {"dynamic_weight": 1}}, "prm.loss_options.dynamic_weight=1"),
+        ({"loss": "kto", "loss_options": {"desirable_weight": -1}}, "prm.loss_options.desirable_weight=-1"),
+        ({"loss_options": 3}, "prm.loss_options=3"),
+        ({"epochs": 0}, "prm.epochs=0"),
+        ({"train_on": "all"}, "prm.train_on='all' .* kept, judged"),
+        ({"train_on": "judged", "judged_limit": 0}, "prm.judged_limit=0"),
+        ({"judged_limit": 8}, "prm.judged_limit=8 .* prm.train_on=kept"),
+        ({"train_on": "judged", "reference": "kl"}, "prm.train_on=judged .* prm.reference=kl"),
+        ({"update_freq": 0}, "prm.update_freq=0"),
+        ({"reference": "policy", "reference_refresh_freq": 5}, "prm.reference_refresh_freq=5 .* prm.reference=policy"),
+        ({"reference_refresh_freq": 5, "reference_refresh_source": "actor"}, "prm.reference_refresh_source='actor'"),
+        ({"replay": {**REPLAY, "batches": -1}}, "prm.replay.batches=-1"),
+        ({"replay": {**REPLAY, "ratio": 0.0}}, "prm.replay.ratio=0.0"),
+        ({"replay": {**REPLAY, "store": "ram"}}, "prm.replay.store='ram' .* disk, memory"),
+        ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
+        ({"replay": REPLAY, "reference_refresh_freq": 3}, "prm.replay.batches=2 .* prm.reference_refresh_freq=0"),
+        ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
+        ({"bias": {**BIAS, "enable": 1}}, "prm.bias.enable=1"),
+        ({"bias": {**BIAS, "lr": 0}}, "prm.bias.lr=0"),
+        ({"bias": {**BIAS, "init": "mean"}}, "prm.bias.init='mean'"),
+        ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start; .* enable, init, lr"),
+        *[
+            ({"bias": BIAS, "loss": loss, "update_mode": "after"}, f"prm.bias.enable=true .* prm.loss={loss}")
+            for loss in sorted({*LOSSES} - {*LOSSES_WITH_BIAS})
+        ],
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
+    with pytest.raises(SettingsError, match=f"^{message}[^\n]*$"):
+        prm_settings(**changes)

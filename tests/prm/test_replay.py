@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from prime_ext.config.settings import ReplaySettings, SettingsError
+from prime_ext.config.settings import ReplaySettings
 from prime_ext.prm.replay import PRMReplay, pack
 
 
@@ -82,20 +82,7 @@ def test_the_ratio_says_how_many(tmp_path, store, ratio, new, drawn):
 
 
 def test_nothing_is_drawn_before_the_first_update_and_no_folder_is_touched(tmp_path, store):
-    assert replay(tmp_path, store).draw(8) == [] and files(tmp_path) == []
-    assert not (tmp_path / "prm_replay").exists()
-
-
-def test_draws_follow_from_the_number_of_the_update(tmp_path):
-    draws = {store: [] for store in ("disk", "memory")}
-    for name, found in draws.items():
-        remembered = replay(tmp_path / name, name)
-        for update in range(6):
-            found.append(numbers_of(remembered.draw(4)))
-            remembered.add(batch_of(range(4 * update, 4 * update + 4)))
-    assert draws["disk"] == draws["memory"]
-    # By chance some numbers are drawn twice in a row, but no two draws are equal in full.
-    assert len({tuple(sorted(number - 4 * update for number in draw)) for update, draw in enumerate(draws["disk"])}) > 3
+    assert replay(tmp_path, store).draw(8) == [] and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("after", ["disk", "memory"])
@@ -113,6 +100,8 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path, store, a
         assert numbers_of(resumed.draw(4)) == expected[update - 4]
         resumed.add(batch_of(range(4 * update, 4 * update + 4)))
     assert len(files(checkpoint)) == 3
+    # By chance some are drawn twice in a row, but no draw is another one's.
+    assert len({tuple(sorted(number - 4 * update for number in draw)) for update, draw in enumerate(expected)}) == 4
 
 
 def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(tmp_path):
@@ -134,12 +123,11 @@ def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(t
 
 def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path, store):
     filled(tmp_path, store, 2).save(tmp_path / "checkpoint")
-    resumed = replay(tmp_path, store)
+    resumed, again = replay(tmp_path, store), replay(tmp_path, store)
     resumed.load(tmp_path / "checkpoint")
     resumed.save(tmp_path / "next")
     shutil.rmtree(tmp_path / "checkpoint")
     assert sorted(numbers_of(resumed.draw(100))) == list(range(8))
-    again = replay(tmp_path, store)
     again.load(tmp_path / "next")
     assert numbers_of(again.draw(5)) == numbers_of(resumed.draw(5))
 
@@ -147,34 +135,3 @@ def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path, store):
 def test_a_checkpoint_without_replay_is_refused(tmp_path, store):
     with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay.batches=0"):
         replay(tmp_path, store).load(tmp_path / "checkpoint" / "prm_replay")
-
-
-GOOD = {"batches": 2, "ratio": 1.0, "store": "disk"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"replay": {**GOOD, "batches": -1}}, "prm.replay.batches=-1 must be a whole number >= 0"),
-        ({"replay": {**GOOD, "ratio": 0.0}}, "prm.replay.ratio=0.0 must be a number > 0"),
-        ({"replay": {**GOOD, "store": "ram"}}, "prm.replay.store='ram' is not one of disk, memory"),
-        (
-            {"replay": GOOD, "reference": "policy"},
-            "prm.replay.batches=2 keeps the log-probabilities of a reference that never changes; set prm.reference to "
-            "frozen, base or none, and prm.reference_refresh_freq=0",
-        ),
-        (
-            {"replay": GOOD, "reference_refresh_freq": 3},
-            "prm.replay.batches=2 keeps the log-probabilities of a reference that never changes; set prm.reference to "
-            "frozen, base or none, and prm.reference_refresh_freq=0",
-        ),
-        (
-            {"replay": GOOD, "loss": "nca"},
-            "prm.replay.batches=2 draws single rollouts, and prm.loss=nca compares those of a prompt; set prm.loss=ce",
-        ),
-    ],
-)
-def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
-    with pytest.raises(SettingsError) as error:
-        prm_settings(**changes)
-    assert str(error.value) == message
