@@ -40,6 +40,8 @@ def test_every_mode_is_what_the_loop_says_and_0_without_a_step(mode, first_weigh
         p = score_S[mask_S].tolist()
         p[:1] = [first_weight * x for x in p[:1]]
         assert result == pytest.approx(by_loops(p, mode, temperature), abs=1e-9)
+    if temperature == 0.1:
+        assert torch.equal(accumulate(score_BS, mask_BS, mode, first_weight=first_weight), result_B)
 
 
 @pytest.mark.parametrize(("score", "n_steps"), [(0.005, 20), (1e-30, 1000), (0.0, 3)])

@@ -250,3 +250,11 @@ def test_low_precision_log_ratios_are_summed_in_float32():
     ratio_BT = torch.tensor([[256.0, 1.0, 1.0]]).bfloat16()
     loss = PRM_LOSSES["ce"].loss(ratio_BT, torch.ones(1, 3), one_row(0.0), 1.0)
     assert float(loss) == pytest.approx(258.0) and loss.dtype == torch.float32
+
+
+def test_labels_may_have_another_precision_than_the_log_ratios():
+    rows = RowFields(*(torch.tensor([value], dtype=torch.float64) for value in (1.0, 1.0, 0.0)))
+    ratio_BT = torch.zeros(1, 2, requires_grad=True)
+    loss = PRM_LOSSES["ce"].loss(ratio_BT, torch.ones(1, 2), rows, 1.0)
+    loss.backward()
+    assert float(loss) == pytest.approx(math.log(2)) and ratio_BT.grad.tolist() == [[-0.5, -0.5]]

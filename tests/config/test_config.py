@@ -19,6 +19,7 @@ from prime_ext.config.pspo_settings import sections_of
 from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.config.sharding import ENGINE_SECTIONS
 from prime_ext.config.variant import VARIANTS, keys_of, variant_line
+from prime_ext.trainer import registration  # noqa: F401 (verl's table of trainers gets ours)
 
 FOLDER = Path(prime_ext.config.__file__).parent
 MODEL = "actor_rollout_ref.model.path=/models/policy"

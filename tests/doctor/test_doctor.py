@@ -172,7 +172,8 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
     find = doctor.find_spec
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "flash_attn" else find(name))
     (problem,) = machine_problems()
-    assert problem.startswith("flash-attn is not installed") and "docs/how_to/install.md" in problem and "sdpa" in problem
+    assert problem.startswith("flash-attn is not installed")
+    assert "docs/how_to/install.md" in problem and "sdpa" in problem
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses mutants for mutmut, and counts those that were killed. How it is used: docs/decisions/tests.md.
+"""Chooses mutants for mutmut, and counts those that were killed. How it is used: docs/explanation/decisions/tests.md.
 
     python tests/mutants/sample.py choose COUNTS.json    the names, for `mutmut run`; COUNTS.json: mutants per module
     python tests/mutants/sample.py count NAMES           killed and all of these mutants, per module

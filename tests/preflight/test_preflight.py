@@ -145,7 +145,7 @@ CLASSES = {"prime": PrimeSettings, "prm": PRMSettings, "pspo": PSPOSettings, "st
 LEAVES = [leaf for section, cls in CLASSES.items() for leaf in leaves(cls, section)]
 SECTIONS = sorted({key.rpartition(".")[0] for key, _ in LEAVES})
 # Whose content is another's to judge.
-FREE = ("prm.loss_options", "step_scorer.pair_format")
+FREE = ("prm.loss_options", "prm.teachers", "step_scorer.pair_format")
 
 
 @pytest.fixture(scope="module")

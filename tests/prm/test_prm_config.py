@@ -58,8 +58,8 @@ def test_the_prm_and_its_reference_have_the_same_budgets(tmp_path, name, overrid
     with initialize_config_module("prime_ext.config", version_base=None):
         config = compose(name, [*own, *overrides])
     prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
-    for forward_only in (False, True):
-        engine = prm._worker_config(forward_only).engine_config
+    for frozen_path in (None, str(tmp_path)):
+        engine = prm._worker_config(frozen_path).engine_config
         assert (engine.max_token_len_per_gpu, engine.infer_max_token_len_per_gpu) == tokens
 
 
