@@ -27,7 +27,7 @@ COLUMNS = (
     ("shaping", "prime.process.shaping.name\npspo.shaping.name", SHAPES),
     (
         "credit",
-        "prime.process.credit, .accumulation.place\npspo.credit, .accumulation.place",
+        "prime.process.credit, .accumulation.reward_position\npspo.credit, .accumulation.reward_position",
         ("tokens", "step ends", "last token"),
     ),
     (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From token rewards to what the process source pays and where.
 
-Granularity; for steps: score, accumulation and length shaping, credit, place; then redistribution.
+Granularity; for steps: score, accumulation and length shaping, credit, reward_position; then redistribution.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans, end_mask, place_at_ends, sum_over_steps
 
-PLACES = ("last_token", "step_ends", "tokens")
+REWARD_POSITIONS = ("last_token", "step_ends", "tokens")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ProcessShaping:
         score: how the sum over a step becomes its score.
         chain: one reward for all steps of a response. With the accumulation ``none`` each step is paid for itself,
             times the length factor if there is a shape.
-        place: where the reward of a chain is paid; at step ends and tokens in shares that sum to it.
+        reward_position: where the reward of a chain is paid; at step ends and tokens in shares that sum to it.
     """
 
     granularity: str = "token"
@@ -39,7 +39,7 @@ class ProcessShaping:
     redistribution: str = "none"
     score: StepScore = field(default_factory=StepScore)
     chain: ChainReward = ChainReward(accumulation="none")
-    place: str = "last_token"
+    reward_position: str = "last_token"
 
     def __call__(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None
@@ -52,8 +52,8 @@ class ProcessShaping:
             spans: the steps, for the granularity ``step``.
 
         Raises:
-            ValueError: unknown granularity, place or credit of a chain; steps without spans; scores that cannot be
-                accumulated.
+            ValueError: unknown granularity, reward position or credit of a chain; steps without spans; scores that
+                cannot be accumulated.
         """
         paid_BT, source_BT = self._paid(reward_BT, mask_BT, spans)
         if self.redistribution != "none":
@@ -73,7 +73,7 @@ class ProcessShaping:
             if spans is None:
                 raise ValueError("the granularity 'step' needs the steps of the responses")
             score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
-            if self.chain.accumulation != "none" and self.place != "step_ends":
+            if self.chain.accumulation != "none" and self.reward_position != "step_ends":
                 return self._placed(self.chain(score_BS, spans.mask_BS).reward_B, mask_BT)
             paid_BS = paid_at_steps(score_BS, spans.mask_BS, self.chain, self.credit)
             return place_at_ends(paid_BS, spans), end_mask(spans)
@@ -87,13 +87,13 @@ class ProcessShaping:
         return reward_BT, mask_BT
 
     def _placed(self, reward_B: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.place == "last_token":
+        if self.reward_position == "last_token":
             where_BT = last_token_mask(mask_BT)
             return reward_B[:, None] * where_BT, where_BT
-        if self.place == "tokens":
+        if self.reward_position == "tokens":
             share_BT = mask_BT / mask_BT.sum(-1, keepdim=True).clamp_min(1)
             return reward_B[:, None] * share_BT, mask_BT
-        raise ValueError(f"place {self.place!r} is not one of {', '.join(PLACES)}")
+        raise ValueError(f"reward_position {self.reward_position!r} is not one of {', '.join(REWARD_POSITIONS)}")
 
 
 def paid_at_steps(

@@ -19,13 +19,13 @@ class RewardSource:
         discount: discount of the source's return-to-go.
         form: form of the leave-one-out baseline, see :func:`leave_one_out`; read by ``rloo`` only.
         estimator: name in ``prime_ext.algorithms.estimators.ESTIMATORS``.
-        trace: lambda of generalised advantage estimation; read by ``gae`` only.
+        gae_lambda: lambda of generalised advantage estimation; read by ``gae`` only.
         value_BT: value of the state before each token; needed by ``gae``, ``prm_value`` and ``segment``.
         cut_BT: tokens at which a segment begins; needed by ``segment``.
         baseline_B: reward of the greedy response to the same prompt; needed by ``remax``.
-        lone: what a rollout alone in its group receives from a group baseline: ``zero`` advantage, or ``keep`` its
-            reward with a baseline of 0. None leaves it to the estimator (``zero`` for ``rloo``; ``keep``, as verl
-            does, for the others).
+        singleton_group: what a rollout alone in its group receives from a group baseline: ``zero`` advantage, or
+            ``keep`` its reward with a baseline of 0. None leaves it to the estimator (``zero`` for ``rloo``; ``keep``,
+            as verl does, for the others).
         clip: largest absolute advantage before the coefficient.
     """
 
@@ -35,11 +35,11 @@ class RewardSource:
     discount: float = 1.0
     form: str = "released"
     estimator: str = "rloo"
-    trace: float = 1.0
+    gae_lambda: float = 1.0
     value_BT: torch.Tensor | None = None
     cut_BT: torch.Tensor | None = None
     baseline_B: torch.Tensor | None = None
-    lone: str | None = None
+    singleton_group: str | None = None
     clip: float | None = None
 
     def kept_reward(self) -> torch.Tensor:
@@ -64,7 +64,7 @@ class RewardSource:
 
     def keeps_lone(self, default: str) -> bool:
         """Whether a rollout alone in its group keeps its reward."""
-        lone = default if self.lone is None else self.lone
-        if lone not in ("keep", "zero"):
-            raise ValueError(f"lone must be 'keep', 'zero' or None, got {lone!r}")
-        return lone == "keep"
+        singleton_group = default if self.singleton_group is None else self.singleton_group
+        if singleton_group not in ("keep", "zero"):
+            raise ValueError(f"singleton_group must be 'keep', 'zero' or None, got {singleton_group!r}")
+        return singleton_group == "keep"

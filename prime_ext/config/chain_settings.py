@@ -17,11 +17,11 @@ from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, PositiveSh
 StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
 Accumulation = Literal["none", "sum", "mean", "geometric", "product", "min", "softmin", "last"]
 SingleStep = Literal["zero", "keep"]
-Place = Literal["last_token", "step_ends", "tokens"]
+RewardPosition = Literal["last_token", "step_ends", "tokens"]
 Shape = Literal["none", "weibull", "gaussian", "released"]
 Credit = Literal["sum", "min_form", "strict_min", "clip", "delta", "clip_delta"]
 STEP_SCORES, ACCUMULATIONS, SINGLE_STEPS = get_args(StepScore), get_args(Accumulation), get_args(SingleStep)
-PLACES, SHAPES, CREDITS = get_args(Place), get_args(Shape), get_args(Credit)
+REWARD_POSITIONS, SHAPES, CREDITS = get_args(RewardPosition), get_args(Shape), get_args(Credit)
 ACCUMULATIONS_OF_POSITIVE_SCORES = ("geometric", "product")
 SHAPES_OF_THE_SCORE = ("released",)
 CREDITS_WITH_A_THRESHOLD = ("clip", "clip_delta")
@@ -41,7 +41,7 @@ class AccumulationSettings:
     """Of the accumulated score."""
     single_step: SingleStep
     """What a response of one step is worth."""
-    place: Place
+    reward_position: RewardPosition
     """Where the reward is paid."""
 
 
@@ -99,7 +99,7 @@ def chain_problems(
     """What does not go together under the section ``prefix``: how scores accumulate, are shaped and are paid."""
     mode, shape, weibull = f"{prefix}.accumulation.mode", shaping.name, shaping.weibull
     accumulates = accumulation.mode != "none"
-    for key, plain in {"first_weight": 1.0, "power": 1.0, "place": "last_token"}.items():
+    for key, plain in {"first_weight": 1.0, "power": 1.0, "reward_position": "last_token"}.items():
         value = getattr(accumulation, key)
         if not accumulates and value != plain:
             yield f"{prefix}.accumulation.{key}={value} has no effect with {mode}=none; leave it at {plain}"
@@ -113,7 +113,7 @@ def chain_problems(
         yield f"{prefix}.credit_threshold=None must be a number with {prefix}.credit={credit}"
     if credit not in CREDITS_WITH_A_THRESHOLD and threshold is not None:
         yield f"{prefix}.credit_threshold={threshold} is read by {prefix}.credit=clip and clip_delta; leave it null"
-    shares = credit in CREDITS_WITH_SHARES and accumulation.place == "step_ends"
+    shares = credit in CREDITS_WITH_SHARES and accumulation.reward_position == "step_ends"
     if accumulates and credit != "sum" and not shares:
         yield f"{prefix}.credit={credit} is for steps paid each for itself ({mode}=none); set it to sum"
 
@@ -121,5 +121,5 @@ def chain_problems(
 def chain_arguments(accumulation: AccumulationSettings, shaping: ShapingSettings) -> dict[str, Any]:
     """What ``prime_ext.algorithms.chain_reward.ChainReward`` is made with."""
     values = asdict(accumulation)
-    del values["place"]
+    del values["reward_position"]
     return {"accumulation": values.pop("mode"), **values, "shape": shaping.name, "parameters": shaping.parameters}

@@ -101,7 +101,7 @@ class PSPOSettings:
     @property
     def pays_tokens(self) -> bool:
         """Whether rewards are paid elsewhere than at the last token."""
-        return self.accumulation.mode == "none" or self.accumulation.place != "last_token"
+        return self.accumulation.mode == "none" or self.accumulation.reward_position != "last_token"
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PSPOSettings":

@@ -54,8 +54,8 @@ TEXT_SPLITTERS = get_args(TextSplitter)
 def estimator_problems(section: str, settings: "OutcomeSettings | ProcessSettings") -> Iterable[str]:
     """What does not go together in how one source becomes an advantage."""
     estimator = f"{section}.estimator={settings.estimator}"
-    if settings.trace != 1 and settings.estimator != "gae":
-        yield f"{section}.trace={settings.trace} is read by {section}.estimator=gae only; leave it at 1.0"
+    if settings.gae_lambda != 1 and settings.estimator != "gae":
+        yield f"{section}.gae_lambda={settings.gae_lambda} is read by {section}.estimator=gae only; leave it at 1.0"
     if settings.discount != 1 and settings.estimator in ESTIMATORS_WITHOUT_DISCOUNT:
         yield f"{section}.discount={settings.discount}: {estimator} has none; leave it at 1.0"
 
@@ -70,7 +70,7 @@ class OutcomeSettings:
     """Discount of the outcome's return; 0 would leave the outcome to the last token alone."""
     estimator: OutcomeEstimator
     """How rewards become an advantage."""
-    trace: Share
+    gae_lambda: Share
     """Lambda of ``gae``."""
 
 
@@ -122,7 +122,7 @@ class ProcessSettings:
     """Discount of the process return; 0 takes the rewards themselves as the return."""
     estimator: ProcessEstimator
     """How rewards become an advantage."""
-    trace: Share
+    gae_lambda: Share
     """Lambda of ``gae``."""
     baseline: Literal["released", "paper"]
     """Form of the leave-one-out baseline of ``rloo``."""
@@ -178,7 +178,8 @@ class ProcessSettings:
             yield f"{key}.reward_lambda={self.reward_lambda} comes on top of {key}.estimator=gae; set it to 0.0"
         single = {
             f"{key}.granularity=response": granularity == "response",
-            f"{key}.accumulation.place=last_token": self.accumulates and self.accumulation.place == "last_token",
+            f"{key}.accumulation.reward_position=last_token": self.accumulates
+            and self.accumulation.reward_position == "last_token",
         }
         for name, pays_one in single.items():
             if self.redistribution != "none" and pays_one:

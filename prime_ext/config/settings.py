@@ -197,9 +197,9 @@ class PrimeSettings:
             yield "prime.process.form=sign_preserving scales the outcome's advantage; set prime.outcome.coefficient > 0"
         if self.distils and self.outcome_reads_prm:
             yield f"prime.outcome.estimator={outcome.estimator} reads rewards of tokens; set prime.process.form=sampled"
-        ours, theirs = (outcome.discount, outcome.trace), (process.discount, process.trace)
+        ours, theirs = (outcome.discount, outcome.gae_lambda), (process.discount, process.gae_lambda)
         if self.one_value_of_both and ours != theirs:
-            yield f"(discount, trace) of prime.outcome {ours} and prime.process {theirs} must be equal: one critic"
+            yield f"(discount, gae_lambda) of prime.outcome {ours} and prime.process {theirs} must be equal: one critic"
         if self.one_value_of_both and relative:
             yield "prime.process.normalization=outcome_relative compares two advantages, and a shared critic gives one"
 

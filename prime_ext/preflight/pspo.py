@@ -73,7 +73,9 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     if mode in VERL_MODES and pspo.on_failure != "zero":
         yield f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set that, or zero"
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
-        what = "mode=none" if pspo.accumulation.mode == "none" else f"place={pspo.accumulation.place}"
+        what = (
+            "mode=none" if pspo.accumulation.mode == "none" else f"reward_position={pspo.accumulation.reward_position}"
+        )
         yield f"pspo.accumulation.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
     key, known = f"algorithm.adv_estimator={estimator}", sorted(ADV_ESTIMATOR_REGISTRY)
     if estimator in _NOT_IN_V1:
@@ -82,10 +84,11 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
         yield f"{key} is not one of {', '.join(known)}"
     if estimator in GROUP_ESTIMATORS and rollout.n < 2:
         yield f"actor_rollout_ref.rollout.n={rollout.n}: {key} compares the rollouts of a prompt; set 2 or more"
-    if pspo.accumulation.place != "last_token" and estimator not in TOKEN_ESTIMATORS:
+    position = pspo.accumulation.reward_position
+    if position != "last_token" and estimator not in TOKEN_ESTIMATORS:
         yield (
-            f"pspo.accumulation.place={pspo.accumulation.place}: {key} sums the rewards of a response, wherever they "
-            f"are; leave it at last_token, or use {' or '.join(TOKEN_ESTIMATORS)}"
+            f"pspo.accumulation.reward_position={position}: {key} sums the rewards of a response, wherever they are; "
+            f"leave it at last_token, or use {' or '.join(TOKEN_ESTIMATORS)}"
         )
 
 
@@ -152,8 +155,8 @@ def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable
     yield from check_scorer(config, pspo, scorer)
     if not pspo.judge and prime.label_key == "acc":
         yield "pspo.judge=false leaves PRM and prompt filter without labels (prime.label_key=acc); set it to true"
-    if pspo.accumulation.place != "last_token":
-        yield f"pspo.accumulation.place={pspo.accumulation.place}: PRIME pays at the last token; leave it at last_token"
+    if (position := pspo.accumulation.reward_position) != "last_token":
+        yield f"pspo.accumulation.reward_position={position}: PRIME pays at the last token; leave it at last_token"
     for key in ("on_failure", "warn_rate"):
         ours, theirs = getattr(pspo, key), getattr(prime.verifier, key)
         if ours != theirs:

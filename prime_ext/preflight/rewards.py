@@ -19,7 +19,7 @@ OF_SAMPLED = (
     "noise_per_token",
     "discount",
     "estimator",
-    "trace",
+    "gae_lambda",
     "baseline",
 )
 
@@ -126,7 +126,7 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     if critic.get("enable") is not None and bool(critic.enable) != bool(prime.critic_sources):
         need = "builds a critic that PRIME never reads" if critic.enable else f"builds none, but {sources} needs it"
         yield f"critic.enable={str(critic.enable).lower()} {need}; leave it unset"
-    for key, ours in (("gamma", "discount"), ("lam", "trace")):
+    for key, ours in (("gamma", "discount"), ("lam", "gae_lambda")):
         if algorithm.get(key, 1.0) != 1.0:
             yield f"algorithm.{key}={algorithm[key]} is not read; set {ours} of prime.outcome and prime.process instead"
     if prime.critic_sources and not critic.use_dynamic_bsz and not critic.ppo_micro_batch_size_per_gpu:

@@ -44,7 +44,7 @@ class ChainPricing:
         self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
         self._credit = StepCredit(settings.credit, settings.credit_temperature, settings.credit_threshold or 0.0)
         self._accumulates = settings.accumulation.mode != "none"
-        self._at_steps = not self._accumulates or settings.accumulation.place == "step_ends"
+        self._at_steps = not self._accumulates or settings.accumulation.reward_position == "step_ends"
 
     def __call__(self, scores: Sequence[float]) -> PricedChain:
         """The reward of a response with these scores of its steps; without a step it is 0.

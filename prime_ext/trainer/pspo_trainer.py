@@ -47,12 +47,12 @@ def token_rewards(info: Mapping[str, Any], n_tokens: int, settings: PSPOSettings
     if info["n_tokens"] != n_tokens:
         raise ValueError(
             f"the steps of a response of {info['n_tokens']} tokens cannot be paid in one of {n_tokens}, as of an agent "
-            f"loop with several outputs; set pspo.accumulation.place=last_token"
+            f"loop with several outputs; set pspo.accumulation.reward_position=last_token"
         )
     reward_T = torch.zeros(n_tokens, dtype=torch.float64)
     if info[FAILURE]:
         return reward_T.float()
-    if settings.accumulation.mode != "none" and settings.accumulation.place == "tokens":
+    if settings.accumulation.mode != "none" and settings.accumulation.reward_position == "tokens":
         reward_T += info["chain_reward"] / n_tokens
     else:
         ends, paid = json.loads(info["step_ends"]), json.loads(info["step_rewards"])

@@ -64,10 +64,10 @@ def _outcome(step: StepTensors, spans: StepSpans | None) -> RewardSource:
         coefficient=settings.coefficient,
         discount=settings.discount,
         form=step.settings.process.baseline,
-        trace=settings.trace,
+        gae_lambda=settings.gae_lambda,
         value_BT=step.value_BT if settings.estimator == "gae" else None,
         baseline_B=step.greedy_B,
-        lone="zero",
+        singleton_group="zero",
     )
     if not step.settings.outcome_reads_prm:
         return source
@@ -103,7 +103,7 @@ def shaping_of(settings: PrimeSettings) -> ProcessShaping:
         process.redistribution,
         StepScore(process.step_score, process.step_score_scale),
         ChainReward(**chain_arguments(process.accumulation, process.shaping)),
-        process.accumulation.place,
+        process.accumulation.reward_position,
     )
 
 
@@ -140,9 +140,9 @@ def _process(step: StepTensors, spans: StepSpans | None, gate: float, metrics: d
         settings.discount,
         settings.baseline,
         settings.estimator,
-        settings.trace,
+        settings.gae_lambda,
         value_BT=step.value_BT if settings.estimator == "gae" else None,
-        lone="zero",
+        singleton_group="zero",
         clip=settings.clip,
     )
 
@@ -186,6 +186,6 @@ def _spread(step: StepTensors, source: RewardSource) -> float:
 
 
 def _summed(step: StepTensors, outcome: RewardSource, process: RewardSource) -> RewardSource:
-    """One source that pays what both do; discount, trace and value are the same for both."""
+    """One source that pays what both do; discount, gae_lambda and value are the same for both."""
     reward_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
     return replace(outcome, reward_BT=reward_BT, mask_BT=step.mask_BT, coefficient=1.0)

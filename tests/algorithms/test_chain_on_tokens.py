@@ -11,7 +11,7 @@ from rollout_batches import NAN, batches, random_spans
 
 from prime_ext.algorithms.accumulation import MODES
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import PLACES, ProcessShaping
+from prime_ext.algorithms.process_shaping import REWARD_POSITIONS, ProcessShaping
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.shaping import SHAPES
 from prime_ext.algorithms.step_credit import StepCredit, min_form
@@ -40,15 +40,17 @@ def test_sums_that_are_not_finite_are_an_error_even_where_their_sigmoid_is_a_num
         StepScore("tanh")(torch.zeros(1, 1), torch.ones(1, 1))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("reward_position", REWARD_POSITIONS)
 @pytest.mark.parametrize("credit", ["sum", "min_form"])
 @given(batch=batches(padding=True), seed=seeds)
-def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(place, credit, batch, seed):
+def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(reward_position, credit, batch, seed):
     spans = random_spans(batch, seed)
-    shaping = ProcessShaping("step", credit=StepCredit(credit), score=SIGMOID, chain=PAPER, place=place)
+    shaping = ProcessShaping(
+        "step", credit=StepCredit(credit), score=SIGMOID, chain=PAPER, reward_position=reward_position
+    )
     paid_BT, source_BT = shaping(batch.reward_BT, batch.mask_BT, spans)
     where = {"last_token": last_token_mask(batch.mask_BT), "step_ends": end_mask(spans), "tokens": batch.mask_BT}
-    assert torch.equal(source_BT.bool(), where[place].bool()) and not paid_BT[~source_BT.bool()].any()
+    assert torch.equal(source_BT.bool(), where[reward_position].bool()) and not paid_BT[~source_BT.bool()].any()
     for i in batch.rows:
         ends = spans.end_BS[i, spans.mask_BS[i]].tolist()
         tokens, scores, start = batch.tokens(i), [], 0
@@ -64,7 +66,7 @@ def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(pl
 def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
     spans = step_spans(torch.tensor([[0, 1, 1, 0]]), torch.ones(1, 4))
     reward_BT = torch.tensor([[0.5, 0.5, -2.0, 1.0]])
-    common = {"score": SIGMOID, "chain": ChainReward(), "place": "step_ends"}
+    common = {"score": SIGMOID, "chain": ChainReward(), "reward_position": "step_ends"}
     equal_BT, _ = ProcessShaping("step", **common)(reward_BT, torch.ones(1, 4), spans)
     total = float(equal_BT.sum())
     assert equal_BT[0].tolist() == pytest.approx([0.0, total / 3, total / 3, total / 3])
@@ -74,8 +76,8 @@ def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
     assert worst_BT[0].tolist() == pytest.approx([0.0, 0.0, total, 0.0], abs=1e-6)
     with pytest.raises(ValueError, match="the credit 'delta' has no shares of one reward"):
         ProcessShaping("step", credit=StepCredit("delta"), **common)(reward_BT, torch.ones(1, 4), spans)
-    with pytest.raises(ValueError, match="place 'middle' is not one of last_token, step_ends, tokens"):
-        ProcessShaping("step", chain=ChainReward("sum"), place="middle")(reward_BT, torch.ones(1, 4), spans)
+    with pytest.raises(ValueError, match="reward_position 'middle' is not one of last_token, step_ends, tokens"):
+        ProcessShaping("step", chain=ChainReward("sum"), reward_position="middle")(reward_BT, torch.ones(1, 4), spans)
 
 
 @given(batches(), seeds, st.sampled_from(["none", "weibull", "gaussian"]))

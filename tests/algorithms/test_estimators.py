@@ -49,7 +49,7 @@ def single(source, batch, whitening=None):
 # ---- outcome only: verl's own ------------------------------------------------------------------------------------
 
 
-def verls(name, batch, discount=1.0, trace=1.0, value_BT=None, baseline_B=None, penalty=0.0):
+def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, baseline_B=None, penalty=0.0):
     """verl's advantage and return of the rows that are not padding, 0 elsewhere."""
     rows, mask_BT = batch.rows, batch.mask_BT[batch.rows]
     tensors = {"response_mask": mask_BT, "token_level_rewards": token_rewards(batch, penalty)[rows]}
@@ -62,9 +62,9 @@ def verls(name, batch, discount=1.0, trace=1.0, value_BT=None, baseline_B=None, 
         DataProto.from_dict(tensors, {"uid": uids}),
         {"dr_grpo": "grpo"}.get(name, name),
         gamma=discount,
-        lam=trace,
+        lam=gae_lambda,
         norm_adv_by_std_in_grpo=name != "dr_grpo",
-        config=AlgoConfig(gamma=discount, lam=trace),
+        config=AlgoConfig(gamma=discount, lam=gae_lambda),
     )
     found = []
     for key in ("advantages", "returns"):
@@ -79,21 +79,24 @@ IN_VERL = ["grpo", "dr_grpo", "opo", "gpg", "reinforce_plus_plus_baseline", "rei
 
 @pytest.mark.parametrize("name", IN_VERL)
 @given(
-    batch=batches(), discount=discounts, trace=st.sampled_from([1.0, 0.95]), penalty=st.sampled_from([0.0, 0.1, 1.0])
+    batch=batches(),
+    discount=discounts,
+    gae_lambda=st.sampled_from([1.0, 0.95]),
+    penalty=st.sampled_from([0.0, 0.1, 1.0]),
 )
 def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_penalty(
-    name, batch, discount, trace, penalty
+    name, batch, discount, gae_lambda, penalty
 ):
     # The discount of the others is 1 in verl.
     own = discount if name in ("gae", "reinforce_plus_plus") else 1.0
     fields = given_fields(batch, name)
-    source = of_outcome(batch, name, penalty, discount=own, trace=trace, **fields)
+    source = of_outcome(batch, name, penalty, discount=own, gae_lambda=gae_lambda, **fields)
     advantage_BT, return_BT, _ = combine_sources({"outcome": source}, batch.mask_BT, batch.group_B, None)
     if ESTIMATORS[name].whitens:
         # Without spread, verl's (sum + 1e-8) in the mean is blown up by its own 1 / sqrt(0 + 1e-8).
         values = return_BT[batch.mask_BT.bool()]
         assume(len(values) > 1 and float(values.std()) > 0.05)
-    expected_BT, _ = verls(name, batch, discount, trace, **fields, penalty=penalty)
+    expected_BT, _ = verls(name, batch, discount, gae_lambda, **fields, penalty=penalty)
     torch.testing.assert_close(advantage_BT, expected_BT, atol=1e-6, rtol=1e-6)
 
 
@@ -123,7 +126,7 @@ def test_in_float32_a_process_coefficient_of_zero_leaves_verls_estimator_but_for
     group_B = (torch.arange(n_rows) // 4)[torch.randperm(n_rows, generator=generator)]
     batch = Batch(torch.full((n_rows, n_tokens), NAN), mask_BT, group_B, label_B)
     fields = {key: value.float() for key, value in given_fields(batch, ours, seed).items()}
-    source = of_outcome(batch, ours, lone="keep" if name == "rloo" else None, **fields)
+    source = of_outcome(batch, ours, singleton_group="keep" if name == "rloo" else None, **fields)
     process = RewardSource(batch.reward_BT, mask_BT, 0.0, estimator="grpo")
     result_BT = combine_sources({"outcome": source, "process": process}, mask_BT, group_B, None)[0]
     expected_BT = verls(name, batch, **fields)[0]
@@ -182,25 +185,25 @@ def test_process_rewards_are_centred_and_summed_from_each_token_on(name, batch, 
     torch.testing.assert_close(result_BT, expected_BT, atol=1e-7, rtol=1e-6)
 
 
-def gae_by_loops(batch, value_BT, discount, trace):
+def gae_by_loops(batch, value_BT, discount, gae_lambda):
     result_BT = torch.zeros_like(batch.reward_BT)
     for i in batch.rows:
         next_value = running = 0.0
         for t in reversed(batch.tokens(i)):
             delta = float(batch.reward_BT[i, t]) + discount * next_value - float(value_BT[i, t])
-            running = delta + discount * trace * running
+            running = delta + discount * gae_lambda * running
             result_BT[i, t], next_value = running, float(value_BT[i, t])
     return result_BT
 
 
 @given(batches(), discounts, st.sampled_from([0.0, 0.5, 1.0]))
-def test_gae_equals_the_recursion_over_valid_tokens(batch, discount, trace):
+def test_gae_equals_the_recursion_over_valid_tokens(batch, discount, gae_lambda):
     value_BT = given_fields(batch, "gae")["value_BT"]
     source = RewardSource(
-        batch.reward_BT, batch.mask_BT, discount=discount, estimator="gae", trace=trace, value_BT=value_BT
+        batch.reward_BT, batch.mask_BT, discount=discount, estimator="gae", gae_lambda=gae_lambda, value_BT=value_BT
     )
     result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
-    torch.testing.assert_close(result_BT, gae_by_loops(batch, value_BT, discount, trace))
+    torch.testing.assert_close(result_BT, gae_by_loops(batch, value_BT, discount, gae_lambda))
 
 
 # ---- edges common to all -----------------------------------------------------------------------------------------
@@ -228,8 +231,10 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
 def test_a_lone_rollout_receives_zero_or_keeps_its_reward_as_asked(name, batch):
     alone = [i for i in batch.rows if len(batch.members(i)) == 1]
     zero_BT, keep_BT = (
-        combine_sources({"outcome": of_outcome(batch, name, lone=lone)}, batch.mask_BT, batch.group_B, False)[0]
-        for lone in ("zero", "keep")
+        combine_sources(
+            {"outcome": of_outcome(batch, name, singleton_group=singleton_group)}, batch.mask_BT, batch.group_B, False
+        )[0]
+        for singleton_group in ("zero", "keep")
     )
     scale = len(batch.rows) / max(1, sum(float(batch.label_B[i]) != 0 for i in batch.rows)) if name == "gpg" else 1.0
     for i in range(len(batch.group_B)):
@@ -273,7 +278,10 @@ def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_
         ({"estimator": "ppo"}, "unknown advantage estimator 'ppo'; known: dr_grpo, gae, gpg"),
         ({"estimator": "gae"}, "'gae' needs value_BT, which was not given"),
         ({"estimator": "remax"}, "'remax' needs baseline_B, which was not given"),
-        ({"estimator": "grpo", "lone": "drop"}, "lone must be 'keep', 'zero' or None, got 'drop'"),
+        (
+            {"estimator": "grpo", "singleton_group": "drop"},
+            "singleton_group must be 'keep', 'zero' or None, got 'drop'",
+        ),
         ({"coefficient": 0.0}, "at least one must count"),
     ],
 )

@@ -52,7 +52,7 @@ class Batch:
             mask_BT,
             discount=discount,
             estimator=estimator,
-            trace=0.95 if estimator == "gae" else 1.0,
+            gae_lambda=0.95 if estimator == "gae" else 1.0,
             value_BT=self.value_BT,
             cut_BT=self.cut_BT,
             baseline_B=self.baseline_B,

@@ -160,7 +160,7 @@ def test_one_override_chooses_a_published_reward(name, golden):
     chain, process = chain_of(name)
     reward_B = chain(torch.full((1, 5), 0.9, dtype=torch.float64), torch.ones(1, 5)).reward_B
     assert float(reward_B) == pytest.approx(golden, abs=1e-6)
-    assert process.accumulation.place == "last_token" and process.accumulation.single_step == "zero"
+    assert process.accumulation.reward_position == "last_token" and process.accumulation.single_step == "zero"
 
 
 def test_both_scorers_take_the_same_entries_each_for_itself():

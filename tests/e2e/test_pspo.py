@@ -35,7 +35,7 @@ def test_ppo_with_rewards_at_step_ends(inputs):
     overrides = [
         *SHORT,
         *scorer(inputs),
-        "pspo.accumulation.place=step_ends",
+        "pspo.accumulation.reward_position=step_ends",
         "pspo.outcome_coefficient=0.5",
         "trainer.test_freq=2",
     ]

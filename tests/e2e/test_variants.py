@@ -33,7 +33,7 @@ VARIANTS = {
     "ppo on the outcome, steps": [
         "algorithm.adv_estimator=gae",
         "prime.outcome.estimator=gae",
-        "prime.outcome.trace=0.95",
+        "prime.outcome.gae_lambda=0.95",
         "prime.process.granularity=step",
         "prime.process.credit=min_form",
         "prime.process.redistribution=uniform",

@@ -188,7 +188,8 @@ ACTOR, CRITIC = "actor_rollout_ref.actor", "critic.ppo_infer_max_token_len_per_g
 STEPS = {"prime.process.granularity": "step"}
 SCORES = {**STEPS, "prime.process.step_score": "sigmoid"}
 MODE, SHAPE = "prime.process.accumulation.mode", "prime.process.shaping.name"
-PLACE, CREDIT = "prime.process.accumulation.place", "prime.process.credit"
+POSITION, CREDIT = "prime.process.accumulation.reward_position", "prime.process.credit"
+GRPO = {"algorithm.adv_estimator": "grpo"}
 CHAIN = {**SCORES, MODE: "geometric", SHAPE: "weibull"}
 WEIBULL = "prime.process.shaping.weibull"
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
@@ -224,13 +225,13 @@ FINE = [
     ("cpu", {**STEPS, "prime.steps.splitter": "delimiters", "prime.steps.delimiters": [13, 26]}),
     ("cpu", {**STEPS, "prime.steps.splitter": "pattern", "prime.steps.pattern": r"^So\b"}),
     ("cpu", {"prime.process.reward_lambda": 0.9, "prime.process.discount": 0.0}),
-    ("cpu", {**GAE, "prime.outcome.trace": 0.95}),
+    ("cpu", {**GAE, "prime.outcome.gae_lambda": 0.95}),
     ("gpu", {**EIGHT, **BOTH_GAE}),
     ("cpu", {"prime.outcome.estimator": "remax"}),
     ("cpu", {"prime.outcome.estimator": "prm_value", "prime.process.coefficient": 0.0}),
     ("cpu", {"prime.outcome.estimator": "segment", "prime.segments.cuts": "low_probability"}),
-    ("cpu", {**CHAIN, PLACE: "step_ends", CREDIT: "min_form"}),
-    ("cpu", {**CHAIN, PLACE: "tokens", "prime.process.redistribution": "uniform"}),
+    ("cpu", {**CHAIN, POSITION: "step_ends", CREDIT: "min_form"}),
+    ("cpu", {**CHAIN, POSITION: "tokens", "prime.process.redistribution": "uniform"}),
     ("cpu", {**CHAIN, SHAPE: "released", "prime.process.accumulation.power": 2.0}),
     ("cpu", {**CHAIN, f"{WEIBULL}.shape": 0.9, f"{WEIBULL}.constant": 1.0}),
     ("cpu", {**STEPS, MODE: "softmin"}),
@@ -248,7 +249,7 @@ FINE = [
     ("cpu", {**COLOCATE, "trainer.v1.separate_async.num_warmup_batches": -1}),
     ("gpu", {**TWO, f"{ACTOR}.ppo_max_token_len_per_gpu": 512, f"{ACTOR}.ulysses_sequence_parallel_size": 2}),
     ("gpu", {**TWO, "critic.ppo_max_token_len_per_gpu": 512}),
-    ("pspo", {"algorithm.adv_estimator": "reinforce_plus_plus", "pspo.accumulation.place": "step_ends"}),
+    ("pspo", {"algorithm.adv_estimator": "reinforce_plus_plus", "pspo.accumulation.reward_position": "step_ends"}),
     ("pspo", {**UNPRICED, "pspo.credit": "delta"}),
     # A sum over the response is the same at its last token.
     ("pspo", {**OF_VERL, **UNPRICED, "algorithm.adv_estimator": "grpo", **ROLLOUTS}),
@@ -264,7 +265,7 @@ REFUSED = [
     ("cpu", {"prime.filter.max_examined": 1.0}, None),
     ("cpu", {"prime.outcome.coefficient": float("nan")}, None),
     ("cpu", {"prime.outcome.discount": 0.0}, None),
-    ("cpu", {"prime.outcome.trace": 0.9}, None),
+    ("cpu", {"prime.outcome.gae_lambda": 0.9}, None),
     ("cpu", {"prime.process.warm_up_steps": True}, None),
     ("cpu", {"prime.process.accumulation.power": 2.0}, None),
     ("cpu", {"prime.process.accumulation.single_step": "keep"}, None),
@@ -312,7 +313,7 @@ REFUSED = [
     ("pspo", {"critic.strategy": "fsdp"}, None),
     ("pspo", {"ray_kwargs.ray_init.num_cpus": 2}, None),
     ("pspo_in_prime", {"pspo.judge": False}, None),
-    ("pspo_in_prime", {"pspo.accumulation.place": "tokens"}, None),
+    ("pspo_in_prime", {"pspo.accumulation.reward_position": "tokens"}, None),
     ("pspo_in_prime", {"pspo.on_failure": "zero"}, None),
     ("pspo_in_prime", {"step_scorer.model_path": None}, None),
     # steps and how they are paid
@@ -332,7 +333,7 @@ REFUSED = [
     # estimators and critics
     ("cpu", {"prime.process.estimator": "masked_step", "prime.process.discount": 0.9}, "prime.process.discount=0.9"),
     ("cpu", {**BOTH_GAE, "prime.process.reward_lambda": 0.5}, "prime.process.reward_lambda=0.5"),
-    ("cpu", {**BOTH_GAE, "prime.process.trace": 0.5}, "must be equal: one critic"),
+    ("cpu", {**BOTH_GAE, "prime.process.gae_lambda": 0.5}, "must be equal: one critic"),
     ("cpu", {**BOTH_GAE, "prime.process.normalization": "outcome_relative"}, "normalization=outcome_relative compares"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
     ("cpu", {**GAE, "critic.use_dynamic_bsz": False}, "critic.ppo_micro_batch_size_per_gpu is not set"),
@@ -402,8 +403,8 @@ REFUSED = [
     ("pspo", {**SERVER, **POOL, "reward.custom_reward_function.path": None}, "reward.custom_reward_function.path"),
     ("pspo", {**OF_VERL, "pspo.on_failure": "drop"}, "trainer.v1.trainer_mode=pspo_sync"),
     ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation.mode=none pays within"),
-    ("pspo", {"algorithm.adv_estimator": "grpo"}, "actor_rollout_ref.rollout.n=1: algorithm.adv_estimator=grpo"),
-    ("pspo", {"algorithm.adv_estimator": "grpo", "pspo.accumulation.place": "step_ends", **ROLLOUTS}, "=step_ends: "),
+    ("pspo", GRPO, "actor_rollout_ref.rollout.n=1: algorithm.adv_estimator=grpo"),
+    ("pspo", {**GRPO, "pspo.accumulation.reward_position": "step_ends", **ROLLOUTS}, "=step_ends: "),
     ("pspo", {"critic.use_dynamic_bsz": False}, "critic.ppo_micro_batch_size_per_gpu is not set"),
     ("pspo_in_prime", {"reward.reward_manager.name": "naive_with_prompt"}, "the section pspo is read with"),
     ("pspo_in_prime", {"pspo": None}, "reward.reward_manager.name=pspo_wrs needs the section pspo; use --config-name"),
@@ -599,7 +600,7 @@ SAID = {
     "shapes": (chain_settings.SHAPES, shaping.SHAPES),
     "shapes of the score": (chain_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
     "single steps": (chain_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
-    "places": (chain_settings.PLACES, process_shaping.PLACES),
+    "reward positions": (chain_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
     "step scores": (chain_settings.STEP_SCORES, step_scores.STEP_SCORES),
 }
 

@@ -81,7 +81,7 @@ def test_the_lines_of_the_picture_are_legal_settings(picture):
         prefix, config = ("prime.process", "prime_trainer") if scorer == "implicit PRM" else ("pspo", "pspo_trainer")
         overrides = [f"{prefix}.accumulation.mode={accumulation}", f"{prefix}.shaping.name={shape}"]
         if accumulation != "none":
-            overrides.append(f"{prefix}.accumulation.place={places[place]}")
+            overrides.append(f"{prefix}.accumulation.reward_position={places[place]}")
         if prefix == "prime.process":
             overrides += ["variant=guarded", f"{prefix}.granularity={granularity}", f"{prefix}.estimator={estimator}"]
             overrides += [f"{prefix}.step_score=sigmoid"] if accumulation != "none" else []

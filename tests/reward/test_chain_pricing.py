@@ -41,7 +41,7 @@ def through_the_implicit_pipeline(scores, settings):
         credit=StepCredit(settings.credit, settings.credit_temperature, settings.credit_threshold or 0.0),
         score=StepScore("sigmoid"),
         chain=ChainReward(**chain_arguments(settings.accumulation, settings.shaping)),
-        place=settings.accumulation.place,
+        reward_position=settings.accumulation.reward_position,
     )
     return shaping(reward_BT, mask_BT, step_spans(boundary_BT, mask_BT))[0][0]
 
@@ -50,7 +50,12 @@ def through_the_implicit_pipeline(scores, settings):
 def test_both_scorers_go_through_the_same_functions(mode):
     scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
     for shape, place, credit in itertools.product(SHAPES, ("last_token", "step_ends"), CREDITS):
-        values = {"accumulation__mode": mode, "shaping__name": shape, "accumulation__place": place, "credit": credit}
+        values = {
+            "accumulation__mode": mode,
+            "shaping__name": shape,
+            "accumulation__reward_position": place,
+            "credit": credit,
+        }
         values["credit_threshold"] = 0.5 if "clip" in credit else None
         try:
             settings = settings_with(**values)
@@ -69,7 +74,7 @@ def test_both_scorers_go_through_the_same_functions(mode):
 
 @given(st.lists(st.floats(1e-6, 1.0), max_size=40), st.sampled_from(["weibull", "gaussian", "none"]))
 def test_rewards_of_bounded_shapes_lie_between_0_and_1(scores, shape):
-    result = priced(scores, shaping__name=shape, accumulation__place="step_ends")
+    result = priced(scores, shaping__name=shape, accumulation__reward_position="step_ends")
     assert 0.0 <= result.reward <= 1.0 + 1e-12 and result.reward == pytest.approx(math.fsum(result.paid), abs=1e-9)
 
 

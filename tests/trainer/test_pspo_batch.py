@@ -61,7 +61,7 @@ def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
 
 
 PER_STEP = {"accumulation__mode": "none", "shaping__name": "none"}
-ENDS, TOKENS = {"accumulation__place": "step_ends"}, {"accumulation__place": "tokens"}
+ENDS, TOKENS = {"accumulation__reward_position": "step_ends"}, {"accumulation__reward_position": "tokens"}
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,10 @@ def test_rewards_are_paid_at_their_tokens_and_the_answer_at_the_end(settings, ch
 
 
 def test_the_steps_of_another_output_are_refused(settings):
-    with pytest.raises(ValueError, match="a response of 4 tokens cannot be paid in one of 9, .*place=last_token"):
-        token_rewards(info(), 9, settings(accumulation__place="step_ends"))
+    with pytest.raises(
+        ValueError, match="a response of 4 tokens cannot be paid in one of 9, .*reward_position=last_token"
+    ):
+        token_rewards(info(), 9, settings(accumulation__reward_position="step_ends"))
 
 
 # ---- responses without a reward -------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ def balanced(monkeypatch):
 
 @pytest.mark.parametrize("arrived", [("p_0_0", "p_1_0", "q_0_0"), ("q_0_0", "p_1_0", "p_0_0")])
 def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arrived):
-    batch, metrics, queue = balanced(settings(accumulation__place="step_ends"), arrived=arrived)
+    batch, metrics, queue = balanced(settings(accumulation__reward_position="step_ends"), arrived=arrived)
     assert batch.keys == ["p_0_0", "q_0_0"] and batch.extra_info["temperature"] == 0.7
     assert [tag["response_len"] for tag in batch.tags] == [4, 3] and "p_1_0" not in queue.tags["train"]
     assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]

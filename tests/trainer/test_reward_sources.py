@@ -15,7 +15,7 @@ from prime_ext.algorithms.advantage import last_token_mask, source_return
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
-from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, PLACES, SHAPES
+from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, REWARD_POSITIONS, SHAPES
 from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.response_steps import ResponseSteps
@@ -210,8 +210,8 @@ def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queu
 
 def test_places_differ_in_where_a_chain_is_paid_and_not_in_how_much(queue):
     _, last = process_source(queue, **PSPO)
-    step, ends = process_source(queue, **PSPO, process__accumulation__place="step_ends")
-    _, tokens = process_source(queue, **PSPO, process__accumulation__place="tokens")
+    step, ends = process_source(queue, **PSPO, process__accumulation__reward_position="step_ends")
+    _, tokens = process_source(queue, **PSPO, process__accumulation__reward_position="tokens")
     assert ends.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0]]
     assert torch.equal(tokens.mask_BT, step.mask_BT)
     for source in (ends, tokens):
@@ -221,10 +221,10 @@ def test_places_differ_in_where_a_chain_is_paid_and_not_in_how_much(queue):
 
 @pytest.mark.parametrize("mode", [mode for mode in ACCUMULATIONS if mode != "none"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("place", PLACES)
-def test_every_chain_is_finite_on_a_batch_with_padding_holes_and_single_steps(queue, mode, shape, place):
+@pytest.mark.parametrize("reward_position", REWARD_POSITIONS)
+def test_every_chain_is_finite_on_a_batch_with_padding_holes_and_single_steps(queue, mode, shape, reward_position):
     changes = {"process__accumulation__mode": mode, "process__shaping__name": shape}
-    step = loaded(queue, settings(**{**CHAIN, **changes}, process__accumulation__place=place))
+    step = loaded(queue, settings(**{**CHAIN, **changes}, process__accumulation__reward_position=reward_position))
     advantage_BT, _ = step.advantages(1.0, {})
     assert advantage_BT.isfinite().all() and not advantage_BT[~step.mask_BT.bool()].any()
 
@@ -316,8 +316,8 @@ IN_VERL = sorted(set(OUTCOME_ESTIMATORS) & {*ADV_ESTIMATOR_REGISTRY, "dr_grpo"})
 
 
 @pytest.mark.parametrize("name", IN_VERL)
-@pytest.mark.parametrize(("discount", "trace"), [(1.0, 1.0), (0.9, 0.8)])
-def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue, name, discount, trace):
+@pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 1.0), (0.9, 0.8)])
+def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue, name, discount, gae_lambda):
     generator = torch.Generator().manual_seed(1)
     for key, (accuracy, mask) in ROLLOUTS.items():
         reward_T = -torch.rand(len(mask), generator=generator) * torch.tensor(mask)
@@ -326,7 +326,7 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
     # verl's other estimators have no discount.
     own = discount if name in ("gae", "reinforce_plus_plus") else 1.0
     # The critic's target knows of no coefficient.
-    lam = {"outcome__trace": trace, "outcome__coefficient": 3.0} if name == "gae" else {}
+    lam = {"outcome__gae_lambda": gae_lambda, "outcome__coefficient": 3.0} if name == "gae" else {}
     options = options_of(name, process__coefficient=0.0, whitening=None, outcome__discount=own, **lam)
     step = PrimeStep.load(batch_of(queue, KEYS), options, True, None, GREEDY)
     advantage_BT, return_BT = step.advantages(1.0, {})
@@ -338,9 +338,9 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
         DataProto.from_dict({**data, **tensors}, {"uid": step.group_B[rows].numpy().astype(object)}),
         {"dr_grpo": "grpo"}.get(name, name),
         gamma=discount,
-        lam=trace,
+        lam=gae_lambda,
         norm_adv_by_std_in_grpo=name != "dr_grpo",
-        config=AlgoConfig(gamma=discount, lam=trace),
+        config=AlgoConfig(gamma=discount, lam=gae_lambda),
     )
     mask_BT = step.mask_BT[rows]
     torch.testing.assert_close(advantage_BT[rows], verls.batch["advantages"] * mask_BT, atol=1e-6, rtol=1e-6)

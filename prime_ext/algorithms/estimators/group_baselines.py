@@ -55,8 +55,8 @@ class _Summary:
 def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """REINFORCE leave-one-out (arXiv 2402.14740) in the two forms of PRIME (Eq. 5), see :func:`leave_one_out`.
 
-    A rollout alone in its group receives 0, like verl's ``rloo_vectorized``; with ``lone="keep"`` its own return, like
-    verl's ``rloo``.
+    A rollout alone in its group receives 0, like verl's ``rloo_vectorized``; with ``singleton_group="keep"`` its own
+    return, like verl's ``rloo``.
     """
     centred_BT = leave_one_out(source.reward_BT, source.mask_BT, group_B, source.form)
     if source.keeps_lone("zero"):

@@ -10,8 +10,8 @@ from prime_ext.algorithms.reward_source import RewardSource
 def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """Generalised advantage estimation (arXiv 1506.02438), the estimator of PPO.
 
-    delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * trace * A_{t+1}, where t + 1 is the next
-    valid token: holes in the response are stepped over, and after the last token V is 0. The critic's target is
+    delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * gae_lambda * A_{t+1}, where t + 1 is the
+    next valid token: holes in the response are stepped over, and after the last token V is 0. The critic's target is
     A_t + V_t.
     """
     assert source.value_BT is not None  # checked by the registry
@@ -32,7 +32,7 @@ def _gae_without_holes(
     """The recursion for rewards and values that are 0 outside the mask and valid tokens side by side."""
     delta_BT = reward_BT - value_BT
     delta_BT[:, :-1].add_(value_BT[:, 1:], alpha=source.discount)
-    return return_to_go_of_kept(delta_BT, mask_BT, source.discount * source.trace)
+    return return_to_go_of_kept(delta_BT, mask_BT, source.discount * source.gae_lambda)
 
 
 def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
