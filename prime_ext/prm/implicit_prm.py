@@ -150,13 +150,12 @@ class ImplicitPRM:
             "implicit PRM ready: update_mode=%s reference=%s", self.settings.update_mode, self.settings.reference
         )
 
-    def save(self, folder: str, remote_folder: str | None, global_step: int) -> None:
+    def save(self, folder: str, global_step: int) -> None:
         """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says, of what is trained."""
         if self.settings.trained:
-            self._worker_group.save_checkpoint(folder, remote_folder, global_step)
+            self._worker_group.save_checkpoint(folder, global_step=global_step)
         if self.settings.reference_refresh_freq:
-            remote = None if remote_folder is None else os.path.join(remote_folder, REFERENCE_FOLDER)
-            self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), remote, global_step)
+            self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), global_step=global_step)
         if self.replay is not None:
             self.replay.save(Path(folder) / REPLAY_FOLDER)
 

@@ -95,11 +95,10 @@ class PolicyTargets:
         if self._average is not None:
             self._average.average_weights("policy", self.settings.anchor.decay)
 
-    def save(self, folder: str, remote_root: str | None, global_step: int) -> None:
+    def save(self, folder: str, global_step: int) -> None:
         """Save the average beside the policy, in the folder of a checkpoint."""
         if self._average is not None:
-            remote = None if remote_root is None else os.path.join(remote_root, AVERAGE_FOLDER)
-            self._average.save_checkpoint(os.path.join(folder, AVERAGE_FOLDER), remote, global_step)
+            self._average.save_checkpoint(os.path.join(folder, AVERAGE_FOLDER), global_step=global_step)
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""

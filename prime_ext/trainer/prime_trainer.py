@@ -4,7 +4,6 @@
 import json
 import logging
 import math
-import os
 from collections import deque
 from pathlib import Path
 
@@ -289,12 +288,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
         write_text(folder / STATE_FILE, json.dumps(state))
 
     def _save_more(self, folder: Path) -> None:
-        remote_root = self.config.trainer.default_hdfs_dir
-        remote = os.path.join(remote_root, folder.name) if remote_root else None
+        # verl 0.9.1 copies nothing to trainer.default_hdfs_dir either.
         if self.prm is not None:
-            prm_remote = os.path.join(remote, PRM_FOLDER) if remote else None
-            self.prm.save(str(folder / PRM_FOLDER), prm_remote, self.global_steps)
-        self.targets.save(str(folder), remote, self.global_steps)
+            self.prm.save(str(folder / PRM_FOLDER), self.global_steps)
+        self.targets.save(str(folder), self.global_steps)
         self._save_prime_state(folder)
 
     # ---- one step --------------------------------------------------------------------------------------------
