@@ -27,8 +27,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from eval.prm_data import PROCESSBENCH, SPLITS, read_problems, read_processbench
 from eval.prm_metrics import AGGREGATIONS
 from eval.prm_results import candidate_results, plot_steps, prm_report, processbench_results
@@ -46,9 +44,12 @@ from eval.prm_scorers import (
 )
 from eval.store import Row, RunError, run_folder
 from prime_ext.offline_prm.export import versions
-from prime_ext.offline_prm.text import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
+from prime_ext.step_rm.labels import StepRMError
+from prime_ext.step_rm.scorers.local import device_and_dtype
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
 from prime_ext.verifiers.math import STYLES
 
 # What released implicit PRMs (ImplicitPRM, EurusPRM) are scored with, whatever they were trained with.
@@ -76,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     add("--layout", default="plain", choices=LAYOUTS, help="prompt of a classifier: as it is (TRL), or a chat")
     add("--separator", default="\n", help=r"text after each step of a classifier (default: a line break, as TRL)")
     add("--positive-label", type=int, default=1, help="class of a classifier that means right")
+    add("--answer-tokens", nargs=2, metavar=("RIGHT", "WRONG"), help="of a causal model as the classifier: + and -")
     add("--max-length", type=int, help="tokens; default: what the model's positions allow")
     add("--batch-tokens", type=int, default=8192, help="padded tokens in a batch")
     add("--chunk", type=int, default=256, help="tokens whose logits are held at once")
@@ -115,34 +117,33 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
     """
     from transformers import AutoConfig, AutoTokenizer
 
-    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = getattr(torch, arguments.dtype or ("float32" if device.type == "cpu" else "bfloat16"), None)
-    if not isinstance(dtype, torch.dtype):
-        raise RunError(f"--dtype {arguments.dtype} is no dtype of torch")
     remote = arguments.trust_remote_code
-    config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
-    longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192
     if arguments.scorer == "classifier":
-        return ClassifierScorer(
+        model = TokenClassifier(
             arguments.model,
-            device,
-            dtype,
+            arguments.device,
+            arguments.dtype,
             arguments.layout,
             arguments.separator,
             arguments.positive_label,
-            longest,
+            arguments.answer_tokens,
+            arguments.max_length,
             remote,
         )
+        return ClassifierScorer(model)
+    device, dtype = device_and_dtype(arguments.device, arguments.dtype)
+    config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
+    longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=remote)
     encoder = TextEncoder(tokenizer, append_eos=description.get("append_eos", True))
-    model = LogProbModel(arguments.model, device, dtype, arguments.chunk, remote)
+    own = LogProbModel(arguments.model, device, dtype, arguments.chunk, remote)
     reference = None
     if arguments.reference is not None:
         reference = LogProbModel(arguments.reference, device, dtype, arguments.chunk, remote)
-    for name, one in (("model", model), ("reference", reference)):
+    for name, one in (("model", own), ("reference", reference)):
         if one is not None and not one.chunked:
             print(f"{name}: its logits are not plain products with the output embedding; they are computed in full")
-    return ImplicitScorer(model, reference, encoder, longest)
+    return ImplicitScorer(own, reference, encoder, longest)
 
 
 def complete(arguments: argparse.Namespace) -> Row:
@@ -250,7 +251,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(words)
     try:
         run(arguments)
-    except (RunError, SourceError, TextError) as error:
+    except (RunError, SourceError, StepRMError, TextError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

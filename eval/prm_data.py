@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.store import RunError
-from prime_ext.offline_prm.text import Prompt, join_steps
 from prime_ext.utils.rows import whole_rows
+from prime_ext.utils.text_tokens import Prompt, join_steps
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"

@@ -8,7 +8,6 @@ raw (sums of log-ratios, probabilities), so that every score made of it is free 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,12 @@ from eval.prm_data import Response
 from eval.store import LineFile, Row, RunError
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
 from prime_ext.offline_prm.export import FILE
-from prime_ext.offline_prm.text import TextEncoder, TextError
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 
 SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
 LAYOUTS = ("chat", "plain")
 OVERLONG = "overlong"
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """A response ready for a model.
-
-    Attributes:
-        ids: prompt and response.
-        n_prompt: tokens of the prompt.
-        ends: index in ``ids`` of the last token of each step (implicit), or of the token that carries its score.
-    """
-
-    ids: list[int]
-    n_prompt: int
-    ends: tuple[int, ...]
 
 
 def prm_description(path: str) -> Row:
@@ -47,7 +32,7 @@ def prm_description(path: str) -> Row:
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def _padded(batch: Sequence[Tokens], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(batch: Sequence[TokenizedSteps], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and attention mask, ``(B, T)``, padded on the right."""
     longest = max(len(tokens.ids) for tokens in batch)
     id_BT = torch.full((len(batch), longest), pad)
@@ -82,7 +67,7 @@ class LogProbModel:
         return bool(torch.allclose(hidden_1TH @ head.weight.T, logits_1TV, atol=1e-3, rtol=1e-3))
 
     @torch.no_grad()
-    def log_probs(self, batch: Sequence[Tokens], pad: int) -> list[torch.Tensor]:
+    def log_probs(self, batch: Sequence[TokenizedSteps], pad: int) -> list[torch.Tensor]:
         """Log-probabilities of the response tokens of each row, float32 on the host."""
         id_BT, mask_BT = _padded(batch, pad, self.device)
         places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
@@ -111,12 +96,12 @@ class ImplicitScorer:
                 f"{model.model.config.vocab_size}; a reference must have the model's vocabulary"
             )
 
-    def tokens(self, response: Response) -> Tokens:
+    def tokens(self, response: Response) -> TokenizedSteps:
         prompt, tokens = self.encoder.prompt(response.prompt), self.encoder.response(response.text)
         ends = self.encoder.step_ends(tokens, response.char_ends)
-        return Tokens([*prompt, *tokens.ids], len(prompt), tuple(len(prompt) + end for end in ends))
+        return TokenizedSteps([*prompt, *tokens.ids], len(prompt), tuple(len(prompt) + end for end in ends))
 
-    def score(self, batch: Sequence[Tokens]) -> list[Row]:
+    def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """``log_prob`` and ``log_ratio`` (with a reference) summed over each step, and its ``tokens``."""
         pad = self.encoder.tokenizer.pad_token_id or 0
         own = self.model.log_probs(batch, pad)
@@ -138,58 +123,17 @@ class ImplicitScorer:
 
 
 class ClassifierScorer:
-    """Probability of the positive class at the end of each step, by a token-classification model.
+    """Probability of the positive class at the end of each step, by a token-classification model."""
 
-    The input is the prompt, and each step followed by the separator, tokenised piece by piece as TRL's PRM trainer
-    does; the score is read at the separator's last token, or at the step's without a separator.
+    def __init__(self, model: TokenClassifier):
+        self.model, self.max_length = model, model.max_length
 
-    ``layout`` is ``plain`` (TRL: the prompt as it is) or ``chat`` (through the chat template), ``separator`` the text
-    after each step, for TRL usually a line break, and ``positive`` the class that means "right".
-    """
+    def tokens(self, response: Response) -> TokenizedSteps:
+        return self.model.tokens(response.prompt, response.steps)
 
-    def __init__(
-        self,
-        path: str,
-        device: torch.device,
-        dtype: torch.dtype,
-        layout: str,
-        separator: str,
-        positive: int,
-        max_length: int,
-        trust_remote_code: bool,
-    ):
-        from transformers import AutoModelForTokenClassification, AutoTokenizer
-
-        model = AutoModelForTokenClassification.from_pretrained(path, dtype=dtype, trust_remote_code=trust_remote_code)
-        if not 0 <= positive < model.config.num_labels:
-            raise RunError(f"--positive-label {positive} is none of the model's {model.config.num_labels} classes")
-        self.model = model.eval().requires_grad_(False).to(device)
-        self.encoder = TextEncoder(
-            AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code), append_eos=False
-        )
-        self.device, self.layout, self.positive, self.max_length = device, layout, positive, max_length
-        self.separator_ids = self.encoder.plain(separator)
-
-    def tokens(self, response: Response) -> Tokens:
-        if self.layout == "chat":
-            prompt = self.encoder.prompt(response.prompt)
-        elif isinstance(response.prompt, str):
-            prompt = self.encoder.begin() + self.encoder.plain(response.prompt)
-        else:
-            raise TextError("the prompt is a list of chat messages; use --layout chat")
-        ids, ends = list(prompt), []
-        for step in response.steps:
-            ids += self.encoder.plain(step) + self.separator_ids
-            ends.append(len(ids) - 1)
-        return Tokens(ids, len(prompt), tuple(ends))
-
-    @torch.no_grad()
-    def score(self, batch: Sequence[Tokens]) -> list[Row]:
+    def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """``probability`` of each step."""
-        id_BT, mask_BT = _padded(batch, self.encoder.tokenizer.pad_token_id or 0, self.device)
-        logits_BTC = self.model(input_ids=id_BT, attention_mask=mask_BT).logits.float()
-        probability_BT = logits_BTC.softmax(-1)[..., self.positive].cpu()
-        return [{"probability": probability_BT[row, list(t.ends)].tolist()} for row, t in enumerate(batch)]
+        return [{"probability": values} for values in self.model.probabilities(batch)]
 
 
 def step_scores(result: Row, kind: str, coefficient: float | None, with_reference: bool = True) -> list[float] | None:
@@ -227,7 +171,7 @@ def model_identity(path: str | None) -> Any:
 
 
 def score_all(
-    scorer: ImplicitScorer | ClassifierScorer, rows: Sequence[Tokens], path: Path, batch_tokens: int
+    scorer: ImplicitScorer | ClassifierScorer, rows: Sequence[TokenizedSteps], path: Path, batch_tokens: int
 ) -> list[Row]:
     """Results of all rows, in order; those that are not in the file yet are computed and kept there, long ones first.
 

@@ -22,6 +22,19 @@ class ScorerSettings:
     """``local``: a model in this process. ``server``: ``/classify`` of vLLM, verl's reward-model pool or any URL."""
     model_path: Text | None
     """Folder of the step reward model; a server's as well, for its tokenizer and format (not with inputs=text)."""
+    architecture: Literal["sequence_classification", "token_classification"]
+    """``sequence_classification``: reads a step and those before it; ``token_classification``: the response at once."""
+    separator: str
+    """Of ``token_classification``: text behind each step, where its score is read."""
+    layout: Literal["plain", "chat"]
+    """Of ``token_classification``: the prompt as it is, or through the chat template."""
+    positive_label: CountOrZero
+    """Of ``token_classification``: class that means right."""
+    answer_tokens: Annotated[
+        Annotated[list[Text], Field(min_length=2, max_length=2)] | None,
+        Field(description="two tokens, of a right and of a wrong step"),
+    ]
+    """Of ``token_classification``: what a causal model says of a right and of a wrong step; None for a classifier."""
     pair_format: Mapping[str, Any] | None
     """Fields of ``prime_ext.step_rm.description.PairFormat`` for a model without a description; None to read it."""
     cache_size: CountOrZero
@@ -72,6 +85,11 @@ class ScorerSettings:
             yield f"{SECTION}.model_path is missing; give the folder of the step reward model"
         if self.labels is not None and sorted(self.labels) != sorted(LABELS):
             yield f"{SECTION}.labels={self.labels} must be -1, 0 and 1 in the order of the classes"
+        if self.architecture == "token_classification":
+            if self.kind == "server":
+                yield f"{SECTION}.architecture=token_classification works with {SECTION}.kind=local only; set that"
+            if self.pair_format is not None:
+                yield f"{SECTION}.pair_format is of sequence_classification; set it to null"
         # Values that would be ignored.
         if self.labels is not None and self.needs_model:
             yield f"{SECTION}.labels={self.labels} is for inputs=text; the model has its own label map"

@@ -22,10 +22,10 @@ from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mixed, read_data
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
-from prime_ext.offline_prm.text import TextError
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks
 from prime_ext.run.metric_conditions import ConditionError
+from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -11,8 +11,8 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
 from prime_ext.offline_prm.data import BadData, Example, LabelledData
-from prime_ext.offline_prm.text import TextEncoder
 from prime_ext.prm.worker import ROW
+from prime_ext.utils.text_tokens import TextEncoder
 
 
 @dataclass(frozen=True)

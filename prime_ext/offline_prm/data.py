@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prime_ext.offline_prm.text import STEP_PREFIX, STEP_SEPARATOR, Prompt, join_steps, messages_of
 from prime_ext.step_rm.convert.formats import labels_by_first_error, listed, text
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.rows import BadRow, SourceError, whole_rows
+from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, Prompt, join_steps, messages_of
 
 
 class BadData(ValueError):
@@ -183,7 +183,7 @@ def read_data(
         loss: name of the loss, for messages.
         hard_labels: whether it takes 0 and 1 only.
         by_step: rows are responses cut into labelled steps, not prompts with labelled responses.
-        prefix, separator: how steps are joined, see :func:`prime_ext.offline_prm.text.join_steps`.
+        prefix, separator: how steps are joined, see :func:`prime_ext.utils.text_tokens.join_steps`.
         after_error: see :func:`step_labels`.
 
     Raises:

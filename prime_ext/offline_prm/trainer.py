@@ -33,9 +33,9 @@ from prime_ext.offline_prm.data import BadData, Example, LabelledData
 from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, StepLoss
 from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
 from prime_ext.offline_prm.settings import OfflineSettings
-from prime_ext.offline_prm.text import TextEncoder, TextError
 from prime_ext.offline_prm.validation import validation_metrics
 from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
+from prime_ext.utils.text_tokens import TextEncoder, TextError
 
 
 class OfflineTrainer:

@@ -154,7 +154,7 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         ([*BENCH, "--splits", "math"], "", "--threshold-split gsm8k is not among --splits math"),
         ([*BENCH, "--data", "nowhere"], "", "nowhere is not a folder"),
         ([*BENCH, "--plot", "99"], "", "--plot 99 must be the number of one of 12 responses"),
-        ([*BENCH, "--dtype", "float7"], "", "--dtype float7 is no dtype of torch"),
+        ([*BENCH, "--dtype", "float7"], "", "dtype='float7' is no dtype of torch"),
         ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
         (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
         (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),

@@ -7,8 +7,9 @@ from tiny_llama import byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, Gemma2Config, Gemma2ForCausalLM
 
 from eval.prm_data import Response, split_response
-from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, Tokens, score_all, step_scores
-from prime_ext.offline_prm.text import TextEncoder, join_steps
+from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, score_all, step_scores
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
 
 CPU = torch.device("cpu")
 STEPS = [["two é", "plus 🙂 two", "four"], ["x"], ["a longer first step", "b"], ["漢字", "c d"]]
@@ -88,7 +89,7 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
     model = LogProbModel(path, CPU, torch.float32, 7, False)
     assert not model.chunked
     ids = list(range(5, 25))
-    [found] = model.log_probs([Tokens(ids, 4, (19,))], 0)
+    [found] = model.log_probs([TokenizedSteps(ids, 4, (19,))], 0)
     with torch.no_grad():
         table = AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
     expected = table.gather(-1, torch.tensor(ids[1:])[:, None])[3:, 0]
@@ -98,7 +99,8 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
 @pytest.mark.parametrize("separator", ["\n", ""])
 @pytest.mark.parametrize("layout", ["plain", "chat"])
 def test_a_classifier_is_read_after_each_step(paths, separator, layout):
-    scorer = ClassifierScorer(str(paths["classifier"]), CPU, torch.float32, layout, separator, 1, 200, False)
+    model = TokenClassifier(str(paths["classifier"]), CPU, layout=layout, separator=separator, max_length=200)
+    scorer = ClassifierScorer(model)
     rows = [scorer.tokens(item) for item in RESPONSES]
     model = AutoModelForTokenClassification.from_pretrained(paths["classifier"])
     tokenizer = byte_tokenizer()
@@ -122,7 +124,7 @@ class CountingScorer:
         self.asked, self.fail_after = [], fail_after
 
     def tokens(self, item):
-        return Tokens(list(item.text.encode()), 0, (len(item.text) - 1,))
+        return TokenizedSteps(list(item.text.encode()), 0, (len(item.text) - 1,))
 
     def score(self, batch):
         if self.fail_after is not None and len(self.asked) >= self.fail_after:
@@ -133,7 +135,7 @@ class CountingScorer:
 
 def test_finished_responses_are_never_scored_again(tmp_path):
     path = tmp_path / "scores.jsonl"
-    rows = [Tokens([7] * n, 0, (n - 1,)) for n in (5, 20, 10, 40, 5)]
+    rows = [TokenizedSteps([7] * n, 0, (n - 1,)) for n in (5, 20, 10, 40, 5)]
     first = CountingScorer(fail_after=2)
     with pytest.raises(KeyboardInterrupt):
         score_all(first, rows, path, 12)

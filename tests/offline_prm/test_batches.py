@@ -9,8 +9,8 @@ from tiny_llama import byte_tokenizer
 
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, usable_groups
 from prime_ext.offline_prm.data import BadData, Example, LabelledData
-from prime_ext.offline_prm.text import TextEncoder
 from prime_ext.prm.worker import ROW, WEIGHT
+from prime_ext.utils.text_tokens import TextEncoder
 
 ENCODER = TextEncoder(byte_tokenizer(None))
 

@@ -76,7 +76,7 @@ def test_two_steps_of_cross_entropy_equal_a_plain_loop(results, inputs):
     """The first two optimiser steps of ``ce``, one response at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from prime_ext.offline_prm.text import TextEncoder
+    from prime_ext.utils.text_tokens import TextEncoder
 
     model, reference = (AutoModelForCausalLM.from_pretrained(inputs[0]) for _ in range(2))
     encoder = TextEncoder(AutoTokenizer.from_pretrained(inputs[0]))

@@ -2,8 +2,10 @@
 """Tiny step reward models with random weights, and tokenizers made on the spot."""
 
 import random
+from pathlib import Path
 
 import torch
+import yaml
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BertConfig,
@@ -15,6 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+import prime_ext.config
 from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABELS
@@ -102,13 +105,9 @@ def described(path, temperature=1.0, pair_format=None, order=LABELS):
 
 def scorer_settings(**changes):
     """The section ``step_scorer``, on the CPU."""
-    values = {
-        "kind": "local", "model_path": None, "pair_format": None, "cache_size": 1000, "device": None, "dtype": None,
-        "batch_tokens": None, "trust_remote_code": False, "address": None, "inputs": "ids", "labels": None,
-        "served_model": None, "batch_size": 8, "concurrency": 2, "timeout_seconds": 5.0, "attempts": 1,
-        "backoff_seconds": 0.0, "api_key_variable": None,
-    }  # fmt: skip
-    return ScorerSettings.from_mapping({**values, **changes})
+    values = yaml.safe_load((Path(prime_ext.config.__file__).parent / "step_scorer" / "step_scorer.yaml").read_text())
+    quick = {"batch_size": 8, "concurrency": 2, "timeout_seconds": 5.0, "attempts": 1, "backoff_seconds": 0.0}
+    return ScorerSettings.from_mapping({**values, **quick, **changes})
 
 
 def chain_rows(n):

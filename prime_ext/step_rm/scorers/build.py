@@ -30,7 +30,7 @@ def check_model(settings: ScorerSettings) -> None:
     """
     try:
         format_given(settings)
-        if settings.needs_model:
+        if settings.needs_model and settings.architecture == "sequence_classification":
             description_of(settings)
     except StepRMError as error:
         raise SettingsError(f"{SECTION}.model_path: {error}") from error
@@ -46,6 +46,20 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
     Raises:
         StepRMError: there is no server to ask, or the model cannot work.
     """
+    if settings.architecture == "token_classification":
+        from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenClassifierScorer
+
+        model = TokenClassifier(
+            settings.model_path or "",
+            settings.device,
+            settings.dtype,
+            settings.layout,
+            settings.separator,
+            settings.positive_label,
+            settings.answer_tokens,
+            trust_remote_code=settings.trust_remote_code,
+        )
+        return TokenClassifierScorer(model, settings.batch_tokens, settings.cache_size)
     if settings.kind == "local":
         from prime_ext.step_rm.scorers.local import LocalScorer
 

@@ -43,6 +43,19 @@ def padded(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torc
     return id_BT, mask_BT
 
 
+def device_and_dtype(device: str | torch.device | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
+    """Where a model works, and in what: by default an accelerator if there is one, in bfloat16, or the CPU, in float32.
+
+    Raises:
+        StepRMError: torch has no such dtype.
+    """
+    found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = getattr(torch, dtype or ("float32" if found.type == "cpu" else "bfloat16"), None)
+    if not isinstance(chosen, torch.dtype):
+        raise StepRMError(f"dtype={dtype!r} is no dtype of torch")
+    return found, chosen
+
+
 def usable_positions(config: Any) -> float:
     """How many tokens a model can take: RoBERTa and its kin lose the positions up to the padding token's."""
     positions = getattr(config, "max_position_embeddings", None)
@@ -100,10 +113,7 @@ class LocalScorer:
 
         self.where = str(path)
         self.description = read_description(path, pair_format)
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        chosen = getattr(torch, dtype or ("float32" if self.device.type == "cpu" else "bfloat16"), None)
-        if not isinstance(chosen, torch.dtype):
-            raise StepRMError(f"dtype={dtype!r} is no dtype of torch")
+        self.device, chosen = device_and_dtype(device, dtype)
         if batch_tokens is None:
             # tests/benchmarks/step_scorer.py: larger passes leave the processor's caches.
             batch_tokens = 1024 if self.device.type == "cpu" else 16384

@@ -67,6 +67,21 @@ class ResponseTokens:
         return found
 
 
+@dataclass(frozen=True)
+class TokenizedSteps:
+    """A prompt and a response of steps, ready for a model.
+
+    Attributes:
+        ids: prompt and response.
+        n_prompt: tokens of the prompt.
+        ends: index in ``ids`` of the last token of each step, or of the token that carries its score.
+    """
+
+    ids: list[int]
+    n_prompt: int
+    ends: tuple[int, ...]
+
+
 class TextEncoder:
     """Turns prompts and responses into tokens.
 

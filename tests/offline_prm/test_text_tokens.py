@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_llama import CHAT, byte_tokenizer
 
-from prime_ext.offline_prm.text import TextEncoder, TextError, join_steps
+from prime_ext.utils.text_tokens import TextEncoder, TextError, join_steps
 
 TOKENIZER = byte_tokenizer(None)
 WORDS = st.text(st.sampled_from("ab \n.=é漢🙂"), min_size=1, max_size=8).filter(str.strip)
