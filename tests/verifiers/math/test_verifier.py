@@ -54,6 +54,7 @@ def test_labelled_pairs(verifier, rule):
 EQUAL = [
     (r"\{-1,1,2\}", r"\{\pm1,2\}"),
     (r"\{-3,3\}", r"\{\pm3\}"),
+    (r"\pm(1,2,3)", "(1,2,3), -(1,2,3)"),
     (r"\text{red and blue}", r"\text{blue \& red}"),
     ("(1,2,3)", "[1,2,3]"),
     ("1:2", r"\sqrt{2}:\sqrt{8}"),
