@@ -44,8 +44,8 @@ def choose(counts_file):
         shares = {}
         for room, wanted in SIZES.items():
             own = {module: size for module, size in sizes.items() if module.split("/")[1] == room}
-            share = wanted / sum(own.values())
-            shares |= {module: min(size, max(2, round(share * size))) for module, size in own.items()}
+            total = sum(own.values())
+            shares |= {module: min(size, max(2, round(wanted * size / total))) for module, size in own.items()}
         counts_file.write_text(json.dumps({"modules": shares, "untested": sorted(untested)}, indent=1))
     counts = json.loads(counts_file.read_text())
     for module, wanted in counts["modules"].items():
