@@ -105,3 +105,8 @@ def test_the_break_even_of_a_shape_that_does_not_read_the_score_is_known_in_clos
     if expected * score > 1 + 1e-9:
         expected = math.nan
     assert break_even(PAPER, score, steps) == pytest.approx(expected, rel=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("score", [0.3, 1.0])
+def test_without_a_shape_a_filler_as_good_as_the_chain_pays(score):
+    assert break_even(UNSHAPED, score, 3) == pytest.approx(1.0)

@@ -2,6 +2,7 @@
 """Rewards of steps: credit rules, the estimator of PURE and the shaping of process rewards, against loops."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from rollout_batches import NAN, batches, random_spans, step_scores
 
 from prime_ext.algorithms.advantage import RewardSource, combine_sources
+from prime_ext.algorithms.process_reward import redistribute
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import return_to_go
 from prime_ext.algorithms.step_credit import (
@@ -116,6 +118,8 @@ def test_whatever_the_choices_rewards_stand_where_the_source_mask_says_and_sum_a
     assert torch.equal(source_BT.bool(), end_mask(spans).bool())
     assert paid_BT.isfinite().all() and not paid_BT[~source_BT.bool()].any()
     if redistribution != "none":
+        plain_BT, _ = replace(shaping, redistribution="none")(batch.reward_BT, batch.mask_BT, spans)
+        torch.testing.assert_close(paid_BT, redistribute(plain_BT, source_BT, redistribution))
         torch.testing.assert_close(paid_BT.sum(-1), torch.zeros_like(paid_BT.sum(-1)), atol=1e-5, rtol=0)
 
 

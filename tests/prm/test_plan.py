@@ -68,7 +68,8 @@ def test_weights_are_a_mean_over_each_mini_batch_and_padding_weighs_nothing(data
     weight = dict(zip(keys, plan.weight_B.tolist(), strict=True))
     batches = mini_batches(plan, keys, size, 2)
     n_valid = len(keys) - sum(padding)
-    for members in batches:
+    for number, members in enumerate(batches):
+        assert members == {key for row, key in enumerate(keys) if plan.mini_batch_B[row] == number}
         valid = [key for key in members if not key.startswith("pad")]
         assert all(weight[key] == pytest.approx(1 / len(valid)) for key in valid)
         assert all(weight[key] == 0.0 for key in members if key not in valid)

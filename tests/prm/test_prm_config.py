@@ -42,6 +42,17 @@ def test_mini_batches_are_counted_in_prompts(config, prm_settings):
     assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
 
 
+def worker_configs(tmp_path, name, overrides):
+    """What the workers of the PRM and of its reference are built from."""
+    save_llama(tmp_path)
+    own = [f"actor_rollout_ref.model.path={tmp_path}", "prm.reference=frozen"]
+    own.append("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000")
+    with initialize_config_module("prime_ext.config", version_base=None):
+        config = compose(name, [*own, *overrides])
+    prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
+    return {group: worker.kwargs["config"] for group, worker in prm.worker_classes().items()}
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "tokens"),
     [
@@ -53,14 +64,16 @@ def test_mini_batches_are_counted_in_prompts(config, prm_settings):
 )
 def test_the_prm_and_its_reference_have_the_same_budgets(tmp_path, name, overrides, tokens):
     """Passes without gradients are packed into more tokens than a training pass has."""
-    save_llama(tmp_path)
-    own = [f"actor_rollout_ref.model.path={tmp_path}", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000"]
-    with initialize_config_module("prime_ext.config", version_base=None):
-        config = compose(name, [*own, *overrides])
-    prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
-    for frozen_path in (None, str(tmp_path)):
-        engine = prm._worker_config(frozen_path).engine_config
+    for worker in worker_configs(tmp_path, name, overrides).values():
+        engine = worker.engine_config
         assert (engine.max_token_len_per_gpu, engine.infer_max_token_len_per_gpu) == tokens
+
+
+def test_the_prm_trains_as_configured_and_a_reference_that_changes_is_restored_as_weights(tmp_path):
+    overrides = ["prm.optim.lr=3e-5", "prm.checkpoint.load_contents=[model,optimizer]", "prm.reference_refresh_freq=2"]
+    prm, reference = worker_configs(tmp_path, "prime_trainer_cpu", overrides).values()
+    assert prm.optimizer_config.lr == 3e-5 and prm.checkpoint_config.load_contents == ["model", "optimizer"]
+    assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
 
 
 def options_of(function):

@@ -87,8 +87,11 @@ def test_nothing_is_drawn_before_the_first_update_and_no_folder_is_touched(tmp_p
 
 @pytest.mark.parametrize("after", ["disk", "memory"])
 def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path, store, after):
-    alone = filled(tmp_path, store, 4)
-    checkpoint = tmp_path / "checkpoint"
+    alone = filled(tmp_path, store, 3)
+    checkpoint = tmp_path / "global_step_4" / "prm"
+    # The step is done and saved a second time.
+    alone.save(checkpoint)
+    alone.add(batch_of(range(12, 16)))
     alone.save(checkpoint)
     expected = []
     for update in range(4, 8):

@@ -43,7 +43,7 @@ def test_the_quick_mode_agrees_with_the_slow_one_wherever_it_succeeds():
         (r"\hbar-\hbar_{1}", "0", "wrong"),
         ("x(y+1)", "xy+x", "correct"),
         # Close, but not equal.
-        ("2^{2008}-2", "2^{2008}-3", "wrong"),
+        ("9^{4000}-2", "9^{4000}-3", "wrong"),
         ("2^{2008}-2", r"2(2^{2007}-1)", "correct"),
         ("x^{2008}-2", "x^{2008}-3", "wrong"),
         (r"10^{-30}\pi", r"2\cdot10^{-30}\pi", "wrong"),

@@ -50,6 +50,43 @@ def test_labelled_pairs(verifier, rule):
     assert not wrong
 
 
+# Beside the labelled pairs, which are a benchmark and a golden file too: gold answers, and predictions that equal them.
+EQUAL = [
+    (r"\{-1,1,2\}", r"\{\pm1,2\}"),
+    (r"\{-3,3\}", r"\{\pm3\}"),
+    (r"\pm(1,2,3)", "(1,2,3), -(1,2,3)"),
+    (r"\text{red and blue}", r"\text{blue \& red}"),
+    ("(1,2,3)", "[1,2,3]"),
+    ("1:2", r"\sqrt{2}:\sqrt{8}"),
+    (r"5\text{ km}", r"5\text{ Km}"),
+    # Equations: of a line, of numbers only, of names to be calculated; the exact side of an approximation.
+    ("x=3", "x-3=0"),
+    (r"\frac{1}{4}+\frac{1}{2}=\frac{3}{4}", r"\frac{2}{8}+\frac{4}{8}=0.75"),
+    (r"\sin\frac{\pi}{12}=\frac{\sqrt{6}-\sqrt{2}}{4}", r"\sin\frac{\pi}{12}=\frac{\sqrt{3}-1}{2\sqrt{2}}"),
+    (r"x=\sqrt{8},y=3", r"y=3,x=2\sqrt{2}"),
+    (r"\sqrt{2}", r"x=\sqrt{2}\approx1.41"),
+]
+# And predictions that look alike.
+DIFFERENT = [
+    (r"3\text{ minutes}", r"3\text{ Hours}"),
+    (r"(3,\infty)", r"\{2x:x>3\}"),
+    ("5", "(5]"),
+    ("7", r"7=8\approx8.1"),
+    # Not a unit but a sentence.
+    ("5", r"5\text{ of them are still here today}"),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer"), EQUAL)
+def test_another_way_to_write_it_is_right(verifier, gold, answer):
+    assert verifier.verify_answer(answer, gold).outcome is Outcome.CORRECT
+
+
+@pytest.mark.parametrize(("gold", "answer"), DIFFERENT)
+def test_another_answer_in_a_similar_form_is_wrong(verifier, gold, answer):
+    assert verifier.verify_answer(answer, gold).outcome is Outcome.WRONG
+
+
 def test_the_verdict_says_what_was_found_and_why(verifier):
     verdict = verifier.verify(r"Thus \boxed{\frac{1}{2}}.", "0.5")
     assert verdict.correct and verdict.extracted == r"\frac{1}{2}" and verdict.detail == "equal numbers"
