@@ -34,7 +34,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE), str(HERE.parent / "support"), str(HERE.parent / "step_rm")]
+sys.path[:0] = [str(ROOT), str(HERE), *(str(HERE.parent / name) for name in ("support", "benchmarks", "step_rm"))]
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
