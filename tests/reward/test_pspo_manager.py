@@ -64,7 +64,7 @@ def test_the_scorer_reads_the_steps_the_question_and_how_long_the_response_is():
 
 
 def test_shares_at_step_ends_sum_to_the_reward():
-    pspo = manager(configuration(accumulation__place="step_ends"))
+    pspo = manager(configuration(accumulation__reward_position="step_ends"))
     amount, info = reward(GOOD, pspo)
     paid, ends = json.loads(info["step_rewards"]), json.loads(info["step_ends"])
     assert paid == pytest.approx([amount / 3] * 3)
@@ -227,7 +227,7 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
 
 
 def test_one_json_line_for_each_response(tmp_path):
-    pspo = manager(configuration(log_path=str(tmp_path / "log"), accumulation__place="step_ends"))
+    pspo = manager(configuration(log_path=str(tmp_path / "log"), accumulation__reward_position="step_ends"))
     for text in (GOOD, "", "2*3=5\n\nand so on"):
         reward(text, pspo)
     (path,) = (tmp_path / "log").iterdir()
