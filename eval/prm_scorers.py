@@ -18,6 +18,7 @@ from eval.prm_data import Response
 from eval.store import LineFile, Row, RunError
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
 from prime_ext.offline_prm.export import FILE
+from prime_ext.step_rm.scorers.local import padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 
@@ -30,17 +31,6 @@ def prm_description(path: str) -> Row:
     """What training has written beside a model; empty for other models."""
     file = Path(path) / FILE
     return json.loads(file.read_text()) if file.is_file() else {}
-
-
-def _padded(batch: Sequence[TokenizedSteps], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask, ``(B, T)``, padded on the right."""
-    longest = max(len(tokens.ids) for tokens in batch)
-    id_BT = torch.full((len(batch), longest), pad)
-    mask_BT = torch.zeros_like(id_BT)
-    for row, tokens in enumerate(batch):
-        id_BT[row, : len(tokens.ids)] = torch.tensor(tokens.ids)
-        mask_BT[row, : len(tokens.ids)] = 1
-    return id_BT.to(device), mask_BT.to(device)
 
 
 class LogProbModel:
@@ -69,7 +59,7 @@ class LogProbModel:
     @torch.no_grad()
     def log_probs(self, batch: Sequence[TokenizedSteps], pad: int) -> list[torch.Tensor]:
         """Log-probabilities of the response tokens of each row, float32 on the host."""
-        id_BT, mask_BT = _padded(batch, pad, self.device)
+        id_BT, mask_BT = (part.to(self.device) for part in padded([torch.tensor(t.ids) for t in batch], pad))
         places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
         target_N = torch.cat([id_BT[row, place.start + 1 : place.stop + 1] for row, place in places])
         if self.chunked:

@@ -62,7 +62,7 @@ class RewardSource:
             return None
         return replace(self, reward_BT=self.reward_BT.gather(1, last_B1), mask_BT=keep_B1)
 
-    def keeps_lone(self, default: str) -> bool:
+    def keeps_singleton(self, default: str) -> bool:
         """Whether a rollout alone in its group keeps its reward."""
         singleton_group = default if self.singleton_group is None else self.singleton_group
         if singleton_group not in ("keep", "zero"):

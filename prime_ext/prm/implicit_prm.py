@@ -232,15 +232,13 @@ class ImplicitPRM:
             group = self._worker_group if name is None else self._teacher_groups[name]
             field = f"{name or PRM_GROUP}_log_probs"
             # Every rank gets as many rows; what fills up is scored for nothing.
-            others = [row for row in range(len(batch)) if row not in set(rows)]
+            others = sorted(set(range(len(batch))) - set(rows))
             fill = others[: -len(rows) % self._data_parallel_size()]
             self._score(group, transfer.select(batch, [*rows, *fill]), field)
-            for row, log_prob_T in zip(
-                rows, transfer.fetch_rows(transfer.select(batch, rows), [field])[field], strict=True
-            ):
+            found = transfer.fetch_rows(transfer.select(batch, rows), [field])[field]
+            for row, log_prob_T in zip(rows, found, strict=True):
                 log_probs[row] = log_prob_T
-        log_prob_BT = torch.nested.as_nested_tensor(log_probs, layout=torch.jagged).to_padded_tensor(0)
-        return transfer.put_tokens(batch, {PRM_LOG_PROBS: log_prob_BT})
+        return transfer.put_rows(batch, {PRM_LOG_PROBS: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)})
 
     @property
     def reward_noise(self) -> float:

@@ -45,7 +45,7 @@ class _Summary:
         scale_B: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return-to-go of (r - baseline) * scale at the tokens of the source; takes the rewards over."""
-        part_B = self.groups.valid_B if source.keeps_lone("keep") else self.groups.size_B > 1
+        part_B = self.groups.valid_B if source.keeps_singleton("keep") else self.groups.size_B > 1
         scale_B = part_B.to(self.mean_B.dtype) if scale_B is None else torch.where(part_B, scale_B, 0.0)
         centred_BT = self.kept_BT.sub_(baseline_B[:, None]).mul_(scale_B[:, None])
         centred_BT.mul_(source.mask_BT.to(centred_BT.dtype))
@@ -59,7 +59,7 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
     return, like verl's ``rloo``.
     """
     centred_BT = leave_one_out(source.reward_BT, source.mask_BT, group_B, source.form)
-    if source.keeps_lone("zero"):
+    if source.keeps_singleton("zero"):
         alone_B = PromptGroups.of(group_B, source.mask_BT.bool().any(-1)).size_B == 1
         centred_BT = torch.where(alone_B[:, None], source.kept_reward(), centred_BT)
     return return_to_go_of_kept(centred_BT, response_mask_BT, source.discount)

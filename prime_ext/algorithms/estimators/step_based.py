@@ -21,7 +21,7 @@ def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B
     reward_BS = sum_over_steps(source.kept_reward(), spans)
     length_B = response_mask_BT.bool().sum(-1)
     centred_BS = token_leave_one_out(reward_BS, spans.mask_BS, spans.length_BS, length_B, group_B)
-    if not source.keeps_lone("zero"):
+    if not source.keeps_singleton("zero"):
         groups = PromptGroups.of(group_B, spans.mask_BS.any(-1))
         centred_BS = torch.where((groups.size_B > 1)[:, None], centred_BS, centred_BS.new_zeros(()))
     return return_to_go_of_kept(place_at_ends(centred_BS, spans), response_mask_BT, source.discount)
