@@ -83,7 +83,34 @@ def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
     return pad
 
 
-class LocalScorer:
+class InProcess:
+    """What scorers with a model of this process share: sizes of passes, a memory, and one thread for all calls.
+
+    Args:
+        device: of the model.
+        batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
+        cache_size: inputs whose scores are remembered; 0 for none.
+    """
+
+    def __init__(self, device: torch.device, batch_tokens: int | None, cache_size: int):
+        # tests/benchmarks/step_scorer.py: larger passes leave the processor's caches.
+        self.batch_tokens = batch_tokens or (1024 if device.type == "cpu" else 16384)
+        self._cache: LRUCache[Key, Any] = LRUCache(cache_size)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
+
+    def score_now(self, chains: Sequence[Chain]) -> Sequence[Outcome]:
+        """Scores of responses, in this thread. Raises ``StepRMError``: scores that are not finite."""
+        raise NotImplementedError
+
+    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
+        """Scores of responses; the calls of a process are worked on one after the other."""
+        return list(await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains))
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+
+class LocalScorer(InProcess):
     """Scores with a sequence-classification model of transformers.
 
     Args:
@@ -114,9 +141,7 @@ class LocalScorer:
         self.where = str(path)
         self.description = read_description(path, pair_format)
         self.device, chosen = device_and_dtype(device, dtype)
-        if batch_tokens is None:
-            # tests/benchmarks/step_scorer.py: larger passes leave the processor's caches.
-            batch_tokens = 1024 if self.device.type == "cpu" else 16384
+        super().__init__(self.device, batch_tokens, cache_size)
         folder = Path(path).expanduser()
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         self.encoder = PairEncoder(tokenizer, self.description.pair_format)
@@ -127,9 +152,6 @@ class LocalScorer:
         # Decoders find the last token of each row by it.
         model.config.pad_token_id = self.pad
         self.model = model.eval().requires_grad_(False).to(self.device)
-        self.batch_tokens = batch_tokens
-        self._cache: LRUCache[Key, Probabilities] = LRUCache(cache_size)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
 
     @torch.inference_mode()
     def _probabilities(self, batch: Sequence[Key]) -> list[Probabilities]:
@@ -158,10 +180,3 @@ class LocalScorer:
         if self._cache.maxsize:
             self._cache.update({ids: known[ids] for ids in wanted})
         return [scores_of(chain, known) for chain in encoded]
-
-    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses; the calls of a process are worked on one after the other."""
-        return list(await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains))
-
-    async def close(self) -> None:
-        self._thread.shutdown(wait=True)

@@ -5,16 +5,20 @@ Token classifiers (TRL's PRM trainer, Skywork, Qwen2.5-Math-PRM with its own cod
 answer with one of two tokens (Math-Shepherd: ``+`` or ``-`` behind each step tag).
 """
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import torch
-from cachetools import LRUCache
 
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.local import check_fit, device_and_dtype, length_buckets, padded, usable_positions
+from prime_ext.step_rm.scorers.local import (
+    InProcess,
+    check_fit,
+    device_and_dtype,
+    length_buckets,
+    padded,
+    usable_positions,
+)
 from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, ScoringFailure, StepScores
 from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps
 
@@ -119,7 +123,7 @@ class TokenClassifier:
         return found
 
 
-class TokenClassifierScorer:
+class TokenClassifierScorer(InProcess):
     """A token classifier as a scorer of steps; what is not right is wrong, and nothing is neutral.
 
     Args:
@@ -129,10 +133,8 @@ class TokenClassifierScorer:
     """
 
     def __init__(self, model: TokenClassifier, batch_tokens: int | None = None, cache_size: int = 0):
+        super().__init__(model.device, batch_tokens, cache_size)
         self.model = model
-        self.batch_tokens = batch_tokens or (1024 if model.device.type == "cpu" else 16384)
-        self._cache: LRUCache[Key, list[float]] = LRUCache(cache_size)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
 
     def score_now(self, chains: Sequence[Chain]) -> list[Outcome]:
         """Scores of responses, in this thread; one that is too long for the model is not scored.
@@ -158,10 +160,3 @@ class TokenClassifierScorer:
         if right is None and tokens.ends:
             return ScoringFailure(f"{len(tokens.ids)} tokens, {self.model.where} takes {self.model.max_length}")
         return StepScores(tuple((1.0 - value, 0.0, value) for value in right or ()))
-
-    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses; the calls of a process are worked on one after the other."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains)
-
-    async def close(self) -> None:
-        self._thread.shutdown(wait=True)
