@@ -79,7 +79,9 @@ def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, m
         responses = []
         for response in backend.generate(chats * 4):
             if not responses:
-                os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+                # vLLM goes on without its coordinator, which is a child, too.
+                engines = [child for child in multiprocessing.active_children() if "EngineCore" in child.name]
+                os.kill(engines[0].pid, signal.SIGKILL)
             responses.append(response)
         # The rest of the run fails at once, and says why; it does not hang.
         lost = [response for response in responses if response.finish == "failed"]
