@@ -24,6 +24,7 @@ from prime_ext.config.checks import (
     read,
     refuse,
 )
+from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.config.reward_settings import (
     ESTIMATORS_OF_THE_PRM,
     AnchorSettings,
@@ -247,6 +248,16 @@ class ReplaySettings:
     store: Literal["disk", "memory"]
 
 
+@dataclass(frozen=True, config=STRICT)
+class FollowSettings:
+    """Weights of a PRM that is never trained (``prm.follow_policy``)."""
+
+    freq: CountOrZero
+    """Training steps between two times that they take over the policy's; 0: never."""
+    decay: Share
+    """What stays of them then."""
+
+
 # Sections of prm that are verl's own dataclasses.
 VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
@@ -263,6 +274,8 @@ class PRMSettings:
     bias: BiasSettings
     teachers: Mapping[str, Text] | None
     """Models that score rows of these data sources in place of the PRM."""
+    inputs: InputSettings
+    follow_policy: FollowSettings
     update_mode: Literal["none", "before", "after", "interleaved", "reverse"]
     update_freq: Count
     """Training steps between two updates of the PRM; between them it only scores."""
@@ -293,8 +306,14 @@ class PRMSettings:
 
     @property
     def trained(self) -> bool:
-        """Whether the PRM is ever trained. Otherwise it has no optimiser, and checkpoints do not hold it."""
+        """Whether the PRM is ever trained. Otherwise it has no optimiser."""
         return self.update_mode != "none"
+
+    @property
+    def saved(self) -> bool:
+        """Whether checkpoints hold the PRM: it is trained, or has weights that no other model has."""
+        follow = self.follow_policy
+        return self.trained or follow.freq > 1 or (follow.freq == 1 and follow.decay > 0)
 
     @property
     def temperature_of_policy(self) -> bool:
@@ -323,6 +342,11 @@ class PRMSettings:
     def _problems(self) -> Iterable[str]:
         """What does not go together."""
         of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
+        yield from self.inputs.problems()
+        if self.follow_policy.freq and self.trained:
+            yield "prm.follow_policy is for a PRM that is never trained; set prm.update_mode=none or freq=0"
+        if self.follow_policy.freq and self.teachers:
+            yield "prm.follow_policy is for one PRM that is the policy's average, not for prm.teachers; set freq=0"
         if self.teachers and self.trained:
             yield f"prm.teachers are models that are never trained; set prm.update_mode=none (it is {self.update_mode})"
         for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):

@@ -29,6 +29,7 @@ from prime_ext.preflight.machine import (
     policy_strategies,
 )
 from prime_ext.preflight.prm import check_output_layer, check_prm, check_trainable_layers
+from prime_ext.preflight.prm_inputs import check_inputs
 from prime_ext.preflight.pspo import check_manager_in_prime, check_step_rm, read_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
 from prime_ext.run.ray_cluster import address_words
@@ -150,13 +151,17 @@ def _file_problems(config: DictConfig) -> Iterable[str]:
         models |= {f"prm.teachers.{source}": path for source, path in (config.prm.teachers or {}).items()}
         yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
         yield from check_trainable_layers(config)
+        yield from check_inputs(config, [name for key, name in _data_files(config) if key == "data.train_files"])
         if config.prm.reference == "frozen":
             models["prm.reference_path"] = config.prm.reference_path
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():
         yield from _check_model(key, path)
-        yield from _check_same_vocabulary(key, path, policy.model.path)
+        if key.startswith("prm.") and config.prm.inputs.retokenize:
+            yield from _check_same_vocabulary(key, path, config.prm.model.path, "prm.model.path")
+        else:
+            yield from _check_same_vocabulary(key, path, policy.model.path)
     yield from check_step_rm(config)
     if pspo is None or pspo.judge:
         yield from _check_reward(config)
@@ -291,17 +296,17 @@ def _check_model(key: str, path: str | None) -> Iterable[str]:
             yield f"{key}: the tokenizer of {folder} has token ids up to {max(ids)}, its model only {size} embeddings"
 
 
-def _check_same_vocabulary(key: str, path: str | None, policy: str) -> Iterable[str]:
-    if not path or path == policy:
+def _check_same_vocabulary(key: str, path: str | None, other: str, name: str = "the policy") -> Iterable[str]:
+    if not path or path == other:
         return
-    ours, theirs = Path(path).expanduser(), Path(policy).expanduser()
+    ours, theirs = Path(path).expanduser(), Path(other).expanduser()
     if not ((ours / "config.json").is_file() and (theirs / "config.json").is_file()):
         return
     vocabulary, expected, size = _tokenizer_vocabulary(ours), _tokenizer_vocabulary(theirs), _n_embeddings(ours)
     if vocabulary is not None and expected is not None and vocabulary != expected:
-        yield f"{key}: {path} has another vocabulary than the policy {policy}; they must share one tokenizer"
+        yield f"{key}: {path} has another vocabulary than {name} {other}; they must share one tokenizer"
     elif size is not None and expected and size <= max(expected.values()):
-        yield f"{key}: {path} has fewer embeddings than the policy's tokenizer has tokens"
+        yield f"{key}: {path} has fewer embeddings than the tokenizer of {name} has tokens"
 
 
 def _n_embeddings(folder: Path) -> int | None:

@@ -38,6 +38,7 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         )
     yield from check_weights("prm.engine", config.prm.engine)
     yield from _check_reference(config, prm)
+    yield from _check_inputs(config, prm)
     yield from _check_adapter(config, prm)
     if prm.train_on == "judged":
         yield from _check_judged(config)
@@ -98,6 +99,23 @@ def _local_config(model: Any) -> Any:
     return AutoConfig.from_pretrained(folder, trust_remote_code=bool(model.trust_remote_code))
 
 
+def _check_inputs(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
+    """What the PRM may read in place of the rollouts, and the weights that it may take from the policy."""
+    model, policy = config.prm.model, config.actor_rollout_ref
+    if prm.inputs.rewrites:
+        if config.prime.process.form == "kl":
+            yield (
+                "prm.inputs gives the PRM other tokens than the policy has, and prime.process.form=kl compares "
+                "distributions token by token; set prime.process.form to sampled or sign_preserving"
+            )
+        if policy.rollout.multi_turn.enable:
+            yield "prm.inputs rewrites responses of one turn; leave actor_rollout_ref.rollout.multi_turn.enable=false"
+    if prm.inputs.retokenize and model.tokenizer_path and model.tokenizer_path == policy.model.tokenizer_path:
+        yield "prm.inputs.retokenize=true with the policy's tokenizer; set prm.model.tokenizer_path=null, or to its own"
+    if prm.follow_policy.freq:
+        yield from _check_copies(config, "prm.follow_policy", "policy")
+
+
 def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     policy = config.actor_rollout_ref
     penalty = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
@@ -106,16 +124,23 @@ def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if prm.reference == "base" and not has_adapter(config.prm.model):
         yield "prm.reference=base switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"
     if prm.reference_refresh_freq:
-        source = prm.reference_refresh_source
-        side = policy.actor if source == "policy" else config.prm.engine
-        theirs, ours = side.get("strategy"), config.prm.engine.get("strategy")
-        if theirs != ours or ours not in ENGINES:
-            yield (
-                f"prm.reference_refresh_freq > 0 copies shard by shard, between engines of one strategy "
-                f"({' or '.join(ENGINES)}); that of {source} is {theirs}, that of prm.engine is {ours}"
-            )
-        if has_adapter(policy.model if source == "policy" else config.prm.model):
-            yield f"prm.reference_refresh_source={source} is trained through a LoRA adapter, which no reference has"
+        yield from _check_copies(
+            config, f"prm.reference_refresh_source={prm.reference_refresh_source}", prm.reference_refresh_source
+        )
+
+
+def _check_copies(config: DictConfig, key: str, source: str) -> Iterable[str]:
+    """Whether a model of the section ``prm`` can take over the weights of ``policy`` or ``prm``."""
+    policy = config.actor_rollout_ref
+    side = policy.actor if source == "policy" else config.prm.engine
+    theirs, ours = side.get("strategy"), config.prm.engine.get("strategy")
+    if theirs != ours or ours not in ENGINES:
+        yield (
+            f"{key} copies weights shard by shard, between engines of one strategy ({' or '.join(ENGINES)}); that of "
+            f"{source} is {theirs}, that of prm.engine is {ours}"
+        )
+    if has_adapter(policy.model if source == "policy" else config.prm.model):
+        yield f"{key} copies the weights of {source}, which is trained through a LoRA adapter that the copy lacks"
 
 
 def _check_judged(config: DictConfig) -> Iterable[str]:

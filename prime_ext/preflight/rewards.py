@@ -35,11 +35,11 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
             f"prime.selection.remove={remove}": remove > 0,
         }
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
-    untrained = prm.enable and not prm.trained and not prm.teachers
+    untrained = prm.enable and not (prm.trained or prm.teachers or prm.inputs.template)
     if untrained and prm.reference == "policy" and config.prm.model.path == config.actor_rollout_ref.model.path:
         yield (
             f"prm.model.path={config.prm.model.path} is the policy's own start and never trained "
-            f"(prm.update_mode=none); name a teacher"
+            f"(prm.update_mode=none); name a teacher, or give it a hint with prm.inputs.template"
         )
     if outcome.estimator == "segment" and prm.enable and prm.loss != "ce":
         yield f"{estimator} reads the PRM's scores as chances, which prm.loss={prm.loss} are not; set it to ce"

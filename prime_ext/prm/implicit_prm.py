@@ -79,7 +79,7 @@ class ImplicitPRM:
         paths = sorted(set(self._path_of_source.values()))
         self._teacher_names = {path: TEACHER_GROUP.format(number) for number, path in enumerate(paths)}
         self._teacher_groups: dict[str, Any] = {}
-        self._reference_step = 0
+        self._reference_step = self._followed_step = 0
         folder = Path(config.trainer.default_local_dir) / REPLAY_FOLDER
         self.replay = PRMReplay(settings.replay, folder) if settings.replay.batches else None
 
@@ -144,15 +144,16 @@ class ImplicitPRM:
         self._teacher_groups = {name: groups[name] for name in self._teacher_names.values()}
         for group in self._teacher_groups.values():
             group.reset()
-        if self.settings.reference_refresh_freq and self.settings.reference_refresh_source == "policy":
+        refreshed = self.settings.reference_refresh_freq and self.settings.reference_refresh_source == "policy"
+        if refreshed or self.settings.follow_policy.freq:
             actor_group.execute_with_func_generator(_register_policy)
         logger.info(
             "implicit PRM ready: update_mode=%s reference=%s", self.settings.update_mode, self.settings.reference
         )
 
     def save(self, folder: str, global_step: int) -> None:
-        """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says, of what is trained."""
-        if self.settings.trained:
+        """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says, of what changes."""
+        if self.settings.saved:
             self._worker_group.save_checkpoint(folder, global_step=global_step)
         if self.settings.reference_refresh_freq:
             self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), global_step=global_step)
@@ -161,7 +162,7 @@ class ImplicitPRM:
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when the folder is missing."""
-        if self.settings.trained:
+        if self.settings.saved:
             if not os.path.isdir(folder):
                 raise FileNotFoundError(
                     f"the checkpoint has no PRM at {folder}; it was saved with prm.enable=false or prm.update_mode=none"
@@ -179,6 +180,21 @@ class ImplicitPRM:
             self.replay.load(Path(folder) / REPLAY_FOLDER)
 
     # ---- one step ----------------------------------------------------------------------------------------------
+
+    def follow_policy(self, step: int) -> bool:
+        """Move the weights towards the policy's before the updates of training step ``step``, if it is one for that.
+
+        However often the step asks, they are moved once. Returns whether they were.
+        """
+        follow = self.settings.follow_policy
+        if not follow.freq or step == 1 or (step - 1) % follow.freq or step == self._followed_step:
+            return False
+        self._followed_step = step
+        if follow.decay:
+            self._worker_group.average_weights("policy", follow.decay)
+        else:
+            self._worker_group.take_over_weights("policy")
+        return True
 
     def refresh_reference(self, step: int) -> bool:
         """Give the frozen reference newer weights if training step ``step`` (from 1) begins a new period.
@@ -214,18 +230,28 @@ class ImplicitPRM:
             else:
                 batch = self._score(group, batch, REFERENCE_LOG_PROBS, **extra)
             return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
-        name = {"policy": "old_log_probs", "kl": "ref_log_prob", "none": "response_mask"}[kind]
+        name = self.reference_of_policy or "response_mask"
         log_prob_BT = transfer.fetch_padded(batch, [name])[name]
         if kind == "none":
             log_prob_BT = torch.zeros_like(log_prob_BT, dtype=torch.float32)
         return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: log_prob_BT}), log_prob_BT
 
-    def score(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Write the log-probabilities of the PRM, or of the teacher of a row's data source."""
+    @property
+    def reference_of_policy(self) -> str | None:
+        """The field of verl's in which the reference already is, if it is the policy's."""
+        return {"policy": "old_log_probs", "kl": "ref_log_prob"}.get(self.settings.reference)
+
+    def score(self, batch: KVBatchMeta, rollouts: KVBatchMeta | None = None) -> KVBatchMeta:
+        """Write the log-probabilities of the PRM, or of the teacher of a row's data source.
+
+        Args:
+            batch: the rows.
+            rollouts: those that the rows stand for, where they are rows of the PRM's own.
+        """
         if not self._teacher_names:
             return self._score(self._worker_group, batch, PRM_LOG_PROBS)
         rows_of: dict[str | None, list[int]] = {}
-        for row, source in enumerate(transfer.fetch_values(batch, "data_source")):
+        for row, source in enumerate(transfer.fetch_values(rollouts or batch, "data_source")):
             rows_of.setdefault(self._teacher_names.get(self._path_of_source.get(source, "")), []).append(row)
         log_probs: list[torch.Tensor] = [torch.empty(0)] * len(batch)
         for name, rows in rows_of.items():

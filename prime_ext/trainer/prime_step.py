@@ -119,7 +119,7 @@ class PrimeStep(StepTensors):
     def _log_ratio(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
         if self.reference_log_prob_BT is None:
             raise RuntimeError("the PRM was scored before its reference")
-        return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.mask_BT)
+        return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.scored_mask_BT)
 
     def set_scores(
         self,
@@ -137,8 +137,9 @@ class PrimeStep(StepTensors):
         implicit_BT = process_rewards(ratio_BT, beta)
         self.process_reward_BT = implicit_BT
         if self.settings.process.target == "policy" and self.settings.rewards_tokens:
-            assert self.old_log_prob_BT is not None
-            self.process_reward_BT = policy_relative_rewards(log_prob_BT, self.old_log_prob_BT, self.mask_BT)
+            old_BT = self.old_log_prob_BT if self.compared_log_prob_BT is None else self.compared_log_prob_BT
+            assert old_BT is not None
+            self.process_reward_BT = policy_relative_rewards(log_prob_BT, old_BT, self.scored_mask_BT)
         total_B = implicit_BT.sum(-1)[self.valid_B]
         label_B = self.label_B[self.valid_B]
         metrics["prm/reward_sum/mean"] = float(total_B.mean())

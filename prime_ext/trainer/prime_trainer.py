@@ -38,6 +38,7 @@ from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
 from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
 from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.scorer_rows import ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_text
 from prime_ext.verl_compat import check_verl
@@ -66,6 +67,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self.gate: ReliabilityGate | None = None
         self.scale: OutcomeRelativeScale | None = None
         self.response_steps: ResponseSteps | None = None
+        self.scorer_rows: ScorerRowsBuilder | None = None
         self._greedy: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
         self._queued_prompts: deque[TensorDict] = deque()
@@ -219,6 +221,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
         super()._init_dataloader()
         if self.prime.needs_steps:
             self.response_steps = ResponseSteps(self.prime.steps, self.tokenizer)
+        if self.prm is not None and self.prm.settings.inputs.rewrites:
+            self.scorer_rows = ScorerRowsBuilder.of(self.config, self.prm.settings, self.tokenizer, self._end_tokens())
         batch_size, available = self.config.data.train_batch_size, len(self.train_dataset)
         if available < batch_size:
             raise SettingsError(
@@ -321,9 +325,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
             end_token, number = self.tokenizer.eos_token_id, self.global_steps
             rejected = self.replay_buffer.take_rejected() if self._trains_on_rejected else None
             finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
-            phase = PRMPhase(
-                self.prm, step, metrics, self.timing_raw, number, **asked, rejected=rejected, end_token=end_token
-            )
+            options = {**asked, "rejected": rejected, "end_token": end_token, "builder": self.scorer_rows}
+            phase = PRMPhase(self.prm, step, metrics, self.timing_raw, number, **options)
             batch = phase.run(batch)
             if self._buffers_prompts:
                 metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished

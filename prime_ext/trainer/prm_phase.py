@@ -16,7 +16,7 @@ A step in which the PRM is not due for an update (``prm.update_freq``) goes as w
 
 import logging
 import math
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 
 import torch
 from transfer_queue import KVBatchMeta
@@ -26,6 +26,7 @@ from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.worker import LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_rows import PRMRows
+from prime_ext.trainer.scorer_rows import ScorerRows, ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class PRMPhase:
         rewarded: whether the process rewards are read. Otherwise ``before`` does without the scoring pass behind it.
         rejected: rollouts of prompts that the filter dropped, on which the PRM is trained too; they are cleared.
         end_token: of the tokenizer.
+        builder: writes the rows that the PRM reads in place of the rollouts; None where it reads those.
     """
 
     def __init__(
@@ -63,10 +65,13 @@ class PRMPhase:
         rewarded: bool = True,
         rejected: KVBatchMeta | None = None,
         end_token: int = 0,
+        builder: ScorerRowsBuilder | None = None,
     ):
         self.prm, self.step, self.metrics, self.timing = prm, step, metrics, timing
         self.global_step, self.gated, self.rewarded = global_step, gated, rewarded
         self.rejected, self.end_token = rejected, end_token
+        self.builder = builder
+        self.own: ScorerRows | None = None
         settings = prm.settings
         self.beta = settings.beta
         due = settings.update_mode != "none" and global_step % settings.update_freq == 0
@@ -76,6 +81,8 @@ class PRMPhase:
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
         self.rows = self._rows(batch)
+        if self.prm.follow_policy(self.global_step):
+            logger.info("step %d: the PRM has newer weights of the policy", self.global_step)
         batch = self._reference(batch)
         self._replay()
         {
@@ -95,7 +102,7 @@ class PRMPhase:
 
     def _rows(self, batch: KVBatchMeta) -> PRMRows:
         """What the PRM is trained on in this step."""
-        rows, rejected = PRMRows.of_step(self.step, batch), self.rejected
+        rows, rejected = self._rows_of_step(batch), self.rejected
         if rejected is None:
             return rows
         if self.mode == "none":
@@ -103,7 +110,29 @@ class PRMPhase:
             return rows
         self.metrics["prm/judged_rollouts"] = len(rejected)
         labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, self.step.settings.label_key)
+        if self.builder is not None:
+            rejected = self._own_rejected(rejected, labels)
         return rows.plus(rejected, labels, self.prm.mini_batch_rows, self.end_token)
+
+    def _rows_of_step(self, batch: KVBatchMeta) -> PRMRows:
+        if self.builder is None:
+            return PRMRows.of_step(self.step, batch)
+        with marked_timer("prm_rows", self.timing):
+            self.own = self.builder.build(batch, self.step.label_B, self.step.group_B)
+        self.metrics.update(self.own.metrics)
+        self.step.scored_BT = self.own.scored_BT
+        if self.step.old_log_prob_BT is not None:
+            self.step.compared_log_prob_BT = self.own.smoothed(self.step.old_log_prob_BT)
+        return PRMRows.in_place_of_step(self.step, self.own)
+
+    def _own_rejected(self, rejected: KVBatchMeta, labels: Sequence[float]) -> KVBatchMeta:
+        """The rows that the PRM reads in place of rejected rollouts, which are cleared."""
+        assert self.builder is not None
+        number: dict[str, int] = {}
+        groups = [number.setdefault(transfer.group_uid(key), len(number)) for key in rejected.keys]
+        rows = self.builder.build(rejected, torch.tensor(labels), torch.tensor(groups)).batch
+        transfer.clear(rejected.keys, rejected.partition_id)
+        return rows
 
     def _replay(self) -> None:
         """Add rollouts of earlier steps to what the PRM is trained on."""
@@ -158,19 +187,23 @@ class PRMPhase:
         with marked_timer("prm_reference", self.timing):
             if self.prm.refresh_reference(self.global_step):
                 logger.info("step %d: the PRM's reference has newer weights", self.global_step)
+            if self.own is not None and (name := self.prm.reference_of_policy) is not None:
+                self.own.put(name, transfer.fetch_padded(batch, [name])[name].float())
             # The scores come from the passes of the update.
             as_update = self.mode in ("interleaved", "reverse")
             rows, log_prob_BT = self.prm.reference(self.rows.batch, as_update)
             self.rows.batch = transfer.with_fields(rows, (*self.rows.inputs, REFERENCE_LOG_PROBS))
-            batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
+            if self.own is None:
+                batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
             if self.rows.added:
-                log_prob_BT = transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
+                log_prob_BT = self._fetch(batch, REFERENCE_LOG_PROBS)
             self.step.reference_log_prob_BT = log_prob_BT
         return batch
 
     def _score(self, batch: KVBatchMeta) -> torch.Tensor:
         with marked_timer("prm_score", self.timing):
-            self.prm.score(transfer.with_fields(batch, self.rows.inputs))
+            rows = batch if self.own is None else self.own.batch
+            self.prm.score(transfer.with_fields(rows, self.rows.inputs), batch)
         return self._fetch_scores(batch)
 
     def _score_for_update(self, batch: KVBatchMeta) -> torch.Tensor:
@@ -181,9 +214,12 @@ class PRMPhase:
             self.prm.score(self.rows.batch)
         return self._fetch_scores(batch)
 
-    @staticmethod
-    def _fetch_scores(batch: KVBatchMeta) -> torch.Tensor:
-        return transfer.fetch_padded(batch, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
+    def _fetch_scores(self, batch: KVBatchMeta) -> torch.Tensor:
+        return self._fetch(batch, PRM_LOG_PROBS)
+
+    def _fetch(self, batch: KVBatchMeta, name: str) -> torch.Tensor:
+        """What the PRM says of the tokens of the batch."""
+        return transfer.fetch_padded(batch, [name])[name] if self.own is None else self.own.fetch(name)
 
     def _mini_batches(self, batch: KVBatchMeta) -> torch.Tensor:
         """In which mini-batch of the update each row of the batch was."""

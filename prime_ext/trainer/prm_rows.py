@@ -11,6 +11,7 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.prm.replay import pack
 from prime_ext.prm.worker import INPUT_FIELDS, PRM_LOG_PROBS, REFERENCE_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.scorer_rows import ScorerRows
 from prime_ext.utils import transfer_queue as transfer
 
 # Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
@@ -29,6 +30,7 @@ class PRMRows:
         added: keys of the rows that are no part of the step's batch; whoever is done with them clears them.
         replayed_B: True for rows of earlier steps; None without any.
         mini_batch_rows: rows of a mini-batch with them; None without any.
+        own: the rows are not the rollouts themselves (``prm.inputs``), but stand in their order.
     """
 
     batch: KVBatchMeta
@@ -38,11 +40,19 @@ class PRMRows:
     added: list[str] = field(default_factory=list)
     replayed_B: torch.Tensor | None = None
     mini_batch_rows: int | None = None
+    own: bool = False
 
     @classmethod
     def of_step(cls, step: PrimeStep, batch: KVBatchMeta) -> "PRMRows":
         """The step's batch and nothing else; of its fields workers need only those of a rollout."""
         return cls(transfer.with_fields(batch, INPUT_FIELDS), step.label_B, step.group_B, step.valid_B)
+
+    @classmethod
+    def in_place_of_step(cls, step: PrimeStep, rows: ScorerRows) -> "PRMRows":
+        """The rows that the PRM reads in place of the step's batch."""
+        found = cls(rows.batch, step.label_B, step.group_B, step.valid_B, list(rows.batch.keys), own=True)
+        found.batch = transfer.with_fields(rows.batch, found.inputs)
+        return found
 
     def plus(self, more: KVBatchMeta, labels: Sequence[float], multiple: int, end_token: int) -> "PRMRows":
         """These rows and some more of other prompts, padded to a multiple of so many.
@@ -53,7 +63,7 @@ class PRMRows:
             multiple: rows of a mini-batch.
             end_token: what padding is made of.
         """
-        joined = transfer.joined(self.batch, more, INPUT_FIELDS)
+        joined = transfer.joined(self.batch, more, self.inputs)
         padded = transfer.padded(joined, multiple, end_token)
         filled = len(padded) - len(joined)
         number = {group: place for place, group in enumerate(dict.fromkeys(map(transfer.group_uid, more.keys)))}
@@ -66,6 +76,7 @@ class PRMRows:
             torch.cat((self.group_B, torch.tensor([*groups, *padding]))),
             torch.cat((self.valid_B, torch.arange(len(more) + filled) < len(more))),
             [*self.added, *padded.keys[len(self.batch) :]],
+            own=self.own,
         )
 
     def with_replayed(
@@ -99,14 +110,18 @@ class PRMRows:
         """The new rollouts among the rows, as they are kept for later steps."""
         new_B = self.valid_B if self.replayed_B is None else self.valid_B & ~self.replayed_B
         places = new_B.nonzero()[:, 0].tolist()
-        rows = transfer.fetch_rows(transfer.select(self.batch, places), [*_KEPT, REFERENCE_LOG_PROBS])
+        new = transfer.select(self.batch, places)
+        if not self.own:
+            transfer.refuse_images(new, "prm.replay; set its batches=0")
+        rows = transfer.fetch_rows(new, [*_KEPT, REFERENCE_LOG_PROBS])
         rows["reference"] = rows.pop(REFERENCE_LOG_PROBS)
         return pack(rows, self.label_B[new_B])
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Fields of a rollout that all rows have; those of earlier steps are without images."""
-        return tuple(name for name in INPUT_FIELDS if self.replayed_B is None or name != "multi_modal_inputs")
+        """Fields of a rollout that all rows have; those of earlier steps and the PRM's own are without images."""
+        images = self.replayed_B is None and not self.own
+        return tuple(name for name in INPUT_FIELDS if images or name != "multi_modal_inputs")
 
     def score_sum(self) -> torch.Tensor:
         """Summed log-ratio of each row, from the last pass that scored it."""

@@ -28,6 +28,8 @@ class StepTensors:
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
         old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
+        compared_log_prob_BT: the same, made comparable with a PRM that has other tokens; None: as they are.
+        scored_BT: tokens that the PRM has something to say about; None: all.
         greedy_B: reward of the greedy response to the same prompt, where the settings need it.
     """
 
@@ -46,6 +48,13 @@ class StepTensors:
     value_BT: torch.Tensor | None = None
     old_log_prob_BT: torch.Tensor | None = None
     greedy_B: torch.Tensor | None = None
+    compared_log_prob_BT: torch.Tensor | None = None
+    scored_BT: torch.Tensor | None = None
+
+    @property
+    def scored_mask_BT(self) -> torch.Tensor:
+        """Response mask, without the tokens that the PRM has nothing to say about."""
+        return self.mask_BT if self.scored_BT is None else self.mask_BT * self.scored_BT
 
     def spans(self) -> StepSpans | None:
         """The steps, if the settings need them."""

@@ -40,16 +40,25 @@ def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Te
 
 
 def fetch_rows(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, list[torch.Tensor]]:
-    """Token-level fields, one tensor of the row's own length for each row.
+    """Token-level fields, one tensor of the row's own length for each row."""
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
+    return {name: list(data[name].unbind()) for name in names}
+
+
+def refuse_images(batch: KVBatchMeta, feature: str) -> None:
+    """For what knows token-level fields only.
+
+    Args:
+        batch: rollouts.
+        feature: what that is, and how it is switched off.
 
     Raises:
-        RuntimeError: a row has images or videos, which are no token-level fields.
+        RuntimeError: a row has images or videos.
     """
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*names, _MULTI_MODAL])
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[_MULTI_MODAL])
     for key, value in zip(batch.keys, list(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False):
         if getattr(value, "data", value):
-            raise RuntimeError(f"rollout {key} has images or videos, which prm.replay does not keep; set its batches=0")
-    return {name: list(data[name].unbind()) for name in names}
+            raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
 
 
 def fetch_values(batch: KVBatchMeta, name: str) -> list[Any]:

@@ -5,6 +5,7 @@ import math
 
 import e2e_harness as harness
 import pytest
+from tiny_llama import save_llama
 
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import build_tokenizer
@@ -178,3 +179,37 @@ def test_distillation_from_a_teacher(tmp_path):
         assert "prime/outcome/return_std" not in logged and "prm/loss" not in logged
     checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"
     assert (checkpoint / "actor").is_dir() and not (checkpoint / "prm").exists()
+
+
+def test_a_self_teacher_with_the_answer_in_its_prompt(tmp_path):
+    """The policy's average scores with a hint; a run that was resumed goes on as the uninterrupted one."""
+    harness.write_inputs(tmp_path)
+    words = ["variant=self_distillation", "prm.inputs.template='{prompt}{gold}'", "prm.follow_policy.decay=0.5"]
+    words += ["prime.process.reliability_gate=true", "trainer.save_freq=2"]
+    for name, stops in {"whole": (3,), "resumed": (2, 3)}.items():
+        for steps in stops:
+            harness.run(tmp_path, tmp_path / name, [*words, f"trainer.total_training_steps={steps}"])
+    whole, resumed = (harness.metrics(tmp_path / name) for name in ("whole", "resumed"))
+    for step, logged in whole.items():
+        counted = tuple(logged[f"prm/passes/{name}"] for name in ("forward", "backward"))
+        assert counted[0] > 0 and counted[1] == 0
+        assert logged["prm/inputs/without_hint"] == 0.0 and logged["prime/process/return_std"] > 0
+        for key in ("prm/reward_sum/mean", "prime/gate/value", "actor/grad_norm"):
+            assert resumed[step][key] == pytest.approx(logged[key], rel=1e-6), (step, key)
+    checkpoint = tmp_path / "resumed" / "checkpoints" / "global_step_2" / "prm"
+    assert (checkpoint / "model_world_size_1_rank_0.pt").is_file()
+    assert not (checkpoint / "optim_world_size_1_rank_0.pt").exists()
+
+
+def test_an_implicit_prm_of_another_family(tmp_path):
+    """Trained and scored on its own tokens."""
+    harness.write_inputs(tmp_path)
+    save_llama(tmp_path / "prm", seed=1)
+    words = ["variant=guarded", f"prm.model.path={tmp_path}/prm", "prm.inputs.retokenize=true", "prm.optim.lr=1e-3"]
+    harness.run(tmp_path, tmp_path / "run", [*words, "trainer.total_training_steps=2"])
+    for logged in harness.metrics(tmp_path / "run").values():
+        counted = [logged[f"prm/passes/{name}"] for name in ("forward", "backward", "reference")]
+        assert counted[0] > 0 and counted == pytest.approx([counted[0]] * 3)
+        assert logged["prm/inputs/too_long"] == logged["prm/inputs/unreadable"] == 0.0
+        assert math.isfinite(logged["prm/loss"]) and logged["actor/grad_norm"] > 0
+    assert logged["prime/process/return_std"] > 0

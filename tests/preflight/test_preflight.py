@@ -145,7 +145,7 @@ CLASSES = {"prime": PrimeSettings, "prm": PRMSettings, "pspo": PSPOSettings, "st
 LEAVES = [leaf for section, cls in CLASSES.items() for leaf in leaves(cls, section)]
 SECTIONS = sorted({key.rpartition(".")[0] for key, _ in LEAVES})
 # Whose content is another's to judge.
-FREE = ("prm.loss_options", "prm.teachers", "step_scorer.pair_format")
+FREE = ("prm.loss_options", "prm.teachers", "prm.inputs.template", "step_scorer.pair_format")
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +199,7 @@ ANCHOR = {"prime.anchor.kind": "ema"}
 ALONE = {"prime.process.coefficient": 0.0, "prm.enable": False}
 REFRESH = {"prm.reference_refresh_freq": 4}
 FROZEN_PRM = {"prm.update_mode": "none"}
+SELF_TEACHER = {**FROZEN_PRM, "prm.follow_policy.freq": 1}
 JUDGED = {"prm.train_on": "judged"}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 SEPARATE = {
@@ -357,7 +358,7 @@ REFUSED = [
     ("cpu", {**ANCHOR, **ALONE, "prime.anchor.fallback": True}, "prime.anchor.fallback=true"),
     # the PRM
     ("cpu", {**REFRESH, "prm.reference_refresh_source": "prm", "prm.model.lora_rank": 8}, "refresh_source=prm"),
-    ("gpu", {**EIGHT, **REFRESH, "prm.engine.strategy": "fsdp2", f"{ACTOR}.strategy": "fsdp"}, "refresh_freq > 0"),
+    ("gpu", {**EIGHT, **REFRESH, "prm.engine.strategy": "fsdp2", f"{ACTOR}.strategy": "fsdp"}, "=policy copies"),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
     ("cpu", {"prm.model.lora_rank": 8, "prm.checkpoint.save_contents": ["model", "hf_model"]}, "prm.checkpoint.save_"),
     ("cpu", {"prm.model.lora_rank": 8, "prm.trainable_layers": 1}, "prm.trainable_layers=1"),
@@ -367,6 +368,16 @@ REFUSED = [
     ("cpu", {**JUDGED, "skip.rollout_tq.enable": True}, "prm.train_on=judged needs what the filter drops"),
     ("cpu", {"prm.checkpoint.async_save": True}, "checkpoint.async_save=true"),
     ("gpu", {**EIGHT, f"{ACTOR}.use_dynamic_bsz": False}, "prm.micro_batch_size_per_gpu=None must be a whole number"),
+    ("cpu", {**FROZEN_PRM, "prm.reference": "policy"}, "give it a hint with prm.inputs.template"),
+    ("cpu", {"prm.follow_policy.freq": 1}, "prm.follow_policy is for a PRM that is never trained"),
+    ("cpu", {**SELF_TEACHER, "actor_rollout_ref.model.lora_rank": 8}, "prm.follow_policy copies the weights of policy"),
+    ("cpu", {**SELF_TEACHER, "prm.teachers": {"maths": "m"}}, "not for prm.teachers"),
+    ("cpu", {"prm.inputs.template": "The answer is {gold}."}, "prm.inputs.template lacks {prompt}"),
+    ("cpu", {"prm.inputs.template": {"maths": "{prompt} {golds}"}}, "prm.inputs.template.maths adds nothing"),
+    ("gpu", {**TWO, **DISTILLED, "prm.inputs.template": "{prompt} {gold}"}, "prm.inputs gives the PRM other tokens"),
+    ("cpu", {"prm.inputs.retokenize": True, "actor_rollout_ref.rollout.multi_turn.enable": True}, "of one turn"),
+    ("cpu", {"prm.inputs.retokenize": True, "prm.model.tokenizer_path": "t",
+             "actor_rollout_ref.model.tokenizer_path": "t"}, "with the policy's tokenizer; set prm.model"),
     # sizes
     ("gpu", {**EIGHT, "actor_rollout_ref.rollout.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
     ("cpu", {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 5,
@@ -455,6 +466,13 @@ def prm_of(path, **config):
     return {"prm.model.path": write_model(path, **config), "prm.reference": "policy"}
 
 
+def hint_of(path, hint):
+    return {"prm.inputs.template": "{prompt} " + hint}
+
+
+OWN_TOKENS = {"prm.inputs.retokenize": True}
+
+
 def fused_prm(path, strategy, tied):
     model = write_model(path, tie_word_embeddings=tied)
     kernels = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
@@ -495,6 +513,25 @@ FILES = [
     ("cpu", lambda path: {**FRACTION, "prm.loss": "nca"}, ""),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
     ("cpu", lambda path: prm_of(path, tokens=("a", "c", "b")), " has another vocabulary than the policy "),
+    (
+        "cpu",
+        lambda path: {**prm_of(path, tokens=("a", "c", "b")), **OWN_TOKENS},
+        "lacks a chat template for the prompts",
+    ),
+    (
+        "cpu",
+        lambda path: {
+            **hint_of(path, "{gold}"),
+            **train_on(path, data_source="math", reward_model={"ground_truth": " "}),
+        },
+        "is not there, or empty, in 2 of 2 rows",
+    ),
+    (
+        "cpu",
+        lambda path: {**hint_of(path, "{extra_info.x}"), **train_on(path, data_source="math")},
+        "column 'extra_info'",
+    ),
+    ("cpu", lambda path: {**hint_of(path, "{sibling}{info.acc}"), **train_on(path, data_source="math")}, ""),
     ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, its model only 2"),
     ("cpu", lambda path: prm_of(path, n_embeddings=64), ""),
     ("cpu", lambda path: {**prm_of(path, num_hidden_layers=4), "prm.trainable_layers": 4}, ""),

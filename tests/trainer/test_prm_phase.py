@@ -40,7 +40,12 @@ class UpdatedPRM:
             self.queue.fields["train"][key][name] = self.row(key, offset)
         return transfer.with_field(batch, name)
 
+    reference_of_policy = None
+
     def refresh_reference(self, global_step):
+        return False
+
+    def follow_policy(self, global_step):
         return False
 
     def reference(self, batch, as_update):
@@ -59,7 +64,7 @@ class UpdatedPRM:
     def rows_with_replay(self, new, replayed):
         return self.mini_batch_rows + -(-replayed // (new // self.mini_batch_rows))
 
-    def score(self, batch):
+    def score(self, batch, rollouts=None):
         self.passes += 1
         self.fields_of_score = batch.fields
         self.write(batch, PRM_LOG_PROBS, self.sign)
