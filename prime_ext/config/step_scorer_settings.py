@@ -1,17 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which scorer, and how: one section of the configuration, checked before Ray starts. No torch."""
+"""Which scorer of steps, how and where it is asked: one section, checked before Ray starts. No torch."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from omegaconf import DictConfig, OmegaConf
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, PositiveOrZero, Switch, Text, read, refuse
+from prime_ext.config.checks import (
+    STRICT,
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveOrZero,
+    SettingsError,
+    Switch,
+    Text,
+    read,
+    refuse,
+)
 
 SECTION = "step_scorer"
+# The reward manager that gives PRIME step scores beside the verifier's outcome (reward.reward_manager.name).
+MANAGER = "naive_with_step_scores"
 # Wrong, neutral, right.
 LABELS = (-1, 0, 1)
+
+
+@dataclass(frozen=True, config=STRICT)
+class BatchingSettings:
+    """How responses are collected, to be scored together (``step_scorer.batching``)."""
+
+    window_ms: PositiveOrZero
+    """Milliseconds that the first response waits for more."""
+    max_tokens: Count
+    """Tokens of the responses that are collected at most."""
+
+
+def _reservable(gpus: float) -> float:
+    if gpus > 1 and gpus != int(gpus):
+        raise ValueError("must be a fraction of one GPU, or whole ones, as Ray reserves them")
+    return gpus
+
+
+@dataclass(frozen=True, config=STRICT)
+class ActorSettings:
+    """The process on each node in which a local model works (``step_scorer.actor``)."""
+
+    num_gpus: Annotated[PositiveOrZero, AfterValidator(_reservable)]
+    """GPUs that Ray reserves for it; 0: it works on the CPU."""
+    cpu_threads: Count | None
+    """Threads of the CPU; None: as Ray leaves it."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -67,6 +107,8 @@ class ScorerSettings:
     """Pause before the second attempt; doubles."""
     api_key_variable: Text | None
     """Environment variable with the server's key."""
+    batching: BatchingSettings
+    actor: ActorSettings
 
     @property
     def needs_model(self) -> bool:
@@ -97,3 +139,13 @@ class ScorerSettings:
             yield f"{SECTION}.model_path={self.model_path!r} is not read with inputs=text; set it to null"
         if self.address is not None and self.kind == "local":
             yield f"{SECTION}.address={self.address!r} is not read with kind=local; set it to null"
+
+
+def scorer_of(config: DictConfig) -> ScorerSettings:
+    """The section that :data:`MANAGER` reads, from the whole configuration. Raises ``SettingsError``."""
+    if config.get(SECTION) is None:
+        raise SettingsError(
+            f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use variant=step_scorer, or add it "
+            f"with +{SECTION}={SECTION}"
+        )
+    return ScorerSettings.from_mapping(OmegaConf.to_container(config[SECTION], resolve=True))  # type: ignore[arg-type]
