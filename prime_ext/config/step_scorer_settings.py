@@ -66,8 +66,8 @@ class ScorerSettings:
     """``sequence_classification``: reads a step and those before it; ``token_classification``: the response at once."""
     separator: str
     """Of ``token_classification``: text behind each step, where its score is read."""
-    layout: Literal["plain", "chat"]
-    """Of ``token_classification``: the prompt as it is, or through the chat template."""
+    layout: Literal["plain", "chat", "turns"]
+    """Of ``token_classification``: the prompt as it is, through the chat template, or each step as a turn of a chat."""
     positive_label: CountOrZero
     """Of ``token_classification``: class that means right."""
     answer_tokens: Annotated[
@@ -130,6 +130,10 @@ class ScorerSettings:
         if self.architecture == "token_classification":
             if self.kind == "server":
                 yield f"{SECTION}.architecture=token_classification works with {SECTION}.kind=local only; set that"
+            if self.layout == "turns" and self.answer_tokens is None:
+                yield f"{SECTION}.answer_tokens=None: {SECTION}.layout=turns reads two answers, such as [+, -]"
+            if self.layout == "turns" and self.separator != "\n":
+                yield f"{SECTION}.separator={self.separator!r} is not read with {SECTION}.layout=turns; leave it"
             if self.pair_format is not None:
                 yield f"{SECTION}.pair_format is of sequence_classification; set it to null"
         # Values that would be ignored.
