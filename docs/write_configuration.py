@@ -27,7 +27,7 @@ HEAD = """# Configuration reference
 
 Keys that prime_ext adds to verl's, with their defaults, written from the comments of the YAML files in
 [`prime_ext/config`](../../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
-keep their meaning. `variant=distilled` (the default), `guarded` and `paper` set several of them at once:
+keep their meaning. `variant=distilled` (the default), `guarded`, `paper` and others set several of them at once:
 [`config/variant`](../../prime_ext/config/variant).
 """
 _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")

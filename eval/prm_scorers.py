@@ -23,7 +23,7 @@ from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 
 SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
-LAYOUTS = ("chat", "plain")
+LAYOUTS = ("chat", "plain", "turns")
 OVERLONG = "overlong"
 
 

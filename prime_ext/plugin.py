@@ -2,7 +2,7 @@
 """What verl loads in every process: through the entry point group ``verl.plugins``, or, loudly,
 ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
-Importing it registers the trainers, the reward manager and, under ``VERL_PLATFORM=cpu``, CPU support; it makes
+Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; it makes
 ``use_fused_kernels`` a choice of each model; and it hides notes that no user can do anything about. verl hides errors
 of entry points; ``python -m prime_ext.doctor`` shows them.
 """
@@ -21,6 +21,7 @@ install_rollout()
 
 import prime_ext.reward.prompt_manager  # noqa: E402, F401
 import prime_ext.reward.pspo_manager  # noqa: E402, F401
+import prime_ext.reward.step_scores_manager  # noqa: E402, F401
 import prime_ext.trainer.registration  # noqa: E402, F401
 from prime_ext.prm import fused_forward  # noqa: E402
 

@@ -2,16 +2,14 @@
 """The settings of the reward manager ``pspo_wrs``: the section ``pspo``. Nothing here imports verl or torch."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.chain_settings import AccumulationSettings, Credit, ShapingSettings, chain_problems
 from prime_ext.config.checks import (
     STRICT,
-    Count,
     Number,
     Positive,
     PositiveOrZero,
@@ -24,6 +22,7 @@ from prime_ext.config.checks import (
 )
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.config.settings import OnFailure
+from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings
 
@@ -43,32 +42,6 @@ GROUP_ESTIMATORS = (
 )
 # The name that reward.reward_manager.name gives the manager.
 MANAGER = "pspo_wrs"
-
-
-@dataclass(frozen=True, config=STRICT)
-class BatchingSettings:
-    """How responses are collected, to be scored together (``pspo.batching``)."""
-
-    window_ms: PositiveOrZero
-    """Milliseconds that the first response waits for more."""
-    max_tokens: Count
-    """Tokens of the responses that are collected at most."""
-
-
-def _reservable(gpus: float) -> float:
-    if gpus > 1 and gpus != int(gpus):
-        raise ValueError("must be a fraction of one GPU, or whole ones, as Ray reserves them")
-    return gpus
-
-
-@dataclass(frozen=True, config=STRICT)
-class ActorSettings:
-    """The process on each node in which a local model works (``pspo.actor``)."""
-
-    num_gpus: Annotated[PositiveOrZero, AfterValidator(_reservable)]
-    """GPUs that Ray reserves for it; 0: it works on the CPU."""
-    cpu_threads: Count | None
-    """Threads of the CPU; None: as Ray leaves it."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -95,8 +68,6 @@ class PSPOSettings:
     """Fraction of such responses in a step above which a warning is logged."""
     log_path: Text | None
     """Folder for JSON lines."""
-    batching: BatchingSettings
-    actor: ActorSettings
 
     @property
     def pays_tokens(self) -> bool:
@@ -131,5 +102,15 @@ def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
 
 def uses_manager(config: DictConfig) -> bool:
     """Whether rewards come from this manager."""
+    return manager_of(config) == MANAGER
+
+
+def scores_steps(config: DictConfig) -> bool:
+    """Whether the reward manager asks the step scorer: this one, or PRIME's with step scores."""
+    return manager_of(config) in (MANAGER, STEP_SCORES_MANAGER)
+
+
+def manager_of(config: DictConfig) -> str | None:
+    """Name of the reward manager; None for one of a user's own file."""
     manager = config.reward.reward_manager
-    return manager.source == "register" and manager.name == MANAGER
+    return manager.name if manager.source == "register" else None

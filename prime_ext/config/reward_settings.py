@@ -78,6 +78,8 @@ class OutcomeSettings:
 class ProcessSettings:
     """How the PRM's rewards enter the advantage (``prime.process``): docs/explanation/process_rewards.md."""
 
+    scorer: Literal["implicit_prm", "step_scorer"]
+    """What gives the rewards."""
     coefficient: PositiveOrZero
     """Weight in the sum of sources, before whitening; of the divergence with ``kl``, of the factor with
     ``sign_preserving``."""
@@ -142,10 +144,16 @@ class ProcessSettings:
         """Whether a response has one reward for all of its steps."""
         return self.accumulation.mode != "none"
 
+    @property
+    def scores_steps(self) -> bool:
+        """Whether a step scorer gives the rewards, and not the implicit PRM."""
+        return self.scorer == "step_scorer"
+
     def problems(self) -> Iterable[str]:
         """What does not go together."""
         key, granularity = "prime.process", self.granularity
         mode, shape = self.accumulation.mode, self.shaping.name
+        yield from self._problems_of_step_scores() if self.scores_steps else self._problems_of_log_ratios()
         yield from estimator_problems(key, self)
         yield from chain_problems(key, self.accumulation, self.shaping, self.credit, self.credit_threshold)
         about_steps: dict[str, tuple[str, str]] = {
@@ -157,19 +165,6 @@ class ProcessSettings:
         for name, (value, plain) in about_steps.items():
             if value != plain and granularity != "step":
                 yield f"{key}.{name}={value} is about steps; set {key}.granularity=step, or leave it at {plain}"
-        if self.form == "kl" and self.target != "policy":
-            yield f"{key}.form=kl is the divergence between policy and PRM; set {key}.target=policy, or form=sampled"
-        if self.target == "policy" and (granularity != "token" or self.accumulates):
-            yield f"{key}.target=policy needs {key}.granularity=token and no accumulation; or choose variant=guarded"
-        if self.target == "policy" and self.form == "sampled" and self.discount != 0:
-            yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
-        if self.form == "sign_preserving":
-            if granularity != "token" or self.accumulates:
-                yield f"{key}.form=sign_preserving scales the advantage of each token; set {key}.granularity=token"
-            if self.coefficient > 1:
-                yield f"{key}.coefficient={self.coefficient} is above 1; with {key}.form=sign_preserving it is a share"
-            if self.clip is None or self.clip >= 1:
-                yield f"{key}.clip={self.clip} must be in (0, 1) with {key}.form=sign_preserving, such as 0.2"
         if self.credit == "strict_min" and self.discount != 1:
             yield f"{key}.discount={self.discount}: {key}.credit=strict_min has no discount; leave it at 1.0"
         if self.reward_lambda > 0 and granularity not in ("token", "prefix_value"):
@@ -184,6 +179,38 @@ class ProcessSettings:
         for name, pays_one in single.items():
             if self.redistribution != "none" and pays_one:
                 yield f"{key}.redistribution={self.redistribution} leaves nothing of the one reward of {name}; set none"
+
+    def _problems_of_step_scores(self) -> Iterable[str]:
+        """What does not go together with probabilities of steps in place of log-ratios of tokens."""
+        key, scorer = "prime.process", "prime.process.scorer=step_scorer"
+        of_tokens = {"target": (self.target, "reference"), "form": (self.form, "sampled")}
+        for name, (value, plain) in of_tokens.items():
+            if value != plain:
+                yield f"{key}.{name}={value}: {scorer} gives no probabilities of tokens; choose variant=step_scorer"
+        if self.granularity not in ("step", "response"):
+            yield f"{key}.granularity={self.granularity}: {scorer} scores steps; set step or response"
+        if self.step_score != "none":
+            yield f"{key}.step_score={self.step_score}: {scorer} gives probabilities already; leave it at none"
+        if self.noise_per_token is not None:
+            yield f"{key}.noise_per_token={self.noise_per_token} is of log-ratios, not of {scorer}; leave it null"
+
+    def _problems_of_log_ratios(self) -> Iterable[str]:
+        """What does not go together with the implicit PRM's rewards of tokens, of any sign."""
+        key, granularity = "prime.process", self.granularity
+        mode, shape = self.accumulation.mode, self.shaping.name
+        if self.form == "kl" and self.target != "policy":
+            yield f"{key}.form=kl is the divergence between policy and PRM; set {key}.target=policy, or form=sampled"
+        if self.target == "policy" and (granularity != "token" or self.accumulates):
+            yield f"{key}.target=policy needs {key}.granularity=token and no accumulation; or choose variant=guarded"
+        if self.target == "policy" and self.form == "sampled" and self.discount != 0:
+            yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
+        if self.form == "sign_preserving":
+            if granularity != "token" or self.accumulates:
+                yield f"{key}.form=sign_preserving scales the advantage of each token; set {key}.granularity=token"
+            if self.coefficient > 1:
+                yield f"{key}.coefficient={self.coefficient} is above 1; with {key}.form=sign_preserving it is a share"
+            if self.clip is None or self.clip >= 1:
+                yield f"{key}.clip={self.clip} must be in (0, 1) with {key}.form=sign_preserving, such as 0.2"
         if self.step_score == "none" and granularity == "step":
             remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"
             if mode in ACCUMULATIONS_OF_POSITIVE_SCORES:

@@ -130,7 +130,7 @@ class PrimeSettings:
 
     @property
     def rewards_tokens(self) -> bool:
-        """Whether the PRM's scores of the tokens are read: rewards, values, or the selection of rollouts."""
+        """Whether the scores of tokens or steps are read: rewards, values, or the selection of rollouts."""
         reads = self.pays_process_rewards or self.scales_advantages or self.outcome_reads_prm
         return reads or self.selection.remove > 0
 
@@ -164,7 +164,9 @@ class PrimeSettings:
 
     @property
     def needs_steps(self) -> bool:
-        """Whether responses are cut into steps."""
+        """Whether the trainer cuts responses into steps; a step scorer tells where those that it scored end."""
+        if self.process.scores_steps:
+            return False
         segments = self.outcome.estimator == "segment" and self.segments.cuts == "steps"
         return segments or self.process.granularity == "step" or self.selection.remove > 0
 

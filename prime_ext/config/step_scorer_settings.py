@@ -1,17 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which scorer, and how: one section of the configuration, checked before Ray starts. No torch."""
+"""Which scorer of steps, how and where it is asked: one section, checked before Ray starts. No torch."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from omegaconf import DictConfig, OmegaConf
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, PositiveOrZero, Switch, Text, read, refuse
+from prime_ext.config.checks import (
+    STRICT,
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveOrZero,
+    SettingsError,
+    Switch,
+    Text,
+    read,
+    refuse,
+)
 
 SECTION = "step_scorer"
+# The reward manager that gives PRIME step scores beside the verifier's outcome (reward.reward_manager.name).
+MANAGER = "naive_with_step_scores"
 # Wrong, neutral, right.
 LABELS = (-1, 0, 1)
+
+
+@dataclass(frozen=True, config=STRICT)
+class BatchingSettings:
+    """How responses are collected, to be scored together (``step_scorer.batching``)."""
+
+    window_ms: PositiveOrZero
+    """Milliseconds that the first response waits for more."""
+    max_tokens: Count
+    """Tokens of the responses that are collected at most."""
+
+
+def _reservable(gpus: float) -> float:
+    if gpus > 1 and gpus != int(gpus):
+        raise ValueError("must be a fraction of one GPU, or whole ones, as Ray reserves them")
+    return gpus
+
+
+@dataclass(frozen=True, config=STRICT)
+class ActorSettings:
+    """The process on each node in which a local model works (``step_scorer.actor``)."""
+
+    num_gpus: Annotated[PositiveOrZero, AfterValidator(_reservable)]
+    """GPUs that Ray reserves for it; 0: it works on the CPU."""
+    cpu_threads: Count | None
+    """Threads of the CPU; None: as Ray leaves it."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -26,8 +66,8 @@ class ScorerSettings:
     """``sequence_classification``: reads a step and those before it; ``token_classification``: the response at once."""
     separator: str
     """Of ``token_classification``: text behind each step, where its score is read."""
-    layout: Literal["plain", "chat"]
-    """Of ``token_classification``: the prompt as it is, or through the chat template."""
+    layout: Literal["plain", "chat", "turns"]
+    """Of ``token_classification``: the prompt as it is, through the chat template, or each step as a turn of a chat."""
     positive_label: CountOrZero
     """Of ``token_classification``: class that means right."""
     answer_tokens: Annotated[
@@ -67,6 +107,8 @@ class ScorerSettings:
     """Pause before the second attempt; doubles."""
     api_key_variable: Text | None
     """Environment variable with the server's key."""
+    batching: BatchingSettings
+    actor: ActorSettings
 
     @property
     def needs_model(self) -> bool:
@@ -88,6 +130,10 @@ class ScorerSettings:
         if self.architecture == "token_classification":
             if self.kind == "server":
                 yield f"{SECTION}.architecture=token_classification works with {SECTION}.kind=local only; set that"
+            if self.layout == "turns" and self.answer_tokens is None:
+                yield f"{SECTION}.answer_tokens=None: {SECTION}.layout=turns reads two answers, such as [+, -]"
+            if self.layout == "turns" and self.separator != "\n":
+                yield f"{SECTION}.separator={self.separator!r} is not read with {SECTION}.layout=turns; leave it"
             if self.pair_format is not None:
                 yield f"{SECTION}.pair_format is of sequence_classification; set it to null"
         # Values that would be ignored.
@@ -97,3 +143,13 @@ class ScorerSettings:
             yield f"{SECTION}.model_path={self.model_path!r} is not read with inputs=text; set it to null"
         if self.address is not None and self.kind == "local":
             yield f"{SECTION}.address={self.address!r} is not read with kind=local; set it to null"
+
+
+def scorer_of(config: DictConfig) -> ScorerSettings:
+    """The section that :data:`MANAGER` reads, from the whole configuration. Raises ``SettingsError``."""
+    if config.get(SECTION) is None:
+        raise SettingsError(
+            f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use variant=step_scorer, or add it "
+            f"with +{SECTION}={SECTION}"
+        )
+    return ScorerSettings.from_mapping(OmegaConf.to_container(config[SECTION], resolve=True))  # type: ignore[arg-type]

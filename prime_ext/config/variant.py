@@ -18,7 +18,8 @@ def keys_of(variant: str) -> dict[str, Any]:
     assert isinstance(section, dict)
     keys: dict[str, Any] = {}
     for base in section.pop("defaults", []):
-        keys |= {} if base == "_self_" else keys_of(base)
+        # Others are sections that it brings along.
+        keys |= keys_of(base) if base in VARIANTS else {}
     return keys | _flat(section, "")
 
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.engines import DTYPE_BYTES
+from prime_ext.config.pspo_settings import scores_steps
 from prime_ext.config.settings import forward_tokens
 from prime_ext.plan.engines import STRATEGIES, frozen, lora_rank, read_engine, with_forward
 from prime_ext.plan.flops import Passes, training_passes
@@ -270,7 +271,7 @@ def _forward_passes(config: DictConfig, engines: dict[str, Engine], parts: set[s
 
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
-    missing = {"not in the plan": "the step reward model"} if "pspo" in config and "prime" not in config else {}
+    missing = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if rollout_ranks(config):
         missing = {"not in the plan": f"the {rollout_ranks(config)} devices that generate at the same time"}
     return missing | {

@@ -18,7 +18,10 @@ from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
+from prime_ext.config.pspo_settings import scores_steps
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, PrimeSettings, PRMSettings
+from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
+from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.machine import (
     Optimiser,
     actor_optimiser,
@@ -163,6 +166,9 @@ def _file_problems(config: DictConfig) -> Iterable[str]:
         else:
             yield from _check_same_vocabulary(key, path, policy.model.path)
     yield from check_step_rm(config)
+    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
+    if scorer is not None and scorer.architecture == "token_classification":
+        yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path)
     if pspo is None or pspo.judge:
         yield from _check_reward(config)
     resume = config.trainer.resume_from_path
@@ -234,7 +240,7 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
             except UnknownSource as error:
                 yield f"{key}: {name}: {error}"
     manager, strict = config.reward.reward_manager, arguments.get("math_strictness") != "lenient"
-    tells_prompt = manager.source != "register" or manager.name in (PROMPT_MANAGER, PSPO_MANAGER)
+    tells_prompt = manager.source != "register" or manager.name in (PROMPT_MANAGER, PSPO_MANAGER, STEP_SCORES_MANAGER)
     if "math" in tasks and strict and not tells_prompt:
         yield (
             f"reward.reward_manager.name={manager.name} does not tell the reward function the prompt; set it to "

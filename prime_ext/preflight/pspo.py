@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the reward manager ``pspo_wrs`` against the rest of the configuration. One line per problem."""
+"""Checks of the reward managers with step scores against the rest of the configuration. One line per problem."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,11 +14,15 @@ from prime_ext.config.pspo_settings import (
     SECTION,
     TOKEN_ESTIMATORS,
     PSPOSettings,
+    manager_of,
+    scores_steps,
     sections_of,
     uses_manager,
 )
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
+from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
+from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
 from prime_ext.preflight.machine import (
     Optimiser,
     actor_optimiser,
@@ -53,7 +57,7 @@ def read_pspo(config: DictConfig) -> PSPOSettings:
     refuse(
         [
             *_check_trainer(config, pspo),
-            *check_scorer(config, pspo, scorer),
+            *check_scorer(config, scorer),
             *check_async(config),
             *_check_micro_batches(optimisers, config),
             *check_machine(config, optimisers, {"actor_rollout_ref.model": config.actor_rollout_ref.model}, strategies),
@@ -100,24 +104,24 @@ def _check_micro_batches(optimisers: Iterable[Optimiser], config: DictConfig) ->
             yield f"{section}.ppo_micro_batch_size_per_gpu is not set; set it, or {section}.use_dynamic_bsz=true"
 
 
-def check_scorer(config: DictConfig, pspo: PSPOSettings, scorer: ScorerSettings) -> Iterable[str]:
+def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
     """Whether the step scorer can be reached, and where it would work."""
-    pool, gpus, device = config.reward.reward_model, pspo.actor.num_gpus, scorer.device
+    pool, gpus, device = config.reward.reward_model, scorer.actor.num_gpus, scorer.device
     if pool.enable and not pool.enable_resource_pool:
         yield "reward.reward_model.enable=true knows gold answers with enable_resource_pool=true only; set that too"
     if pool.enable and config.reward.custom_reward_function.path is None:
         yield "reward.reward_model.enable=true needs reward.custom_reward_function.path; leave it at that of prime_ext"
     if scorer.kind == "server":
-        yield from _check_server(config, pspo, scorer)
+        yield from _check_server(config, scorer)
     elif gpus == 0 and device is not None and device != "cpu":
-        yield f"step_scorer.device={device} needs a GPU of Ray's; set pspo.actor.num_gpus, or the device to cpu"
+        yield f"step_scorer.device={device} needs a GPU of Ray's; set step_scorer.actor.num_gpus, or the device to cpu"
     elif gpus > 0 and device == "cpu":
-        yield f"pspo.actor.num_gpus={gpus} reserves GPUs that step_scorer.device=cpu does not use; set one of the two"
+        yield f"step_scorer.actor.num_gpus={gpus} reserves GPUs that step_scorer.device=cpu leaves idle; set one"
     elif gpus > 0 and config.trainer.device == "cpu":
-        yield f"pspo.actor.num_gpus={gpus}: there are none with trainer.device=cpu; set it to 0"
+        yield f"step_scorer.actor.num_gpus={gpus}: there are none with trainer.device=cpu; set it to 0"
 
 
-def _check_server(config: DictConfig, pspo: PSPOSettings, scorer: ScorerSettings) -> Iterable[str]:
+def _check_server(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
     pool = config.reward.reward_model
     if scorer.address is None and not pool.enable:
         yield "step_scorer.address is not set, nor verl's pool of reward models on; give a URL, or turn the pool on"
@@ -127,22 +131,23 @@ def _check_server(config: DictConfig, pspo: PSPOSettings, scorer: ScorerSettings
                 f"reward.reward_model.model_path={pool.model_path} is served, but step_scorer.model_path="
                 f"{scorer.model_path} says what it reads; make them equal"
             )
-    if pspo.actor.num_gpus > 0 or pspo.actor.cpu_threads is not None:
-        yield "pspo.actor is read with step_scorer.kind=local only; leave num_gpus at 0 and cpu_threads null"
+    if scorer.actor.num_gpus > 0 or scorer.actor.cpu_threads is not None:
+        yield "step_scorer.actor is read with step_scorer.kind=local only; leave num_gpus at 0 and cpu_threads null"
 
 
 def check_step_rm(config: DictConfig) -> Iterable[str]:
     """Whether the step reward model's folder can be read, where the manager needs one."""
-    if not uses_manager(config):
+    if not scores_steps(config):
         return
     try:
-        check_model(sections_of(config)[1])
+        check_model(sections_of(config)[1] if uses_manager(config) else scorer_of(config))
     except SettingsError as error:
         yield from error.problems
 
 
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """Whether the manager can give PRIME its outcome reward; nothing where there is another."""
+    """Whether the manager gives PRIME what it reads: an outcome reward, and step scores where they are asked for."""
+    yield from _check_step_scores(config, prime)
     if not uses_manager(config):
         if config.get(SECTION) is not None:
             yield f"the section pspo is read with reward.reward_manager.name={MANAGER} only; set it, or drop +pspo=pspo"
@@ -152,7 +157,7 @@ def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable
     except SettingsError as error:
         yield from error.problems
         return
-    yield from check_scorer(config, pspo, scorer)
+    yield from check_scorer(config, scorer)
     if not pspo.judge and prime.label_key == "acc":
         yield "pspo.judge=false leaves PRM and prompt filter without labels (prime.label_key=acc); set it to true"
     if (position := pspo.accumulation.reward_position) != "last_token":
@@ -161,3 +166,19 @@ def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable
         ours, theirs = getattr(pspo, key), getattr(prime.verifier, key)
         if ours != theirs:
             yield f"pspo.{key}={ours}: in PRIME, prime.verifier.{key}={theirs} counts; set both alike"
+
+
+def _check_step_scores(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
+    """Whether ``prime.process.scorer``, the reward manager and the section of the scorer agree."""
+    key, wanted = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.process.scores_steps
+    if manager_of(config) == STEP_SCORES_MANAGER:
+        if not wanted:
+            yield f"{key}: prime.process.scorer=implicit_prm reads no step scores; choose variant=step_scorer"
+        try:
+            yield from list(check_scorer(config, scorer_of(config)))
+        except SettingsError as error:
+            yield from error.problems
+    elif wanted:
+        yield f"{key}: prime.process.scorer=step_scorer reads the scores of {STEP_SCORES_MANAGER}; set that"
+    elif config.get(SCORER_SECTION) is not None and not uses_manager(config):
+        yield f"the section {SCORER_SECTION} is read by nothing; choose variant=step_scorer, or drop +{SCORER_SECTION}"

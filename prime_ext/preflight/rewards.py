@@ -28,7 +28,9 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     """Whether everything is there that the chosen rewards and estimators read."""
     outcome, process, remove = prime.outcome, prime.process, prime.selection.remove
     estimator, n_rollouts = f"prime.outcome.estimator={outcome.estimator}", config.actor_rollout_ref.rollout.n
-    if not prm.enable:
+    if process.scores_steps:
+        yield from _check_step_scorer(prime, prm)
+    elif not prm.enable:
         readers = {
             "prime.process.coefficient > 0": process.coefficient > 0,
             estimator: prime.outcome_reads_prm,
@@ -43,7 +45,8 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         )
     if outcome.estimator == "segment" and prm.enable and prm.loss != "ce":
         yield f"{estimator} reads the PRM's scores as chances, which prm.loss={prm.loss} are not; set it to ce"
-    if process.reliability_gate and not (prm.enable and outcome.coefficient > 0):
+    scored = prm.enable or process.scores_steps
+    if process.reliability_gate and not (scored and outcome.coefficient > 0):
         yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
     if process.warm_up_steps and outcome.coefficient == 0:
         yield "prime.process.warm_up_steps > 0 needs prime.outcome.coefficient > 0: nothing would be learned meanwhile"
@@ -59,6 +62,15 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     if prime.distils or prime.scales_advantages:
         yield from _check_not_sampled(config)
     yield from _check_targets(config, prime, prm)
+
+
+def _check_step_scorer(prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
+    """A step scorer stands in for the implicit PRM, which nothing may read then."""
+    scorer = "prime.process.scorer=step_scorer"
+    if prm.enable:
+        yield f"prm.enable=true: nothing reads the implicit PRM with {scorer}; set it to false"
+    if prime.outcome_reads_prm:
+        yield f"prime.outcome.estimator={prime.outcome.estimator} reads the implicit PRM, which {scorer} stands in for"
 
 
 def _check_not_sampled(config: DictConfig) -> Iterable[str]:

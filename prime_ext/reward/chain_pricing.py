@@ -50,13 +50,11 @@ class ChainPricing:
         """The reward of a response with these scores of its steps; without a step it is 0.
 
         Raises:
-            ValueError: scores that are not finite or cannot be accumulated, or a reward that is not finite.
+            ValueError: scores that cannot be accumulated, or a reward that is not finite.
         """
         if not scores:
             return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
         score_BS = torch.tensor([list(scores)], dtype=torch.float64)
-        if not torch.isfinite(score_BS).all():
-            raise ValueError(f"scores that are not finite numbers: {[str(score) for score in scores][:10]}")
         mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
         paid: tuple[float, ...] = ()
         if self._at_steps:

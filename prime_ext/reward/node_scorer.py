@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings
 from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.reward.node_actor import NodeActor
 from prime_ext.step_rm.labels import StepRMError
@@ -137,13 +136,8 @@ class MicroBatcher:
 class NodeStepScorer:
     """The Ray actor of a node; or, without Ray, the scorer of this process."""
 
-    def __init__(
-        self,
-        scorer: ScorerSettings,
-        batching: BatchingSettings,
-        actor: ActorSettings,
-        router_address: str | None = None,
-    ):
+    def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
+        batching, actor = scorer.batching, scorer.actor
         if scorer.kind == "local":
             if actor.cpu_threads is not None:
                 import torch
@@ -167,16 +161,10 @@ class NodeStepScorer:
 class SharedStepScorer:
     """A client of this node's actor, which it starts when there is none."""
 
-    def __init__(
-        self,
-        scorer: ScorerSettings,
-        batching: BatchingSettings,
-        actor: ActorSettings,
-        router_address: str | None = None,
-    ):
-        self._num_gpus = actor.num_gpus
-        arguments = (scorer, batching, actor, router_address)
-        self._node = NodeActor(NodeStepScorer, arguments, "step_scorer", MAX_CONCURRENCY, actor.num_gpus)
+    def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
+        self._num_gpus = scorer.actor.num_gpus
+        arguments = (scorer, router_address)
+        self._node = NodeActor(NodeStepScorer, arguments, "step_scorer", MAX_CONCURRENCY, self._num_gpus)
         self._ready: Any = None  # the actor whose model is loaded
 
     async def _ask(self, actor: Any, chain: Chain, tokens: int) -> Outcome:
@@ -192,7 +180,7 @@ class SharedStepScorer:
         except (asyncio.TimeoutError, TimeoutError):
             return ScoringFailure(
                 f"the step scorer of this node did not start in {START_SECONDS:g} s: no {self._num_gpus:g} GPUs "
-                f"are free (pspo.actor.num_gpus), or its model does not load"
+                f"are free (step_scorer.actor.num_gpus), or its model does not load"
             )
         except (RayTaskError, RayActorError) as error:
             # Ray's messages hold the whole traceback; the cause is their last line.
@@ -200,13 +188,11 @@ class SharedStepScorer:
             return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
 
 
-def connect(
-    scorer: ScorerSettings, batching: BatchingSettings, actor: ActorSettings, router_address: str | None = None
-) -> ResponseScorer:
+def connect(scorer: ScorerSettings, router_address: str | None = None) -> ResponseScorer:
     """The scorer that this process asks: that of the node where Ray runs, its own elsewhere.
 
     Raises:
         StepRMError: without Ray, a model that cannot work.
     """
     cls = SharedStepScorer if ray.is_initialized() else NodeStepScorer
-    return cls(scorer, batching, actor, router_address)
+    return cls(scorer, router_address)

@@ -26,15 +26,11 @@ from prime_ext.config.pspo_settings import MANAGER, sections_of
 from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import ResponseScorer, connect
-from prime_ext.reward.pspo_info import failure_info, score_info, step_info
-from prime_ext.step_rm.response_cut import Cut, ResponseCutter
-from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
+from prime_ext.reward.pspo_info import failure_info, price_info, step_info
+from prime_ext.reward.step_scoring import ScoredSteps, StepScoring, response_ids
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
-
-# Responses without a reward that each reward worker writes a line about.
-WARNINGS = 20
 
 
 @register(MANAGER)
@@ -65,13 +61,10 @@ class PSPORewardManager(RewardManagerBase):
     ):
         super().__init__(config, tokenizer, compute_score)
         self.settings, scorer_settings = sections_of(config)
-        self._cutter = ResponseCutter(self.settings.steps, tokenizer)
+        scorer = scorer or connect(scorer_settings, reward_router_address)
+        self._scoring = StepScoring(self.settings.steps, tokenizer, scorer)
         self._price = ChainPricing(self.settings)
         self._log = _log_file(self.settings.log_path) if self.settings.log_path else None
-        self._failures = 0
-        self._scorer = scorer or connect(
-            scorer_settings, self.settings.batching, self.settings.actor, reward_router_address
-        )
         self._router = (
             {"reward_router_address": reward_router_address, "reward_model_tokenizer": reward_model_tokenizer}
             if reward_router_address is not None
@@ -82,13 +75,9 @@ class PSPORewardManager(RewardManagerBase):
         """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
         row = data[-1:][0]
         extras = row.non_tensor_batch
-        ids = _response_ids(row)
-        loop = asyncio.get_running_loop()
-        cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
-        start = time.perf_counter()
-        (scores, priced, reason), verdict = await asyncio.gather(
-            self._scored(cut, _question(extras), len(ids)), self._judged(ids, extras)
-        )
+        ids = response_ids(row)
+        scored, verdict = await asyncio.gather(self._scoring(ids, extras), self._judged(ids, extras))
+        priced, reason = self._priced(scored)
         reasons = [f"step scorer: {reason}"] if reason else []
         bonus = 0.0
         if self.settings.outcome_coefficient > 0:
@@ -100,38 +89,28 @@ class PSPORewardManager(RewardManagerBase):
                 bonus = self.settings.outcome_coefficient * float(verdict["acc"])
         reward = 0.0 if reasons or priced is None else priced.reward + bonus
         if reasons:
-            self._failures += 1
-            # All of them are in the metrics and in the log of responses.
-            level = logging.WARNING if self._failures <= WARNINGS else logging.DEBUG
-            logger.log(level, "a response of %d steps has no reward: %s", len(cut.texts), "; ".join(reasons))
+            self._scoring.warn(scored, reasons)
         info = {
             **(verdict or {}),
-            **step_info(cut, len(ids)),
-            **score_info(scores, priced, time.perf_counter() - start),
+            **step_info(scored),
+            **price_info(priced),
             "outcome_reward": bonus,
             **failure_info(reasons),
             "score": reward,
         }
         if self._log is not None:
             with self._log.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(_record(extras, cut, scores, priced, info), ensure_ascii=False) + "\n")
+                lines.write(json.dumps(_record(extras, scored, priced, info), ensure_ascii=False) + "\n")
         return {"reward_score": reward, "reward_extra_info": info}
 
-    async def _scored(
-        self, cut: Cut, question: str, n_tokens: int
-    ) -> tuple[StepScores | None, PricedChain | None, str]:
-        """Scores, what they are worth, and why one of the two is missing."""
-        if not cut.texts:
-            return StepScores(()), self._price(()), ""
-        outcome = await self._scorer.score(Chain(cut.texts, question), n_tokens)
-        if isinstance(outcome, ScoringFailure):
-            return None, None, outcome.reason
-        if len(outcome.probabilities) != len(cut.texts):
-            return None, None, f"{len(outcome.probabilities)} scores for {len(cut.texts)} steps"
+    def _priced(self, scored: ScoredSteps) -> tuple[PricedChain | None, str]:
+        """What the scores are worth, or why there is no such number."""
+        if scored.scores is None:
+            return None, scored.reason
         try:
-            return outcome, self._price(outcome.scores), ""
+            return self._price(scored.scores.scores), ""
         except ValueError as error:
-            return None, None, str(error)
+            return None, str(error)
 
     async def _judged(self, ids: list[int], extras: Mapping[str, Any]) -> dict[str, Any] | None:
         """The verdict on the response; None if it is not asked for or there is no gold answer."""
@@ -167,31 +146,11 @@ def _log_file(folder: str) -> Path:
     return path
 
 
-def _response_ids(row: Any) -> list[int]:
-    response = row.batch["responses"]
-    length = row.non_tensor_batch.get("response_len")
-    if length is None:
-        length = row.batch["attention_mask"][-len(response) :].sum() if len(response) else 0
-    return response[: int(length)].tolist()
-
-
 def _gold(extras: Mapping[str, Any]) -> Any:
     """The gold answer of a row; None if it has none."""
     section = extras.get("reward_model")
     gold = section.get("ground_truth") if isinstance(section, Mapping) else None
     return None if isinstance(gold, str) and not gold else gold
-
-
-def _question(extras: Mapping[str, Any]) -> str:
-    """What is asked, for models that were trained with it: ``extra_info.question``, else the user's last message."""
-    extra = extras.get("extra_info")
-    if isinstance(extra, Mapping) and isinstance(extra.get("question"), str):
-        return extra["question"]
-    messages = extras.get("raw_prompt")
-    for message in reversed([] if messages is None else list(messages)):
-        if message["role"] == "user":
-            return message["content"] if isinstance(message["content"], str) else ""
-    return ""
 
 
 def _verdict(result: Any) -> dict[str, Any]:
@@ -204,21 +163,22 @@ def _verdict(result: Any) -> dict[str, Any]:
 
 
 def _record(
-    extras: Mapping[str, Any], cut: Cut, scores: StepScores | None, priced: PricedChain | None, info: Mapping[str, Any]
+    extras: Mapping[str, Any], scored: ScoredSteps, priced: PricedChain | None, info: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A line of the log."""
     names = ("n_tokens", "chain_score", "chain_factor", "chain_reward", "outcome_reward", "acc", "pred", "score")
-    values = scores.scores if scores is not None else [None] * len(cut.texts)
-    paid = priced.paid if priced is not None and priced.paid else [None] * len(cut.texts)
+    texts, scores = scored.cut.texts, scored.scores
+    values = scores.scores if scores is not None else [None] * len(texts)
+    paid = priced.paid if priced is not None and priced.paid else [None] * len(texts)
     return {
         "global_step": int(extras["global_steps"]) if extras.get("global_steps") is not None else None,
         "uid": str(extras.get("uid", "")),
         "rollout": int(extras["session_id"]) if extras.get("session_id") is not None else None,
         "data_source": str(extras.get("data_source", "")),
-        "n_steps": len(cut.texts),
+        "n_steps": len(texts),
         "steps": [
             {"text": text, "score": value, "paid": amount}
-            for text, value, amount in zip(cut.texts, values, paid, strict=True)
+            for text, value, amount in zip(texts, values, paid, strict=True)
         ],
         **{name: info.get(name) for name in names},
         "failure": info["failure_detail"],

@@ -10,13 +10,14 @@ from typing import Any
 from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import rollout_ranks
-from prime_ext.config.pspo_settings import SCORER_SECTION, SECTION, uses_manager
+from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
 from prime_ext.run.ray_cluster import address_of
 
 # verl 0.9.1: per worker process (ResourcePoolManager), and for TransferQueue's controller.
 CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+_ON_CPU = "step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
 
 
 class ClusterTooSmall(RuntimeError):
@@ -69,9 +70,8 @@ def check_own_cpus(config: DictConfig) -> Iterable[str]:
 
 def scorer_gpus(config: DictConfig) -> float:
     """GPUs that a local step scorer reserves on each node beside those that train; 0 without one."""
-    if not uses_manager(config) or config[SCORER_SECTION].kind != "local":
-        return 0.0
-    return float(config[SECTION].actor.num_gpus)
+    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
+    return float(scorer.actor.num_gpus) if scorer is not None and scorer.kind == "local" else 0.0
 
 
 def check_own_gpus(config: DictConfig) -> Iterable[str]:
@@ -99,10 +99,10 @@ def check_own_gpus(config: DictConfig) -> Iterable[str]:
     parts = {"trainer.n_gpus_per_node": trainer.n_gpus_per_node, "rollout servers of their own": rollout_ranks(config)}
     if pool.enable and pool.enable_resource_pool:
         parts["reward.reward_model"] = pool.nnodes * pool.n_gpus_per_node
-    parts["pspo.actor.num_gpus"] = extra
+    parts["step_scorer.actor.num_gpus"] = extra
     if found < sum(parts.values()):
         wanted = " + ".join(f"{number:g} ({name})" for name, number in parts.items() if number)
-        remedy = "; or pspo.actor.num_gpus=0 and pspo.actor.cpu_threads=16: the step scorer on the CPU" if extra else ""
+        remedy = f"; or {_ON_CPU}: the step scorer on the CPU" if extra else ""
         yield f"this machine has {found} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
 
 
@@ -131,7 +131,7 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
     gpus = [node["Resources"].get("GPU", 0) for node in nodes if node["Alive"]]
     if extra and sum(count >= ranks + extra for count in gpus) < wanted:
         raise ClusterTooSmall(
-            f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants pspo.actor."
-            f"num_gpus={extra:g} on each beside trainer.n_gpus_per_node={ranks}; lower one of the two, or set "
-            f"pspo.actor.num_gpus=0 and pspo.actor.cpu_threads=16"
+            f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants "
+            f"step_scorer.actor.num_gpus={extra:g} on each beside trainer.n_gpus_per_node={ranks}; lower one of the "
+            f"two, or set {_ON_CPU}"
         )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One PRIME step on the driver: from the store of rollouts to advantages."""
 
+import json
 import logging
 from collections.abc import Mapping
 
@@ -13,13 +14,14 @@ from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
-from prime_ext.algorithms.prm_accuracy import absolute_accuracy, count_pairs
+from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
 from prime_ext.algorithms.sign_preserving import sign_preserving
 from prime_ext.algorithms.steps import sum_over_steps
 from prime_ext.config.settings import PrimeSettings
+from prime_ext.reward.pspo_info import score_metrics
 from prime_ext.trainer.response_steps import ResponseSteps
-from prime_ext.trainer.reward_sources import build_sources, critic_return
+from prime_ext.trainer.reward_sources import build_sources, critic_return, response_pay
 from prime_ext.trainer.step_tensors import StepTensors
 from prime_ext.utils import transfer_queue as transfer
 
@@ -140,14 +142,55 @@ class PrimeStep(StepTensors):
             old_BT = self.old_log_prob_BT if self.compared_log_prob_BT is None else self.compared_log_prob_BT
             assert old_BT is not None
             self.process_reward_BT = policy_relative_rewards(log_prob_BT, old_BT, self.scored_mask_BT)
-        total_B = implicit_BT.sum(-1)[self.valid_B]
-        label_B = self.label_B[self.valid_B]
+        self._measure_sums(implicit_BT.sum(-1), metrics)
+        self.measure_pairs(log_prob_BT, metrics, when, mini_batch_B)
+
+    def set_step_scores(self, batch: KVBatchMeta, metrics: dict) -> None:
+        """Take the scores that came with the rewards as the process rewards of this step, and measure them.
+
+        The score of a step is put at the step's last token. Where that is outside of the mask, as at the end of a
+        tool's answer, it is the last one before; steps that share it are one, with the lowest of their scores. A
+        response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step.
+
+        Args:
+            batch: the rollouts, rewarded by the manager ``naive_with_step_scores``.
+            metrics: receives what there is to say.
+
+        Raises:
+            RuntimeError: the steps are those of another output of the agent loop.
+        """
+        rows = self.valid_B.nonzero()[:, 0].tolist()
+        infos = transfer.fetch_reward_infos([batch.keys[row] for row in rows], batch.partition_id)
+        self.process_reward_BT = torch.zeros_like(self.mask_BT)
+        self.boundary_BT = torch.zeros_like(self.mask_BT, dtype=torch.bool)
+        for row, info in zip(rows, infos, strict=True):
+            if info["n_tokens"] != (n_tokens := batch.tags[row]["response_len"]):
+                raise RuntimeError(
+                    f"rollout {batch.keys[row]} has {n_tokens} tokens, and the step scorer read {info['n_tokens']}, as "
+                    f"with agent loops of several outputs; use prime.process.scorer=implicit_prm"
+                )
+            position_N = self.mask_BT[row].nonzero()[:, 0]
+            end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
+            score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))
+            if len(position_N) and len(end_S):
+                token_S = position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
+                self.process_reward_BT[row].scatter_reduce_(0, token_S, score_S, "amin", include_self=False)
+                self.boundary_BT[row, token_S] = True
+        self.steps_timed_out = int(sum(info["steps_timed_out"] for info in infos))
+        metrics.update(score_metrics(infos))
+        pay_B = response_pay(self)
+        self._measure_sums(pay_B, metrics)
+        # What differs by the rounding of float32 is a tie.
+        self.pairs_before = self._count_pairs(pay_B.round(decimals=6), self.group_B, metrics, "before")
+
+    def _measure_sums(self, total_B: torch.Tensor, metrics: dict) -> None:
+        """Log what the process rewards of responses sum to; of all rows, padding included."""
+        total_B, label_B = total_B[self.valid_B], self.label_B[self.valid_B]
         metrics["prm/reward_sum/mean"] = float(total_B.mean())
         metrics["prm/reward_sum/std"] = float(total_B.std()) if len(total_B) > 1 else 0.0
         for name, rows_B in (("correct", label_B > 0.5), ("wrong", label_B <= 0.5)):
             if rows_B.any():
                 metrics[f"prm/reward_sum/{name}"] = float(total_B[rows_B].mean())
-        self.measure_pairs(log_prob_BT, metrics, when, mini_batch_B)
 
     def measure_pairs(
         self, log_prob_BT: torch.Tensor, metrics: dict, when: str, mini_batch_B: torch.Tensor | None = None
@@ -162,16 +205,20 @@ class PrimeStep(StepTensors):
                 with missing rollouts may be spread over two of them, and the PRM has moved in between, on this very
                 prompt: pairs over that gap do not count.
         """
-        total_B = self._log_ratio(log_prob_BT).sum(-1)[self.valid_B]
-        label_B, group_B = self.label_B[self.valid_B], self.group_B[self.valid_B]
-        if mini_batch_B is not None:
-            group_B = group_B * len(self.group_B) + mini_batch_B[self.valid_B]
-        pairs = count_pairs(total_B, label_B, group_B)
-        if pairs.accuracy is not None:
-            metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy
-        metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(total_B, label_B)
+        total_B = self._log_ratio(log_prob_BT).sum(-1)
+        group_B = self.group_B if mini_batch_B is None else self.group_B * len(self.group_B) + mini_batch_B
+        pairs = self._count_pairs(total_B, group_B, metrics, when)
+        accuracy = absolute_accuracy(total_B[self.valid_B], self.label_B[self.valid_B])
+        metrics[f"prm/absolute_accuracy/{when}_update"] = accuracy
         if when == "before":
             self.pairs_before = pairs
+
+    def _count_pairs(self, score_B: torch.Tensor, group_B: torch.Tensor, metrics: dict, when: str) -> PairCount:
+        """Pairs of responses of one group, and log the share that the scores order correctly; padding has no pairs."""
+        pairs = count_pairs(score_B[self.valid_B], self.label_B[self.valid_B], group_B[self.valid_B])
+        if pairs.accuracy is not None:
+            metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy
+        return pairs
 
     def drop_inconsistent(self, metrics: dict) -> None:
         """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""

@@ -319,6 +319,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
             known = [reward for reward in self._greedy.values() if not math.isnan(reward)]
             metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
+        if self.prime.process.scores_steps:
+            step.set_step_scores(batch, metrics)
         if self.prm is not None:
             step.process_noise = self.prm.reward_noise
             asked = {"gated": self.gate is not None, "rewarded": self.prime.rewards_tokens or not self.prime.distils}

@@ -12,6 +12,7 @@ from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS, OutcomeRelativeScale
 from prime_ext.algorithms.process_reward import implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.returns import return_to_go
 from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans
@@ -91,6 +92,22 @@ def _cuts(step: StepTensors, spans: StepSpans | None) -> torch.Tensor:
     cut_BT = torch.zeros_like(step.mask_BT, dtype=torch.bool)
     cut_BT[:, 1:] = reached_BT[:, 1:] > reached_BT[:, :-1]
     return cut_BT
+
+
+def response_pay(step: StepTensors) -> torch.Tensor:
+    """What the process rewards pay a response in all, ``(B,)``: with ``min_form`` a soft minimum of its step scores.
+
+    A redistribution, which leaves the same to every response, and the normalisation, which changes no order, come
+    later. The rewards of the credits ``delta`` and ``clip_delta`` are differences of scores and sum to the first one;
+    there it is the mean of the returns, each of which is a step's own score.
+    """
+    assert step.process_reward_BT is not None
+    shaping = replace(shaping_of(step.settings), redistribution="none")
+    paid_BT, source_BT = shaping(step.process_reward_BT, step.mask_BT, step.spans())
+    if step.settings.process.credit not in ("delta", "clip_delta"):
+        return paid_BT.sum(-1)
+    return_BT = return_to_go(paid_BT, step.mask_BT)
+    return (return_BT * source_BT).sum(-1) / source_BT.sum(-1).clamp_min(1)
 
 
 def shaping_of(settings: PrimeSettings) -> ProcessShaping:

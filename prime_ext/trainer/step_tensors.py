@@ -21,10 +21,11 @@ class StepTensors:
         label_B: the verifier's verdict in [0, 1].
         group_B: number of the prompt; padding rows have numbers of their own.
         reference_log_prob_BT: the PRM's reference.
-        process_reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``); not normalised.
+        process_reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``), or the score of each
+            step at its last token (``prime.process.scorer``); not normalised.
         process_noise: standard deviation of the rounding noise of a process reward.
         pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
-        boundary_BT: tokens after which a step ends, where the settings need steps.
+        boundary_BT: tokens after which a step ends, where the settings need steps or a step scorer has told them.
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
         old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.

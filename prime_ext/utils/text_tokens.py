@@ -105,6 +105,10 @@ class TextEncoder:
         """Tokens of a text, no special ones added."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
+    def literal(self, text: str) -> list[int]:
+        """Tokens of a text that somebody else wrote: special tokens that it spells out are text."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
     def prompt(self, prompt: Prompt) -> list[int]:
         """Tokens of the prompt up to where the response starts.
 

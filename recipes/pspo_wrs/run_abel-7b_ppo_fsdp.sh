@@ -66,8 +66,8 @@ fi
 if [[ -n "${SCORER:-}" ]]; then
     options+=(step_scorer.kind=server step_scorer.address="$SCORER")
 elif ! shrink; then
-    options+=(pspo.actor.num_gpus="$SCORER_GPUS")
-    [[ "$SCORER_GPUS" != 0 ]] || options+=(pspo.actor.cpu_threads="${SCORER_THREADS:-16}")
+    options+=(step_scorer.actor.num_gpus="$SCORER_GPUS")
+    [[ "$SCORER_GPUS" != 0 ]] || options+=(step_scorer.actor.cpu_threads="${SCORER_THREADS:-16}")
 fi
 
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"

@@ -55,6 +55,8 @@ CONFIGS = {
     "pspo": ("pspo_trainer_cpu", []),
     "pspo_gpu": ("pspo_trainer", []),
     "pspo_in_prime": ("prime_trainer_cpu", ADDED),
+    "scored": ("prime_trainer_cpu", ["variant=step_scorer"]),
+    "scored_gpu": ("prime_trainer", ["variant=step_scorer"]),
 }
 
 
@@ -111,7 +113,7 @@ def problems_of(composed, files, monkeypatch):
             "data.train_batch_size": 16,
             "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
         }
-        if name.startswith("pspo"):
+        if name.startswith(("pspo", "scored")):
             good["step_scorer.model_path"] = files["step_rm"]
         with open_dict(config):
             for key, value in {**good, **(changes or {})}.items():
@@ -256,6 +258,13 @@ FINE = [
     ("pspo", {**OF_VERL, **UNPRICED, "algorithm.adv_estimator": "grpo", **ROLLOUTS}),
     ("pspo", {**SERVER, "step_scorer.address": "http://here:8000"}),
     ("pspo", {**SERVER, **POOL}),
+    # Probabilities need no sigmoid before logarithms.
+    ("scored", {CREDIT: "sum", MODE: "geometric", SHAPE: "weibull"}),
+    ("scored", {CREDIT: "sum", "prime.process.granularity": "response", "prime.process.normalization": "return_std"}),
+    ("scored", {"prime.process.coefficient": 0.0, "prime.selection.remove": 1}),
+    ("scored", {"prime.process.reliability_gate": True, **ANCHOR, "prime.anchor.fallback": True}),
+    ("scored", COLOCATE),
+    ("scored", {**SEPARATE, **SERVER, "step_scorer.address": "a:1"}),
 ]  # fmt: skip
 
 # Configuration, changes, and what is said of them; None: the last key, and that first.
@@ -299,8 +308,8 @@ REFUSED = [
     ("cpu", {"prm.model.path": None}, None),
     ("cpu", {"prm.reference_path": "/nowhere/ref"}, None),
     ("pspo", {"pspo.credit_threshold": 0.5}, None),
-    ("pspo", {"pspo.actor.num_gpus": 1.5}, None),
-    ("pspo", {"pspo.actor.num_gpus": 1}, None),
+    ("pspo", {"step_scorer.actor.num_gpus": 1.5}, None),
+    ("pspo", {"step_scorer.actor.num_gpus": 1}, None),
     ("pspo", {"step_scorer.model_path": None}, None),
     ("pspo", {"step_scorer.model_path": "/nowhere"}, None),
     ("pspo", {"step_scorer.device": "cuda:0"}, None),
@@ -407,9 +416,9 @@ REFUSED = [
     ("cpu", {**SEPARATE, **SWITCH, "actor_rollout_ref.hybrid_engine": False}, "actor_rollout_ref.hybrid_engine=true"),
     # PSPO-WRS
     ("pspo", {"pspo.outcome_coefficient": 1, "pspo.judge": False}, "pspo.outcome_coefficient=1.0 needs verdicts"),
-    ("pspo_gpu", {"step_scorer.device": "cpu", "pspo.actor.num_gpus": 0.5}, "pspo.actor.num_gpus=0.5 reserves GPUs"),
+    ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5}, "num_gpus=0.5 reserves GPUs"),
     ("pspo", SERVER, "step_scorer.address is not set"),
-    ("pspo", {**SERVER, "step_scorer.address": "a:1", "pspo.actor.cpu_threads": 2}, "pspo.actor is read with"),
+    ("pspo", {**SERVER, "step_scorer.address": "a:1", "step_scorer.actor.cpu_threads": 2}, "actor is read with"),
     ("pspo", {**SERVER, **POOL, "reward.reward_model.model_path": "/other"}, "reward.reward_model.model_path=/other"),
     ("pspo", {**SERVER, **POOL, "reward.custom_reward_function.path": None}, "reward.custom_reward_function.path"),
     ("pspo", {**OF_VERL, "pspo.on_failure": "drop"}, "trainer.v1.trainer_mode=pspo_sync"),
@@ -418,6 +427,26 @@ REFUSED = [
     ("pspo", {**GRPO, "pspo.accumulation.reward_position": "step_ends", **ROLLOUTS}, "=step_ends: "),
     ("pspo", {"critic.use_dynamic_bsz": False}, "critic.ppo_micro_batch_size_per_gpu is not set"),
     ("pspo_in_prime", {"reward.reward_manager.name": "naive_with_prompt"}, "the section pspo is read with"),
+    # a step scorer in place of the implicit PRM
+    ("scored", {"prime.process.target": "policy"}, None),
+    ("scored", {"prime.process.form": "kl"}, None),
+    ("scored", {"prime.process.form": "sign_preserving"}, None),
+    ("scored", {CREDIT: "sum", "prime.process.granularity": "token"}, None),
+    ("scored", {"prime.process.step_score": "sigmoid"}, None),
+    ("scored", {"prime.process.noise_per_token": 0.0}, None),
+    ("scored", {"prime.outcome.estimator": "prm_value"}, None),
+    ("scored", {"prime.outcome.estimator": "segment"}, None),
+    ("scored", {"prm.enable": True}, None),
+    ("scored", {"prime.process.scorer": "implicit_prm"}, "naive_with_step_scores: prime.process.scorer=implicit_prm"),
+    ("scored", {"reward.reward_manager.name": "naive_with_prompt"}, None),
+    ("scored", {"reward.reward_manager.name": "pspo_wrs"}, None),
+    ("scored", {"step_scorer": None}, "naive_with_step_scores needs the section step_scorer"),
+    ("scored", {"step_scorer.model_path": None}, None),
+    ("scored", {"step_scorer.actor.num_gpus": 1}, None),
+    ("scored", SERVER, "step_scorer.address is not set"),
+    ("scored", {"step_scorer.architecture": "token_classification", "step_scorer.model_path": "/nowhere"}, None),
+    ("cpu", {"prime.process.scorer": "step_scorer"}, "granularity=token: prime.process.scorer=step_scorer"),
+    ("gpu", {**TWO, "step_scorer": {}}, "the section step_scorer is read by nothing"),
     ("pspo_in_prime", {"pspo": None}, "reward.reward_manager.name=pspo_wrs needs the section pspo; use --config-name"),
 ]  # fmt: skip
 

@@ -133,7 +133,7 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
     config = composed(
         calls_of(tmp_path, PPO, "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0]
     )
-    assert (config.pspo.actor.num_gpus, config.pspo.actor.cpu_threads) == (gpus, threads)
+    assert (config.step_scorer.actor.num_gpus, config.step_scorer.actor.cpu_threads) == (gpus, threads)
     assert config.trainer.val_before_train is False
 
 

@@ -8,7 +8,6 @@ import ray
 from pspo_rows import right
 from tiny_step_rm import described, save_bert, scorer_settings
 
-from prime_ext.config.pspo_settings import ActorSettings, BatchingSettings
 from prime_ext.reward.node_scorer import MicroBatcher, NodeStepScorer, SharedStepScorer, connect
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer
@@ -142,12 +141,12 @@ def test_who_stops_waiting_takes_no_one_with_him(sent):
 
 # ---- one for a node ----------------------------------------------------------------------------------------------
 
-BATCHING, ACTOR = BatchingSettings(window_ms=2.0, max_tokens=500), ActorSettings(num_gpus=0.0, cpu_threads=None)
+BATCHING = {"window_ms": 2.0, "max_tokens": 500}
 CHAINS = [Chain(tuple(f"Step {k}: we add {n}." for k in range(1, 2 + n % 4))) for n in range(40)]
 
 
 def settings(path, **changes):
-    return scorer_settings(model_path=str(path), **changes)
+    return scorer_settings(model_path=str(path), batching=BATCHING, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +170,7 @@ def close(outcomes, expected):
 
 
 def test_without_ray_the_model_is_in_this_process(model, expected):
-    scorer = connect(settings(model), BATCHING, ACTOR)
+    scorer = connect(settings(model))
     assert isinstance(scorer, NodeStepScorer)
     # Without a GPU of its own it works on the CPU.
     assert scorer._batcher._scorer.device.type == "cpu"
@@ -180,14 +179,14 @@ def test_without_ray_the_model_is_in_this_process(model, expected):
 
 def test_a_server_that_nobody_named_is_an_error(model):
     with pytest.raises(StepRMError, match="step_scorer.address is missing and verl's reward-model pool is off"):
-        connect(settings(model, kind="server"), BATCHING, ACTOR)
+        connect(settings(model, kind="server"))
 
 
 @pytest.mark.slow
 def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(model, expected, tmp_path):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        first, second = (connect(settings(model), BATCHING, ACTOR) for _ in range(2))
+        first, second = (connect(settings(model)) for _ in range(2))
         assert isinstance(first, SharedStepScorer)
         assert close(asyncio.run(ask_all(first)), expected)
         actor = first._node.handle()
@@ -196,7 +195,7 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(mod
         assert close(asyncio.run(ask_all(second)), expected)
         ray.kill(second._node.handle())
         # A model that does not load is a failure of every response, with the reason.
-        broken = SharedStepScorer(settings(model), BATCHING, ACTOR)
+        broken = SharedStepScorer(settings(model))
         (model / "model.safetensors").rename(tmp_path / "model.safetensors")
         outcome = asyncio.run(broken.score(CHAINS[0], 20))
         assert isinstance(outcome, ScoringFailure) and outcome.reason.startswith("step scorer of this node: ")

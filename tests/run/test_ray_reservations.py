@@ -75,7 +75,7 @@ def test_a_run_on_accelerators_is_checked_when_it_starts(monkeypatch):
     assert [problem.split()[0] for problem in problems] == ["ray_kwargs.ray_init.num_cpus=4:", "this"]
 
 
-SCORER = ["trainer.n_gpus_per_node=4", "pspo.actor.num_gpus=1", "step_scorer.model_path=step_rm"]
+SCORER = ["trainer.n_gpus_per_node=4", "step_scorer.actor.num_gpus=1", "step_scorer.model_path=step_rm"]
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ def four_gpus(monkeypatch):
         (
             "pspo_trainer",
             SCORER,
-            "4 (trainer.n_gpus_per_node) + 1 (pspo.actor.num_gpus); lower trainer",
+            "4 (trainer.n_gpus_per_node) + 1 (step_scorer.actor.num_gpus); lower trainer",
         ),
     ],
 )
 def test_a_machine_without_the_gpus_is_told_before_ray_starts(four_gpus, name, words, said):
     (problem,) = check_own_gpus(compose_config(name, words))
     assert f"this machine has 4 GPUs, and the run wants {said}" in problem
-    assert ("pspo.actor.num_gpus=0 and pspo.actor.cpu_threads=16" in problem) == (name == "pspo_trainer")
+    assert ("step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16" in problem) == (name == "pspo_trainer")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_machine_with_the_gpus_is_fine(four_gpus, words):
 
 def test_the_scorer_finds_a_gpu_on_every_node_of_a_cluster(monkeypatch):
     config = compose_config("pspo_trainer", [*SCORER, "trainer.n_gpus_per_node=8", "trainer.nnodes=2"])
-    with pytest.raises(ClusterTooSmall, match=r"have 8, 8 GPUs, .* pspo.actor.num_gpus=1 on each beside .*=8; lower"):
+    with pytest.raises(ClusterTooSmall, match=r"have 8, 8 GPUs, .*actor.num_gpus=1 on each beside .*=8; lower"):
         require_resources(config, [node(64), node(64)])
     large = node(64)
     large["Resources"]["GPU"] = 9.0

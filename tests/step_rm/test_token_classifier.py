@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_llama import byte_tokenizer, save_llama
 from tiny_step_rm import scorer_settings
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eval.prm_data import Response
 from eval.prm_scorers import ClassifierScorer
@@ -16,7 +16,7 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer, check_model
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
-from prime_ext.utils.text_tokens import join_steps
+from prime_ext.utils.text_tokens import TextError, join_steps
 
 CHAINS = [
     Chain(("two é", "plus 🙂 two", "four"), "2+2?"),
@@ -31,7 +31,8 @@ CHAINS = [
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     classifier = save_llama(folder / "classifier", 3, classes=2, max_positions=64)
-    return {"classifier": str(classifier), "causal": str(save_llama(folder / "causal", 4))}
+    bare = save_llama(folder / "bare", chat_template=None)
+    return {"classifier": str(classifier), "causal": str(save_llama(folder / "causal", 4)), "bare": str(bare)}
 
 
 def settings(path, **changes):
@@ -74,6 +75,62 @@ def test_a_causal_model_says_right_or_wrong_behind_each_step(paths):
         assert found == pytest.approx(float((logits_V[right] - logits_V[wrong]).sigmoid()), abs=1e-5)
 
 
+QUESTION = "2+2?"
+# The third step spells out special tokens.
+TURNS = ("two é\n", "plus 🙂 two", " <eos>four<pad>", "x")
+
+
+@pytest.fixture(scope="module")
+def paths_with_special_turns(tmp_path_factory):
+    """A causal model whose chat template marks turns with a special token, as Llama's."""
+    template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}<eos>{% endfor %}"
+    template += "{% if add_generation_prompt %}assistant:{% endif %}"
+    return str(save_llama(tmp_path_factory.mktemp("turns"), 5, chat_template=template))
+
+
+@pytest.mark.parametrize("batch_tokens", [1, None])
+def test_steps_as_turns_of_a_chat_are_scored_as_the_model_would_answer_each(paths_with_special_turns, batch_tokens):
+    path = paths_with_special_turns
+    layout = {"layout": "turns", "answer_tokens": ["+", "-"], "batch_tokens": batch_tokens}
+    chains = [Chain(TURNS[:2], QUESTION), Chain(("one",), "q"), Chain((), "q"), Chain(TURNS, QUESTION)]
+    outcomes = scores(build_scorer(settings(path, **layout)), chains)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), byte_tokenizer()
+    tokenizer.chat_template = AutoTokenizer.from_pretrained(path).chat_template
+    right, wrong = (tokenizer(token)["input_ids"][0] for token in "+-")
+    for chain, outcome in zip(chains, outcomes, strict=True):
+        chat, expected = [], []
+        for number, step in enumerate(chain.steps):
+            # One token each for what a step spells out in letters.
+            spelled = step.replace("<", "\ue001").strip()
+            chat.append({"role": "user", "content": spelled if number else f"{chain.question} {spelled}"})
+            text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            first, *others = text.split("\ue001")
+            ids = tokenizer(first)["input_ids"]
+            for other in others:
+                ids += [*tokenizer("<")["input_ids"], *tokenizer(other)["input_ids"]]
+            with torch.no_grad():
+                logits_V = model(torch.tensor([ids])).logits[0, -1]
+            expected.append(float((logits_V[right] - logits_V[wrong]).sigmoid()))
+            chat.append({"role": "assistant", "content": "+"})
+        assert outcome.scores == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_chat_as_the_prompt_ends_with_the_user(paths_with_special_turns):
+    model = TokenClassifier(paths_with_special_turns, layout="turns", answer_tokens=["+", "-"])
+    chat = [{"role": "system", "content": "mind"}, {"role": "user", "content": QUESTION}]
+    tokens = model.tokens(chat, TURNS[:2])
+    decoded = byte_tokenizer().decode(tokens.ids)
+    assert decoded == "system:mind<eos>user:2+2? two é<eos>assistant:+<eos>user:plus 🙂 two<eos>assistant:+"
+    with pytest.raises(TextError, match="ends with a turn of assistant"):
+        model.tokens([*chat, {"role": "assistant", "content": "4"}], TURNS)
+
+
+def test_a_step_cannot_forge_a_separator(paths):
+    model = TokenClassifier(paths["classifier"], separator="<pad>")
+    tokens = model.tokens("q", ["a<pad>b", "c"])
+    assert tokens.ids.count(0) == 2 and [tokens.ids[end] for end in tokens.ends] == [0, 0]
+
+
 def test_a_response_that_is_too_long_is_a_failure_and_the_others_are_scored(paths):
     outcomes = scores(build_scorer(settings(paths["classifier"])), [CHAINS[1], Chain(("y" * 80,), "q")])
     assert len(outcomes[0].scores) == 1
@@ -87,6 +144,7 @@ def test_a_response_that_is_too_long_is_a_failure_and_the_others_are_scored(path
         ("classifier", {"positive_label": 2}, "class 2 is none of its 2 classes"),
         ("causal", {"answer_tokens": ["++", "-"]}, "must be one token each"),
         ("classifier", {"dtype": "float7"}, "float7"),
+        ("bare", {"layout": "turns", "answer_tokens": ["+", "-"]}, "needs answer tokens, such as . and -, and a chat"),
     ],
 )
 def test_a_model_that_is_no_such_prm_is_one_line(paths, path, changes, said):
@@ -102,6 +160,8 @@ def test_a_model_that_is_no_such_prm_is_one_line(paths, path, changes, said):
         ({"pair_format": {"layout": "text"}}, "step_scorer.pair_format is of"),
         ({"answer_tokens": ["+"]}, "step_scorer.answer_tokens="),
         ({"layout": "x"}, "step_scorer.layout='x'"),
+        ({"layout": "turns"}, "step_scorer.answer_tokens=None"),
+        ({"layout": "turns", "answer_tokens": ["+", "-"], "separator": "x"}, "step_scorer.separator='x'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes, said):

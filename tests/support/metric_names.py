@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from prime_ext.reward.pspo_info import MEANS
+from prime_ext.reward.pspo_info import MEANS, MEANS_OF_SCORES
 from prime_ext.trainer.prompt_judge import NOT_SCORED
 from prime_ext.verifiers import Outcome
 
@@ -21,7 +21,7 @@ UPDATES = ("before", "during", "after")
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
 # engine reports the first three, prime_ext/prm/fused_forward.py the fourth, prime_ext/prm/implicit_prm.py the last.
 PUT_TOGETHER: Mapping[str, Iterable[str]] = {
-    "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference", "bias"),
+    "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference", "bias", *MEANS_OF_SCORES),
     "prm/reward_sum/{}": ("correct", "wrong"),
     "prm/pair_accuracy/{}_update": UPDATES,
     "prm/absolute_accuracy/{}_update": UPDATES,

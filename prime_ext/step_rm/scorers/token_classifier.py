@@ -2,7 +2,8 @@
 """Published process reward models that read a response once and say behind each step whether it was right.
 
 Token classifiers (TRL's PRM trainer, Skywork, Qwen2.5-Math-PRM with its own code), and causal language models that
-answer with one of two tokens (Math-Shepherd: ``+`` or ``-`` behind each step tag).
+answer with one of two tokens: ``+`` or ``-`` behind each step tag (Math-Shepherd), or as a turn of a chat in which each
+step is a turn of the user (RLHFlow).
 """
 
 from collections.abc import Sequence
@@ -20,21 +21,28 @@ from prime_ext.step_rm.scorers.local import (
     usable_positions,
 )
 from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, ScoringFailure, StepScores
-from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps
+from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps, messages_of
+
+# Stands for the content of a turn while the chat template is applied; a character that no text has.
+_SLOT = "\ue000"
 
 
 class TokenClassifier:
     """Probability that a step is right, at the end of each step, from one pass over the response.
 
     The input is the prompt, and each step followed by the separator, tokenised piece by piece as TRL's PRM trainer
-    does; the score is read at the separator's last token, or at the step's without a separator.
+    does; the score is read at the separator's last token, or at the step's without a separator. With the layout
+    ``turns`` it is a chat: the question and the first step, the answer, the second step, the answer, ...; the score is
+    read where the answer is predicted, and every answer before says that the step was right, as RLHFlow's evaluation
+    does (github.com/RLHFlow/RLHF-Reward-Modeling). Special tokens that a step spells out are text.
 
     Args:
         path: folder, or name on the hub.
         device: ``cpu``, ``cuda``, ...; None: an accelerator if torch sees one.
         dtype: of the weights; None: float32 on the CPU, bfloat16 elsewhere.
-        layout: ``plain`` (TRL: the prompt as it is) or ``chat`` (through the chat template).
-        separator: text behind each step; for TRL usually a line break, for Qwen2.5-Math-PRM ``<extra_0>``.
+        layout: ``plain`` (TRL: the prompt as it is), ``chat`` (through the chat template) or ``turns`` (RLHFlow).
+        separator: text behind each step; for TRL usually a line break, for Qwen2.5-Math-PRM ``<extra_0>``; not read
+            with ``turns``.
         positive_label: class that means "right".
         answer_tokens: of a causal language model in place of a classifier: what it says of a right and of a wrong step.
         max_length: tokens of an input at most; None: what the model's positions allow.
@@ -49,7 +57,7 @@ class TokenClassifier:
         path: str,
         device: str | torch.device | None = None,
         dtype: str | None = None,
-        layout: Literal["plain", "chat"] = "plain",
+        layout: Literal["plain", "chat", "turns"] = "plain",
         separator: str = "\n",
         positive_label: int = 1,
         answer_tokens: Sequence[str] | None = None,
@@ -62,6 +70,8 @@ class TokenClassifier:
         self.device, chosen = device_and_dtype(device, dtype)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         self.encoder = TextEncoder(tokenizer, append_eos=False)
+        if layout == "turns" and not (answer_tokens and tokenizer.chat_template):
+            raise StepRMError(f"{path}: the layout turns needs answer tokens, such as + and -, and a chat template")
         model = self._load(path, chosen, trust_remote_code)
         self.pad = check_fit(model, tokenizer, 0, self.where)
         limit = usable_positions(model.config)
@@ -91,7 +101,9 @@ class TokenClassifier:
         return kind.from_pretrained(path, dtype=dtype, trust_remote_code=trust_remote_code)
 
     def tokens(self, prompt: Prompt, steps: Sequence[str]) -> TokenizedSteps:
-        """A response as the model reads it. Raises ``TextError``: messages without a chat layout or template."""
+        """A response as the model reads it. Raises ``TextError``: messages that the layout cannot show."""
+        if self.layout == "turns":
+            return self._turns(messages_of(prompt), steps)
         if self.layout == "chat":
             prompt_ids = self.encoder.prompt(prompt)
         elif isinstance(prompt, str):
@@ -100,9 +112,30 @@ class TokenClassifier:
             raise TextError("the prompt is a list of chat messages, which need the layout chat")
         ids, ends = list(prompt_ids), []
         for step in steps:
-            ids += self.encoder.plain(step) + self.separator_ids
+            ids += self.encoder.literal(step) + self.separator_ids
             ends.append(len(ids) - 1)
         return TokenizedSteps(ids, len(prompt_ids), tuple(ends))
+
+    def _turns(self, messages: list[dict[str, Any]], steps: Sequence[str]) -> TokenizedSteps:
+        """The chat; the end of a step is the last token before its answer."""
+        *before, asked = messages
+        if asked["role"] != "user":
+            raise TextError(f"the prompt ends with a turn of {asked['role']}; the layout turns wants one of the user")
+        if not steps:
+            return TokenizedSteps([], 0, ())
+        turns = [{"role": role, "content": _SLOT} for _ in steps for role in ("user", "assistant")]
+        text = self.encoder.tokenizer.apply_chat_template([*before, *turns], tokenize=False)
+        pieces = text.split(_SLOT)
+        if len(pieces) != len(turns) + 1:
+            raise TextError(f"{self.where}: its chat template does not show every turn once")
+        contents = [step.strip() for step in steps]
+        contents[0] = f"{asked['content']} {contents[0]}"
+        ids, ends = [], []
+        for content, opening, behind in zip(contents, pieces[::2], pieces[1::2], strict=False):
+            ids += self.encoder.plain(opening) + self.encoder.literal(content) + self.encoder.plain(behind)
+            ends.append(len(ids) - 1)
+            ids.append(self.columns[self.positive])
+        return TokenizedSteps(ids, len(self.encoder.plain(pieces[0])), tuple(ends))
 
     @torch.inference_mode()
     def probabilities(self, batch: Sequence[TokenizedSteps]) -> list[list[float]]:
