@@ -75,11 +75,27 @@ class OutcomeSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
+class AnswerSettings:
+    """How the gold answer is asked for after a step (``prime.process.answer``)."""
+
+    template: Text
+    """What is put behind the step; ``{gold}`` and what follows it are scored."""
+    per_token: Switch
+    """The geometric mean of the probabilities of its tokens, not their product."""
+
+    def problems(self, key: str) -> Iterable[str]:
+        """``{gold}`` stands in it once."""
+        if self.template.count("{gold}") != 1:
+            yield f"{key}.template must have {{gold}} once, the place of the gold answer"
+
+
+@dataclass(frozen=True, config=STRICT)
 class ProcessSettings:
     """How the PRM's rewards enter the advantage (``prime.process``): docs/explanation/process_rewards.md."""
 
-    scorer: Literal["implicit_prm", "step_scorer"]
+    scorer: Literal["implicit_prm", "step_scorer", "answer_likelihood"]
     """What gives the rewards."""
+    answer: AnswerSettings
     coefficient: PositiveOrZero
     """Weight in the sum of sources, before whitening; of the divergence with ``kl``, of the factor with
     ``sign_preserving``."""
@@ -153,7 +169,10 @@ class ProcessSettings:
         """What does not go together."""
         key, granularity = "prime.process", self.granularity
         mode, shape = self.accumulation.mode, self.shaping.name
-        yield from self._problems_of_step_scores() if self.scores_steps else self._problems_of_log_ratios()
+        yield from self.answer.problems(f"{key}.answer")
+        yield from self._problems_of_log_ratios() if self.scorer == "implicit_prm" else self._problems_of_step_scores()
+        if not self.scores_steps:
+            yield from self._problems_of_signed_scores()
         yield from estimator_problems(key, self)
         yield from chain_problems(key, self.accumulation, self.shaping, self.credit, self.credit_threshold)
         about_steps: dict[str, tuple[str, str]] = {
@@ -181,12 +200,12 @@ class ProcessSettings:
                 yield f"{key}.redistribution={self.redistribution} leaves nothing of the one reward of {name}; set none"
 
     def _problems_of_step_scores(self) -> Iterable[str]:
-        """What does not go together with probabilities of steps in place of log-ratios of tokens."""
-        key, scorer = "prime.process", "prime.process.scorer=step_scorer"
+        """What does not go together with scores of steps in place of log-ratios of tokens."""
+        key, scorer = "prime.process", f"prime.process.scorer={self.scorer}"
         of_tokens = {"target": (self.target, "reference"), "form": (self.form, "sampled")}
         for name, (value, plain) in of_tokens.items():
             if value != plain:
-                yield f"{key}.{name}={value}: {scorer} gives no probabilities of tokens; choose variant=step_scorer"
+                yield f"{key}.{name}={value}: {scorer} gives no probabilities of tokens; choose variant={self.scorer}"
         if self.granularity not in ("step", "response"):
             yield f"{key}.granularity={self.granularity}: {scorer} scores steps; set step or response"
         if self.step_score != "none":
@@ -195,9 +214,8 @@ class ProcessSettings:
             yield f"{key}.noise_per_token={self.noise_per_token} is of log-ratios, not of {scorer}; leave it null"
 
     def _problems_of_log_ratios(self) -> Iterable[str]:
-        """What does not go together with the implicit PRM's rewards of tokens, of any sign."""
+        """What does not go together with the implicit PRM's rewards of tokens."""
         key, granularity = "prime.process", self.granularity
-        mode, shape = self.accumulation.mode, self.shaping.name
         if self.form == "kl" and self.target != "policy":
             yield f"{key}.form=kl is the divergence between policy and PRM; set {key}.target=policy, or form=sampled"
         if self.target == "policy" and (granularity != "token" or self.accumulates):
@@ -211,7 +229,11 @@ class ProcessSettings:
                 yield f"{key}.coefficient={self.coefficient} is above 1; with {key}.form=sign_preserving it is a share"
             if self.clip is None or self.clip >= 1:
                 yield f"{key}.clip={self.clip} must be in (0, 1) with {key}.form=sign_preserving, such as 0.2"
-        if self.step_score == "none" and granularity == "step":
+
+    def _problems_of_signed_scores(self) -> Iterable[str]:
+        """What does not go together with scores of steps that are no probabilities."""
+        key, mode, shape = "prime.process", self.accumulation.mode, self.shaping.name
+        if self.step_score == "none" and self.granularity == "step":
             remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"
             if mode in ACCUMULATIONS_OF_POSITIVE_SCORES:
                 yield f"{key}.accumulation.mode={mode} takes logarithms of scores; {remedy}"

@@ -168,7 +168,8 @@ class PrimeSettings:
         if self.process.scores_steps:
             return False
         segments = self.outcome.estimator == "segment" and self.segments.cuts == "steps"
-        return segments or self.process.granularity == "step" or self.selection.remove > 0
+        answers = self.process.scorer == "answer_likelihood"
+        return segments or answers or self.process.granularity == "step" or self.selection.remove > 0
 
     def _problems(self) -> Iterable[str]:
         """What does not go together."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files can say against ``prm.inputs``: the PRM's own tokenizer, and hints that are not in the data."""
+"""What files can say against what the PRM reads: its own tokenizer, and hints or gold answers that are not there."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,10 +25,13 @@ def check_inputs(config: DictConfig, files: Iterable[str]) -> Iterable[str]:
         return
     if settings.retokenize:
         yield from _check_tokenizer(config.prm.model)
+    key = "prm.inputs.template"
+    if config.prime.process.scorer == "answer_likelihood":
+        key, settings = "prime.process.scorer=answer_likelihood", InputSettings(False, f"{{{GOLD}}}")
     for name in files:
         path = Path(name).expanduser()
         if path.suffix == ".parquet" and path.is_file() and settings.templates:
-            yield from _check_hints(path, name, settings, config.data.get("reward_fn_key", "data_source"))
+            yield from _check_hints(path, name, key, settings, config.data.get("reward_fn_key", "data_source"))
 
 
 def _check_tokenizer(model: Any) -> Iterable[str]:
@@ -52,7 +55,7 @@ def _check_tokenizer(model: Any) -> Iterable[str]:
             yield f"prm.inputs.retokenize=true: the tokenizer of {path} lacks {what}"
 
 
-def _check_hints(path: Path, name: str, settings: InputSettings, source_column: str) -> Iterable[str]:
+def _check_hints(path: Path, name: str, key: str, settings: InputSettings, source_column: str) -> Iterable[str]:
     """Rows of the training data without what their template asks of them."""
     import pyarrow.parquet
 
@@ -61,7 +64,7 @@ def _check_hints(path: Path, name: str, settings: InputSettings, source_column: 
     columns = [column for column, wanted in needed.items() if wanted]
     absent = [column for column in (source_column, *columns) if column not in table.schema_arrow.names]
     if absent:
-        yield f"prm.inputs.template needs the column {absent[0]!r}, which {name} does not have"
+        yield f"{key} needs the column {absent[0]!r}, which {name} does not have"
         return
     total, missing = 0, dict.fromkeys(sorted(settings.fields), 0)
     for batch in table.iter_batches(columns=[source_column, *columns]):
@@ -72,7 +75,7 @@ def _check_hints(path: Path, name: str, settings: InputSettings, source_column: 
                 missing[field] += _lacks(row, field)
     for field, count in missing.items():
         if count:
-            yield f"prm.inputs.template: {{{field}}} is not there, or empty, in {count} of {total} rows of {name}"
+            yield f"{key}: {{{field}}} is not there, or empty, in {count} of {total} rows of {name}"
 
 
 def _lacks(row: Mapping[str, Any], field: str) -> bool:

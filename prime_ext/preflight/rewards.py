@@ -37,7 +37,11 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
             f"prime.selection.remove={remove}": remove > 0,
         }
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
-    untrained = prm.enable and not (prm.trained or prm.teachers or prm.inputs.template)
+    if process.scorer == "answer_likelihood":
+        yield from _check_answer_likelihood(prime, prm)
+    untrained = (
+        prm.enable and process.scorer == "implicit_prm" and not (prm.trained or prm.teachers or prm.inputs.template)
+    )
     if untrained and prm.reference == "policy" and config.prm.model.path == config.actor_rollout_ref.model.path:
         yield (
             f"prm.model.path={config.prm.model.path} is the policy's own start and never trained "
@@ -69,6 +73,19 @@ def _check_step_scorer(prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     scorer = "prime.process.scorer=step_scorer"
     if prm.enable:
         yield f"prm.enable=true: nothing reads the implicit PRM with {scorer}; set it to false"
+    if prime.outcome_reads_prm:
+        yield f"prime.outcome.estimator={prime.outcome.estimator} reads the implicit PRM, which {scorer} stands in for"
+
+
+def _check_answer_likelihood(prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
+    """The PRM's model is asked for answers, and for nothing else."""
+    scorer = "prime.process.scorer=answer_likelihood"
+    if prm.trained:
+        yield f"prm.update_mode={prm.update_mode}: {scorer} asks a model that is not trained by itself; set it to none"
+    if prm.reference != "none":
+        yield f"prm.reference={prm.reference}: {scorer} compares with no reference; set it to none"
+    if prm.inputs.rewrites or prm.teachers:
+        yield f"{scorer} asks prm.model.path in the policy's tokens; leave prm.inputs and prm.teachers as they are"
     if prime.outcome_reads_prm:
         yield f"prime.outcome.estimator={prime.outcome.estimator} reads the implicit PRM, which {scorer} stands in for"
 

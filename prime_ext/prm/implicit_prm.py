@@ -259,12 +259,21 @@ class ImplicitPRM:
             field = f"{name or PRM_GROUP}_log_probs"
             # Every rank gets as many rows; what fills up is scored for nothing.
             others = sorted(set(range(len(batch))) - set(rows))
-            fill = others[: -len(rows) % self._data_parallel_size()]
+            fill = others[: -len(rows) % self.data_parallel_size()]
             self._score(group, transfer.select(batch, [*rows, *fill]), field)
             found = transfer.fetch_rows(transfer.select(batch, rows), [field])[field]
             for row, log_prob_T in zip(rows, found, strict=True):
                 log_probs[row] = log_prob_T
         return transfer.put_rows(batch, {PRM_LOG_PROBS: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)})
+
+    @property
+    def longest_row(self) -> int | None:
+        """Tokens of a row that fit into a pass, over its sequence-parallel ranks; None: no bound is known."""
+        if not self.settings.use_dynamic_bsz:
+            return None
+        section = self.config.prm
+        tokens = self.settings.max_token_len_per_gpu if self.settings.trained else forward_tokens(section)
+        return tokens * int(section.engine.get("ulysses_sequence_parallel_size", 1))
 
     @property
     def reward_noise(self) -> float:
@@ -328,7 +337,7 @@ class ImplicitPRM:
 
     def rows_with_replay(self, new: int, replayed: int) -> int:
         """Rows of a mini-batch, padding included, when so many rows are replayed beside so many new ones."""
-        ranks = self._data_parallel_size()
+        ranks = self.data_parallel_size()
         share = math.ceil(replayed / (new // self.mini_batch_rows))
         return math.ceil((self.mini_batch_rows + share) / ranks) * ranks
 
@@ -340,7 +349,7 @@ class ImplicitPRM:
             padding=[transfer.is_padding(tag) for tag in batch.tags],
             lengths=[tag["seq_len"] for tag in batch.tags],
             mini_batch_size=mini_batch_rows or self.mini_batch_rows,
-            data_parallel_size=self._data_parallel_size(),
+            data_parallel_size=self.data_parallel_size(),
             replayed=None if replayed_B is None else replayed_B.tolist(),
         )
 
@@ -409,7 +418,8 @@ class ImplicitPRM:
             found["bias"] = self._worker_group.bias_value()[0]
         return found
 
-    def _data_parallel_size(self) -> int:
+    def data_parallel_size(self) -> int:
+        """Ranks over which rows are divided; every pass wants a multiple of them."""
         group, mesh = self._worker_group, "train"
         if mesh not in group._dispatch_info:
             group._dispatch_info[mesh] = group._query_dispatch_info(mesh)

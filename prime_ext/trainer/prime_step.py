@@ -178,6 +178,14 @@ class PrimeStep(StepTensors):
                 self.boundary_BT[row, token_S] = True
         self.steps_timed_out = int(sum(info["steps_timed_out"] for info in infos))
         metrics.update(score_metrics(infos))
+        self._measure_pay(metrics)
+
+    def set_step_rewards(self, reward_BT: torch.Tensor, metrics: dict) -> None:
+        """Take these rewards at the ends of steps as the process rewards of this step, and measure them."""
+        self.process_reward_BT = reward_BT
+        self._measure_pay(metrics)
+
+    def _measure_pay(self, metrics: dict) -> None:
         pay_B = response_pay(self)
         self._measure_sums(pay_B, metrics)
         # What differs by the rounding of float32 is a tie.

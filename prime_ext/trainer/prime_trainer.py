@@ -28,6 +28,7 @@ from prime_ext.preflight.check import read_prime
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
+from prime_ext.trainer.answer_rows import AnswerRows
 from prime_ext.trainer.greedy_baseline import greedy_rewards
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K
 from prime_ext.trainer.policy_targets import PolicyTargets
@@ -68,6 +69,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self.scale: OutcomeRelativeScale | None = None
         self.response_steps: ResponseSteps | None = None
         self.scorer_rows: ScorerRowsBuilder | None = None
+        self.answer_rows: AnswerRows | None = None
         self._greedy: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
         self._queued_prompts: deque[TensorDict] = deque()
@@ -221,8 +223,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
         super()._init_dataloader()
         if self.prime.needs_steps:
             self.response_steps = ResponseSteps(self.prime.steps, self.tokenizer)
-        if self.prm is not None and self.prm.settings.inputs.rewrites:
-            self.scorer_rows = ScorerRowsBuilder.of(self.config, self.prm.settings, self.tokenizer, self._end_tokens())
+        if self.prm is not None and self.prime.process.scorer == "answer_likelihood":
+            self.answer_rows = AnswerRows(self.prm, self.prime.process.answer, self.tokenizer, self._end_tokens())
+        elif self.prm is not None and self.prm.settings.inputs.rewrites:
+            self.scorer_rows = ScorerRowsBuilder.of(self.prm, self.tokenizer, self._end_tokens())
         batch_size, available = self.config.data.train_batch_size, len(self.train_dataset)
         if available < batch_size:
             raise SettingsError(
@@ -321,7 +325,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.prime.process.scores_steps:
             step.set_step_scores(batch, metrics)
-        if self.prm is not None:
+        if self.answer_rows is not None:
+            self.answer_rows.run(batch, step, metrics, self.timing_raw, self.global_steps)
+        elif self.prm is not None:
             step.process_noise = self.prm.reward_noise
             asked = {"gated": self.gate is not None, "rewarded": self.prime.rewards_tokens or not self.prime.distils}
             end_token, number = self.tokenizer.eos_token_id, self.global_steps

@@ -97,7 +97,7 @@ class PRMPhase:
         self.rows.clear()
         if self.measures and self.mode in ("after", "interleaved", "reverse"):
             self.step.measure_pairs(self._score(batch), self.metrics, when="after")
-        self._log_passes(batch)
+        self.metrics.update(pass_metrics(self.prm, batch))
         return batch
 
     def _rows(self, batch: KVBatchMeta) -> PRMRows:
@@ -248,8 +248,8 @@ class PRMPhase:
         for name, value in update.items():
             self.metrics[_RENAMED.get(name, name if name.startswith("perf/") else f"prm/{name}")] = value
 
-    def _log_passes(self, batch: KVBatchMeta) -> None:
-        """Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all."""
-        tokens = sum(tag["seq_len"] for tag in batch.tags)
-        for name, count in self.prm.take_pass_counts().items():
-            self.metrics[f"prm/passes/{name}"] = count / tokens
+
+def pass_metrics(prm: ImplicitPRM, batch: KVBatchMeta) -> dict[str, float]:
+    """Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all."""
+    tokens = sum(tag["seq_len"] for tag in batch.tags)
+    return {f"prm/passes/{name}": count / tokens for name, count in prm.take_pass_counts().items()}

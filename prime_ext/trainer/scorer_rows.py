@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
 from verl.utils import hf_tokenizer
 
 from prime_ext.algorithms.token_shares import TokenShares, token_bounds
 from prime_ext.config.prm_inputs import FIELD, GOLD, OF_REWARD, OF_ROW, PROMPT, SIBLING, InputSettings
-from prime_ext.config.settings import PRMSettings, forward_tokens
+from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.step_rm.response_cut import TokenText
 from prime_ext.utils import transfer_queue as transfer
 
@@ -129,25 +128,13 @@ class ScorerRowsBuilder:
         self._reserved = sorted(self._own.all_special_tokens, key=len, reverse=True)
 
     @classmethod
-    def of(
-        cls, config: DictConfig, settings: PRMSettings, tokenizer: Any, end_tokens: Collection[int]
-    ) -> "ScorerRowsBuilder":
-        """As configured.
-
-        Args:
-            config: the whole configuration.
-            settings: the validated section ``prm``.
-            tokenizer: the policy's.
-            end_tokens: of the policy.
-        """
-        model, own, limit = config.prm.model, None, None
-        if settings.inputs.retokenize:
+    def of(cls, prm: ImplicitPRM, tokenizer: Any, end_tokens: Collection[int]) -> "ScorerRowsBuilder":
+        """As configured for this PRM."""
+        inputs, model, own = prm.settings.inputs, prm.config.prm.model, None
+        if inputs.retokenize:
             own = hf_tokenizer(model.tokenizer_path or model.path, trust_remote_code=model.trust_remote_code)
-        if settings.use_dynamic_bsz:
-            limit = settings.max_token_len_per_gpu if settings.trained else forward_tokens(config.prm)
-            limit *= config.prm.engine.get("ulysses_sequence_parallel_size", 1)
-        options = config.data.get("apply_chat_template_kwargs", None)
-        return cls(settings.inputs, tokenizer, own, end_tokens, options, limit)
+        options = prm.config.data.get("apply_chat_template_kwargs", None)
+        return cls(inputs, tokenizer, own, end_tokens, options, prm.longest_row)
 
     def build(self, batch: KVBatchMeta, label_B: torch.Tensor, group_B: torch.Tensor) -> ScorerRows:
         """Write a row for each of these.
@@ -186,15 +173,9 @@ class ScorerRowsBuilder:
             metrics["prm/inputs/without_hint"] = lacking / count
         masks = [torch.tensor(row.mask) if row.shares is None else row.shares.target_mask_T for row in rows]
         scored_BT = pad_sequence([mask_T.bool() for mask_T in masks], batch_first=True)
-        return ScorerRows(self._put(batch, rows), scored_BT, metrics, [row.shares for row in rows])
-
-    def _put(self, batch: KVBatchMeta, rows: Sequence[_Row]) -> KVBatchMeta:
-        tokens = {name: [torch.tensor(getattr(row, name)) for row in rows] for name in ("prompt", "response", "mask")}
-        fields = {"prompts": tokens["prompt"], "responses": tokens["response"], "response_mask": tokens["mask"]}
-        fields["loss_mask"] = tokens["mask"]
-        fields["input_ids"] = [torch.cat(parts) for parts in zip(tokens["prompt"], tokens["response"], strict=True)]
-        fields["position_ids"] = [torch.arange(len(ids)) for ids in fields["input_ids"]]
-        return transfer.put_rollouts([f"{PREFIX}{key}" for key in batch.keys], batch.partition_id, fields)
+        columns = ([getattr(row, name) for row in rows] for name in ("prompt", "response", "mask"))
+        put = transfer.put_sequences([f"{PREFIX}{key}" for key in batch.keys], batch.partition_id, *columns)
+        return ScorerRows(put, scored_BT, metrics, [row.shares for row in rows])
 
     # ---- one row -----------------------------------------------------------------------------------------------
 

@@ -154,6 +154,21 @@ def put_rollouts(keys: Sequence[str], partition_id: str, fields: Mapping[str, Se
     return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id)
 
 
+def put_sequences(
+    keys: Sequence[str],
+    partition_id: str,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    masks: Sequence[Sequence[int]],
+) -> KVBatchMeta:
+    """:func:`put_rollouts` of plain texts: token ids, and which of those of the response count."""
+    left, right, mask = ([torch.tensor(row) for row in rows] for rows in (prompts, responses, masks))
+    ids = [torch.cat(parts) for parts in zip(left, right, strict=True)]
+    fields = {"prompts": left, "responses": right, "response_mask": mask, "loss_mask": mask, "input_ids": ids}
+    fields["position_ids"] = [torch.arange(len(row)) for row in ids]
+    return put_rollouts(keys, partition_id, fields)
+
+
 def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:
     """Write one value per row; returns the batch that knows the new fields."""
     return tq.kv_batch_put(

@@ -213,3 +213,16 @@ def test_an_implicit_prm_of_another_family(tmp_path):
         assert logged["prm/inputs/too_long"] == logged["prm/inputs/unreadable"] == 0.0
         assert math.isfinite(logged["prm/loss"]) and logged["actor/grad_norm"] > 0
     assert logged["prime/process/return_std"] > 0
+
+
+def test_steps_that_make_the_answer_likelier(tmp_path):
+    """The policy is asked for the gold answer after each step, by rows of its own."""
+    harness.write_inputs(tmp_path)
+    words = ["variant=answer_likelihood", "prime.process.answer.template='={gold}'", "trainer.total_training_steps=2"]
+    words += ["prime.steps.splitter=delimiters", 'prime.steps.delimiters=[";","="]']
+    harness.run(tmp_path, tmp_path / "run", words)
+    for logged in harness.metrics(tmp_path / "run").values():
+        assert logged["prm/inputs/without_hint"] == logged["prm/inputs/too_long"] == 0.0
+        assert 0 < logged["prime/answer_likelihood/prompt"] < 1 and 0 < logged["prime/answer_likelihood/response"] < 1
+        assert logged["prm/passes/forward"] > 0 and logged["prm/passes/backward"] == 0
+        assert logged["prime/process/return_std"] > 0 and logged["actor/grad_norm"] > 0

@@ -201,6 +201,12 @@ ANCHOR = {"prime.anchor.kind": "ema"}
 ALONE = {"prime.process.coefficient": 0.0, "prm.enable": False}
 REFRESH = {"prm.reference_refresh_freq": 4}
 FROZEN_PRM = {"prm.update_mode": "none"}
+ANSWERS = {
+    **FROZEN_PRM,
+    "prm.reference": "none",
+    "prime.process.scorer": "answer_likelihood",
+    "prime.process.granularity": "step",
+}
 SELF_TEACHER = {**FROZEN_PRM, "prm.follow_policy.freq": 1}
 JUDGED = {"prm.train_on": "judged"}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
@@ -387,6 +393,12 @@ REFUSED = [
     ("cpu", {"prm.inputs.retokenize": True, "actor_rollout_ref.rollout.multi_turn.enable": True}, "of one turn"),
     ("cpu", {"prm.inputs.retokenize": True, "prm.model.tokenizer_path": "t",
              "actor_rollout_ref.model.tokenizer_path": "t"}, "with the policy's tokenizer; set prm.model"),
+    ("cpu", {**ANSWERS, "prm.update_mode": "after"}, "asks a model that is not trained by itself"),
+    ("cpu", {**ANSWERS, "prm.reference": "frozen"}, "compares with no reference; set it to none"),
+    ("cpu", {**ANSWERS, "prm.inputs.retokenize": True}, "asks prm.model.path in the policy's tokens"),
+    ("cpu", {**ANSWERS, "prime.process.answer.template": "so:"}, "prime.process.answer.template must have {gold} once"),
+    ("cpu", {**ANSWERS, "prime.process.granularity": "token"}, "prime.process.scorer=answer_likelihood scores steps"),
+    ("cpu", {**ANSWERS, "prime.process.target": "policy"}, "choose variant=answer_likelihood"),
     # sizes
     ("gpu", {**EIGHT, "actor_rollout_ref.rollout.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
     ("cpu", {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 5,
@@ -559,6 +571,11 @@ FILES = [
         "cpu",
         lambda path: {**hint_of(path, "{extra_info.x}"), **train_on(path, data_source="math")},
         "column 'extra_info'",
+    ),
+    (
+        "cpu",
+        lambda path: {**ANSWERS, **train_on(path, data_source="math", reward_model={"ground_truth": ""})},
+        "prime.process.scorer=answer_likelihood: {gold} is not there, or empty, in 2 of 2 rows",
     ),
     ("cpu", lambda path: {**hint_of(path, "{sibling}{info.acc}"), **train_on(path, data_source="math")}, ""),
     ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, its model only 2"),

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How likely the gold answer is after each step of a response: forced decoding with the PRM's worker."""
+
+import logging
+from collections.abc import Collection, MutableMapping
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transfer_queue import KVBatchMeta
+from verl.utils.debug import marked_timer
+
+from prime_ext.algorithms.answer_likelihood import answer_likelihood, potential_rewards
+from prime_ext.config.reward_settings import AnswerSettings
+from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.prm.worker import INPUT_FIELDS, PRM_LOG_PROBS
+from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.prm_phase import pass_metrics
+from prime_ext.utils import transfer_queue as transfer
+
+logger = logging.getLogger(__name__)
+
+_FIELDS = tuple(name for name in INPUT_FIELDS if name != "multi_modal_inputs")
+GOLD = "{gold}"
+
+
+class AnswerRows:
+    """Writes a row for each prefix of each response, with the gold answer as what is scored.
+
+    Args:
+        prm: scores; never trained.
+        settings: the section ``prime.process.answer``.
+        tokenizer: of the policy, and of the model that scores.
+        end_tokens: those that end a response; the answer is asked for before them.
+    """
+
+    def __init__(self, prm: ImplicitPRM, settings: AnswerSettings, tokenizer: Any, end_tokens: Collection[int]):
+        self._prm, self._settings, self._tokenizer = prm, settings, tokenizer
+        self._end_tokens, self._limit = frozenset(end_tokens), prm.longest_row
+        lead, self._tail = settings.template.split(GOLD)
+        self._lead = self._ids(lead)
+
+    def run(
+        self, batch: KVBatchMeta, step: PrimeStep, metrics: dict, timing: MutableMapping[str, float], global_step: int
+    ) -> None:
+        """Score the batch; the process rewards are put into the step.
+
+        Raises:
+            RuntimeError: a rollout has images or videos.
+        """
+        if self._prm.follow_policy(global_step):
+            logger.info("step %d: the PRM has newer weights of the policy", global_step)
+        spans = step.spans()
+        assert spans is not None
+        transfer.refuse_images(batch, "prime.process.scorer=answer_likelihood")
+        with marked_timer("prm_rows", timing):
+            fields = transfer.fetch_rows(batch, ["prompts", "responses"])
+            golds = [self._gold(section) for section in transfer.fetch_values(batch, "reward_model")]
+            # One row for each different text: the prompt alone is the same for all of its responses.
+            row_of: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+            place_BS1 = torch.full((len(batch), spans.mask_BS.shape[1] + 1), -1)
+            missing = too_long = 0
+            for row in step.valid_B.nonzero()[:, 0].tolist():
+                answer = () if golds[row] is None else tuple(self._ids(f"{golds[row]}{self._tail}"))
+                ends = spans.end_BS[row, : int(spans.count_B[row])].tolist()
+                prefixes = self._prefixes(fields["prompts"][row].tolist(), fields["responses"][row].tolist(), ends)
+                if not answer:
+                    missing += 1
+                elif self._limit is not None and len(prefixes[-1]) + len(answer) > self._limit:
+                    too_long += 1
+                else:
+                    for number, prefix in enumerate(prefixes):
+                        place_BS1[row, number] = row_of.setdefault((prefix, answer), len(row_of))
+        count = max(1, int(step.valid_B.sum()))
+        metrics.update({"prm/inputs/without_hint": missing / count, "prm/inputs/too_long": too_long / count})
+        value_N = self._values(batch, list(row_of), timing)
+        value_BS1 = torch.cat((value_N, torch.zeros(1)))[place_BS1]
+        step.set_step_rewards(potential_rewards(value_BS1, spans), metrics)
+        scored_B = place_BS1[:, 0] >= 0
+        if scored_B.any():
+            last_B1 = spans.count_B[:, None]
+            metrics["prime/answer_likelihood/prompt"] = float(value_BS1[scored_B, 0].mean())
+            metrics["prime/answer_likelihood/response"] = float(value_BS1.gather(1, last_B1)[scored_B].mean())
+        metrics.update(pass_metrics(self._prm, batch))
+
+    def _values(
+        self,
+        batch: KVBatchMeta,
+        rows: list[tuple[tuple[int, ...], tuple[int, ...]]],
+        timing: MutableMapping[str, float],
+    ) -> torch.Tensor:
+        """P(gold | prefix) of each row."""
+        if not rows:
+            return torch.zeros(0)
+        prompts, answers = zip(*rows, strict=True)
+        masks = [[1] * len(answer) for answer in answers]
+        keys = [f"answer{number:07d}_0_0" for number in range(len(rows))]
+        put = transfer.put_sequences(keys, batch.partition_id, prompts, answers, masks)
+        ranks, end = self._prm.data_parallel_size(), self._tokenizer.eos_token_id
+        padded = transfer.padded(transfer.with_fields(put, _FIELDS), ranks, end)
+        with marked_timer("prm_score", timing):
+            self._prm.score(padded)
+        log_probs = transfer.fetch_rows(put, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
+        transfer.clear(padded.keys, batch.partition_id)
+        mask_NT = pad_sequence([torch.tensor(mask) for mask in masks], batch_first=True)
+        return answer_likelihood(pad_sequence(log_probs, batch_first=True), mask_NT, self._settings.per_token)
+
+    def _prefixes(self, prompt: list[int], response: list[int], ends: list[int]) -> list[tuple[int, ...]]:
+        """The prompt alone, then with each step more, up to where the answer is asked for."""
+        said = response[:-1] if response[-1] in self._end_tokens else response
+        return [(*prompt, *said[: end + 1], *self._lead) for end in (-1, *ends)]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    @staticmethod
+    def _gold(section: Any) -> str | None:
+        gold = dict(section).get("ground_truth")
+        return None if gold is None or not str(gold).strip() else str(gold)
