@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.generate.backend import BackendError
-from prime_ext.tasks.action_prompt import SYSTEM_PROMPT
 from prime_ext.tasks.task import SPLITS
 from prime_ext.tasks.task_file import TaskError
 from prime_ext.utils.rows import SourceError
@@ -50,23 +49,6 @@ class InputFiles(argparse.Action):
                 parser.error(f"--input {value}: {name} already has a file for {split}")
             given[name][split] = Path(path)
         setattr(namespace, self.dest, given)
-
-
-def system_prompt(value: str) -> str:
-    """The system message that --system-prompt asks for: ``actions``, ``none`` (empty), or that of a text file.
-
-    Raises:
-        SourceError: no such file, or no text in it.
-    """
-    if value in ("actions", "none"):
-        return SYSTEM_PROMPT if value == "actions" else ""
-    try:
-        text = Path(value).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"--system-prompt must be actions, none or a text file, got {value}: {error}") from error
-    if not text:
-        raise SourceError(f"--system-prompt {value} is empty; none leaves the system message out")
-    return text
 
 
 @contextmanager

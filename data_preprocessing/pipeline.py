@@ -35,12 +35,13 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter
 
 from data_preprocessing import validate
-from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, system_prompt, unfinished
+from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, unfinished
 from data_preprocessing.math_rules import MATH_STAGE
 from data_preprocessing.report import BAD, markdown
 from data_preprocessing.row_source import inputs_of
 from data_preprocessing.stage import LISTED, SOURCES, read_items
 from data_preprocessing.steps import ASIDE, REMOVED, STAGES, StepResult, run_steps
+from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.utils.files import write_json, write_text
@@ -137,7 +138,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
 
 def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: bool = False) -> Made:
     """Run the pipeline. Returns the report and the parquet files."""
-    system = system_prompt(settings.system_prompt)
+    system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     inputs = [
         rows
         for name, given in settings.sources.items()

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from data_preprocessing import action_format, teacher
 from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
-from data_preprocessing.command import Made, positive, system_prompt
+from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Dialogue
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import gsm8k_row, solved_row
@@ -37,7 +37,7 @@ from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_pars
 from data_preprocessing.stage import Removal
 from data_preprocessing.teacher import SCHEMA, taught
 from prime_ext.generate.backend import Sampling
-from prime_ext.tasks.action_prompt import SUFFIXES, SYSTEM_PROMPT
+from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, read_source
@@ -121,7 +121,7 @@ def answering(row: Row, responses: int, tries: int, system: str) -> Dialogue[Out
 def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
     positive(options, "tries", "responses")
-    system = system_prompt(options.system_prompt)
+    system = read_system_prompt(options.system_prompt, NAMED_PROMPTS)
 
     def read_schema(path: Path) -> pa.Schema:
         """Looks at the file before a model is loaded."""

@@ -38,6 +38,7 @@ from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
+from prime_ext.verifiers.sources import choice_options
 
 TASKS = ("math", "code", "choice")
 _TEST_KEYS = ("inputs", "outputs", "fn_name", "test", "entry_point", "prompt", "test_list", "test_imports")
@@ -85,8 +86,7 @@ class Grader:
                 return verifier.averify_answer(str(row["pred"]), gold)
             return verifier.averify(str(row["response"]), gold, extraction=self.extraction)
         if self.task == "choice":
-            options = {"names": tuple(row["options"])} if "options" in row else {"n_options": row.get("n_options")}
-            return verifier.averify(str(row["response"]), row["gold"], **options)
+            return verifier.averify(str(row["response"]), row["gold"], **choice_options(row))
         tests = self._tests(row, "")
         if "response" in row:
             return verifier.averify(str(row["response"]), tests, reward=self.reward)

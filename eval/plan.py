@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from eval.prompting import Shown, Style, read_few_shot, read_system
+from eval.prompting import Shown, Style, read_few_shot
 from eval.store import Key, RunError
 from prime_ext.generate.backend import Request, Sampling
+from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.task import Decoding, Problem, Task
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import NoData, default_split, load_problems
@@ -88,9 +89,11 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
     """Everything that the options of ``eval.run`` ask for.
 
     Raises:
-        NoData, RunError, TaskError: see their messages.
+        NoData, RunError, SourceError, TaskError: see their messages.
     """
-    style = Style(options.prompt, read_system(options.system_prompt), raw=options.raw)
+    # None: the task's own.
+    system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
+    style = Style(options.prompt, system, raw=options.raw)
     if options.few_shot:
         style = replace(style, few_shot=read_few_shot(options.few_shot))
     planned = []

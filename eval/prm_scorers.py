@@ -18,7 +18,7 @@ from eval.prm_data import Response
 from eval.store import LineFile, Row, RunError
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
 from prime_ext.offline_prm.export import FILE
-from prime_ext.step_rm.scorers.local import padded
+from prime_ext.step_rm.scorers.local import length_buckets, padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 
@@ -160,6 +160,10 @@ def model_identity(path: str | None) -> Any:
     return [str(Path(path).resolve()), [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files]]
 
 
+def _key(row: TokenizedSteps) -> str:
+    return hashlib.sha256(json.dumps([row.ids, row.n_prompt, row.ends]).encode()).hexdigest()[:24]
+
+
 def score_all(
     scorer: ImplicitScorer | ClassifierScorer, rows: Sequence[TokenizedSteps], path: Path, batch_tokens: int
 ) -> list[Row]:
@@ -172,19 +176,14 @@ def score_all(
     Raises:
         RunError: a line of the file is broken.
     """
-    keys = [hashlib.sha256(json.dumps([row.ids, row.n_prompt, row.ends]).encode()).hexdigest()[:24] for row in rows]
+    keys = list(map(_key, rows))
     lines = LineFile(path, ("key", "result"), key=lambda line: line["key"])
-    overlong = {
-        key: {OVERLONG: len(row.ids)} for key, row in zip(keys, rows, strict=True) if len(row.ids) > scorer.max_length
-    }
+    overlong = {key: {OVERLONG: len(row)} for key, row in zip(keys, rows, strict=True) if len(row) > scorer.max_length}
     missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in lines.rows and key not in overlong}
-    todo = sorted(missing.items(), key=lambda item: len(item[1].ids), reverse=True)
     total = len(set(keys))
-    with lines, tqdm(total=total, initial=total - len(todo), desc="scoring") as progress:
-        while todo:
-            size = max(1, batch_tokens // len(todo[0][1].ids))
-            batch, todo = todo[:size], todo[size:]
-            for (key, _), result in zip(batch, scorer.score([row for _, row in batch]), strict=True):
-                lines.append({"key": key, "result": result})
+    with lines, tqdm(total=total, initial=total - len(missing), desc="scoring") as progress:
+        for batch in length_buckets(list(missing.values()), batch_tokens):
+            for row, result in zip(batch, scorer.score(batch), strict=True):
+                lines.append({"key": _key(row), "result": result})
             progress.update(len(batch))
     return [lines.rows[key]["result"] if key in lines.rows else overlong[key] for key in keys]

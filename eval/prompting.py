@@ -24,7 +24,6 @@ import yaml
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from eval.store import RunError
-from prime_ext.tasks.action_prompt import SYSTEM_PROMPT
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.task import PLACEHOLDER, Problem, Task
 
@@ -119,21 +118,3 @@ def read_few_shot(path: Path) -> FewShot:
     if not found.examples:
         raise RunError(f"{where} needs the key 'examples'")
     return found
-
-
-def read_system(value: str) -> str | None:
-    """The system message that ``--system-prompt`` asks for; None for the task's own.
-
-    Raises:
-        RunError: no such file, or no text in it.
-    """
-    named = {"default": None, "none": "", "actions": SYSTEM_PROMPT}
-    if value in named:
-        return named[value]
-    try:
-        text = Path(value).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"--system-prompt must be {', '.join(named)} or a text file: {error}") from error
-    if not text:
-        raise RunError(f"--system-prompt {value} is empty; none leaves the system message out")
-    return text

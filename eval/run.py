@@ -33,6 +33,7 @@ from prime_ext.generate.progress import generate_with_progress
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData
 from prime_ext.utils.files import write_json, write_json_lines
+from prime_ext.utils.rows import SourceError
 
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
@@ -329,7 +330,7 @@ def main(
             show_prompts(planned, backend, options.show_prompt)
             return 0
         results = run(options, planned, backend)
-    except (BackendError, NoData, RunError, TaskError) as error:
+    except (BackendError, NoData, RunError, SourceError, TaskError) as error:
         print(f"eval.run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

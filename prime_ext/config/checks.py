@@ -3,7 +3,6 @@
 errors become one line each here. Nothing here imports verl or torch.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -110,26 +109,3 @@ def _wanted(node: Mapping[str, Any]) -> str:
 def _described(node: Mapping[str, Any]) -> str:
     bounds = " and ".join(f"{sign} {node[name]:g}" for name, sign in _BOUNDS.items() if name in node)
     return f"{_TYPES[node['type']]} {bounds}".rstrip()
-
-
-# ---- checks by hand, of settings that are no pydantic classes -------------------------------------------------------
-
-
-def choice(key: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Raises :class:`SettingsError` unless the value is one of those allowed."""
-    if value not in allowed:
-        raise SettingsError(f"{key}={value!r} is not one of {', '.join(allowed)}")
-
-
-def number(key: str, value: Any, low: float, high: float = math.inf) -> None:
-    """Raises :class:`SettingsError` unless the value is a finite number within the bounds."""
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or not low <= value <= high:
-        bounds = f">= {low:g}" + (f" and <= {high:g}" if math.isfinite(high) else "")
-        raise SettingsError(f"{key}={value!r} must be a number {bounds}")
-
-
-def whole_number(key: str, value: Any, low: int) -> None:
-    """Raises :class:`SettingsError` unless the value is a whole number from ``low`` on."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise SettingsError(f"{key}={value!r} must be a whole number >= {low}")

@@ -197,12 +197,12 @@ def build_model(
 # ---- the folder ------------------------------------------------------------------------------------------------------
 
 
-def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str] | None = None) -> None:
+def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str]) -> None:
     """Write model, configuration, tokenizer and more text files; the folder appears when it is whole."""
     with atomic_path(output) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        for name, text in (files or {}).items():
+        for name, text in files.items():
             write_text(temporary / name, text)
 
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A progress bar over the responses of a backend."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from typing import TextIO
 
 from tqdm import tqdm
 
@@ -11,7 +9,7 @@ from prime_ext.generate.backend import Backend, Request, Response
 
 
 def generate_with_progress(
-    backend: Backend, requests: Sequence[Request], title: str = "", done: int = 0, stream: TextIO | None = None
+    backend: Backend, requests: Sequence[Request], title: str = "", done: int = 0
 ) -> Iterator[Response]:
     """The responses of a backend, with a bar of those done, tokens per second, failures and time left.
 
@@ -20,7 +18,6 @@ def generate_with_progress(
         requests: what is asked of it.
         title: before the bar.
         done: responses of an earlier run, which are part of the whole but not of the speed.
-        stream: where the bar is drawn; standard error by default.
     """
     tokens = failed = 0
     bar = tqdm(
@@ -28,7 +25,6 @@ def generate_with_progress(
         initial=done,
         desc=title or None,
         unit=" responses",
-        file=stream or sys.stderr,
         # One response may take minutes: the average over all says more than the last ones.
         smoothing=0,
         dynamic_ncols=True,

@@ -32,7 +32,7 @@ class ResponseText:
     """
 
     def __init__(
-        self, tokenizer: Any, end_tokens: Collection[int], stop: Sequence[str] = (), min_new_tokens: int = 0
+        self, tokenizer: Any, end_tokens: Collection[int], stop: Sequence[str], min_new_tokens: int = 0
     ) -> None:
         self._tokenizer, self._end_tokens = tokenizer, frozenset(end_tokens)
         self._stop, self._min_new_tokens = tuple(stop), min_new_tokens
@@ -73,7 +73,7 @@ class TransformersBackend:
         batch_size: responses made at a time; beams count.
     """
 
-    def __init__(self, local: LocalModel, model: PreTrainedModel, batch_size: int = _BATCH_SIZE) -> None:
+    def __init__(self, local: LocalModel, model: PreTrainedModel, batch_size: int) -> None:
         self.local, self.model, self.batch_size = local, model, batch_size
         tokenizer = local.tokenizer
         self.eos = end_tokens(tokenizer, model.generation_config)

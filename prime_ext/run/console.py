@@ -15,6 +15,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
+from prime_ext.run.quiet import silent
+
 STYLES = ("lines", "verl")
 # What is shown of a step: label, the metrics that may hold it, format, unit. The first that is there is shown.
 COLUMNS = (
@@ -92,10 +94,6 @@ class ConsoleLines:
         return "  ".join([*parts, f"{duration(left)} left"] if step < self._total_steps else parts)
 
 
-def _silent(*arguments: Any, **keywords: Any) -> None:
-    """In place of printing."""
-
-
 @contextmanager
 def lines_in(module: Any, console: ConsoleLines) -> Iterator[None]:
     """Within this context a run of verl's trainer prints the lines of ``console``, and nothing of its own.
@@ -111,7 +109,7 @@ def lines_in(module: Any, console: ConsoleLines) -> Iterator[None]:
         made.logger["console"] = console
         return made
 
-    module.Tracking, module.tqdm, module.pprint = tracking, partial(bar, disable=True), _silent
+    module.Tracking, module.tqdm, module.pprint = tracking, partial(bar, disable=True), silent
     try:
         yield
     finally:

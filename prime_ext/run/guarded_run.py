@@ -173,8 +173,8 @@ class WorkerWatch:
                 raise WorkerDied(death)
             self._asked[name] = self._actors[name].__ray_ready__.remote()
 
-    def death(self, seconds: float = 2.0) -> str:
-        """Who is dead now, in one line; empty if nobody is, as far as Ray can tell in ``seconds``.
+    def death(self) -> str:
+        """Who is dead now, in one line; empty if nobody is, as far as Ray can tell in two seconds.
 
         Rollouts fail at once when one of those who make them dies, so a run may notice their failure first.
         """
@@ -182,7 +182,7 @@ class WorkerWatch:
             return ""
         try:
             asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
-            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds)
+            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=2.0)
             deaths = (_death_of(name, reference) for name, reference in asked.items() if reference in answered)
             return next(filter(None, deaths), "")
         except Exception:

@@ -69,8 +69,8 @@ def _without_dumps(module: ModuleType) -> None:
     """verl prints the whole configuration, which Hydra has written to a file, and Ray's arguments, at every start."""
     if os.environ.get("VERL_LOGGING_LEVEL", "INFO").upper() not in ("DEBUG", "INFO"):
         for name in ("print", "pprint"):
-            setattr(module, name, _silent)
+            setattr(module, name, silent)
 
 
-def _silent(*arguments: Any, **keywords: Any) -> None:
+def silent(*arguments: Any, **keywords: Any) -> None:
     """In place of printing."""

@@ -148,10 +148,6 @@ class PairEncoder:
             known.update(zip(texts, encoded, strict=True))
         return [self._framed(known[asked], known[before], known[step]) for asked, before, step in parts]
 
-    def encode(self, question: str, previous: Sequence[str], current: str) -> PairInput:
-        """Ids of one step."""
-        return self.encode_all([(question, previous, current)])[0]
-
     def _framed(self, asked: list[int], before: list[int], step: list[int]) -> PairInput:
         limit = self.format.max_length
         if asked and before:

@@ -85,13 +85,12 @@ def write_steps(path: Path, steps: Iterable[StoredStep], description: Callable[[
         writer.add_key_value_metadata({METADATA: description().encode()})
 
 
-def read_steps(path: str | Path, splits: Iterable[str] = SPLITS) -> Iterator[StoredStep]:
-    """Rows of some splits, checked.
+def read_steps(path: str | Path) -> Iterator[StoredStep]:
+    """The rows, checked.
 
     Raises:
         StepRMError: no such file, not this schema, or a value that it does not allow; with file and row.
     """
-    wanted = set(splits)
     names = {field.name for field in fields(StoredStep)}
     try:
         for number, row in enumerate(whole_rows(Path(path)), start=1):
@@ -103,9 +102,8 @@ def read_steps(path: str | Path, splits: Iterable[str] = SPLITS) -> Iterator[Sto
                     f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step "
                     f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
                 )
-            if row["split"] in wanted:
-                known = {name: row[name] for name in names}
-                known |= {"previous": tuple(row["previous"] or ()), "question": row["question"] or ""}
-                yield StoredStep(**known)
+            known = {name: row[name] for name in names}
+            known |= {"previous": tuple(row["previous"] or ()), "question": row["question"] or ""}
+            yield StoredStep(**known)
     except SourceError as error:
         raise StepRMError(str(error)) from error

@@ -7,6 +7,14 @@ the one of Eurus-2-RL-Data does; the wording is ours. A policy that was trained 
 Eurus-2-RL-Data.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from prime_ext.utils.rows import SourceError
+
+T = TypeVar("T")
+
 ACTIONS = ("ASSESS", "ADVANCE", "VERIFY", "SIMPLIFY", "SYNTHESIZE", "PIVOT", "OUTPUT")
 
 SYSTEM_PROMPT = (
@@ -23,6 +31,27 @@ SYSTEM_PROMPT = (
 MATH_SUFFIX = "\n\nPresent the answer in LaTex format: \\boxed{Your answer}"
 CODE_SUFFIX = "\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour code\n```\nat the end."
 SUFFIXES = {"math": MATH_SUFFIX, "code": CODE_SUFFIX}
+
+# System messages that ``--system-prompt`` names.
+NAMED_PROMPTS = {"actions": SYSTEM_PROMPT, "none": ""}
+
+
+def read_system_prompt(value: str, named: Mapping[str, T]) -> T | str:
+    """The system message that ``--system-prompt`` asks for: one of ``named``, or the text of a file.
+
+    Raises:
+        SourceError: no such file, or no text in it.
+    """
+    if value in named:
+        return named[value]
+    try:
+        text = Path(value).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        names = ", ".join(named)
+        raise SourceError(f"--system-prompt must be {names} or a text file, got {value}: {error}") from error
+    if not text:
+        raise SourceError(f"--system-prompt {value} is empty; none leaves the system message out")
+    return text
 
 
 def messages(problem: str, ability: str, system: str = SYSTEM_PROMPT) -> list[dict[str, str]]:

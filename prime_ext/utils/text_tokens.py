@@ -81,6 +81,9 @@ class TokenizedSteps:
     n_prompt: int
     ends: tuple[int, ...]
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
 
 class TextEncoder:
     """Turns prompts and responses into tokens.

@@ -282,8 +282,13 @@ class WorkerPool:
         task.future.set_result(value)
 
     def _replace_stuck_pool(self) -> None:
-        longest = max((task.time_limit for task in self._unfinished), default=0.0)
-        if self._unfinished and time.monotonic() - self._progress > 2 * longest + _START_LIMIT:
+        if self._pool is None or not self._unfinished:
+            return
+        longest = max(task.time_limit for task in self._unfinished)
+        if not self._pool.active:
+            # pebble gave up, and a task that came in that moment is on no list of those that it then failed.
+            self._restart("pebble gave up")
+        elif time.monotonic() - self._progress > 2 * longest + _START_LIMIT:
             self._restart("no worker answers")
 
     def _restart(self, reason: str) -> None:

@@ -4,14 +4,14 @@
 Keys that prime_ext has too keep name and meaning.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import Field, FiniteFloat
 
-from prime_ext.config.checks import SettingsError, choice, number, whole_number
+from prime_ext.config.checks import SettingsError, read
 
 FILE = yaml.safe_load((Path(__file__).parent / "methods.yaml").read_text())
 DEFAULTS, CHOICES, LEAST, SHARES = (FILE[name] for name in ("defaults", "choices", "least", "shares"))
@@ -28,7 +28,7 @@ def settings_of(*layers: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in (item for layer in layers for item in layer.items()):
         if key not in DEFAULTS:
             raise SettingsError(f"unknown key {key}; known keys: {', '.join(DEFAULTS)}")
-        settings[key] = _checked(key, str(value), type(DEFAULTS[key]))
+        settings[key] = read(_kind(key), value, key)
     if settings["prm.lora_rank"] and settings["prm.trainable_layers"]:
         raise SettingsError("prm.lora_rank trains an adapter of all layers; it wants prm.trainable_layers=0")
     if settings["prm.update_mode"] == "interleaved" and settings["prm.groups"] == "mixed":
@@ -36,18 +36,12 @@ def settings_of(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _checked(key: str, text: str, kind: type) -> Any:
-    if kind is bool:
-        choice(key, text.lower(), ("true", "false"))
-        return text.lower() == "true"
-    try:
-        value = kind(text)
-    except ValueError:
-        raise SettingsError(f"{key}={text} must be a {'whole number' if kind is int else 'number'}") from None
-    if kind is int:
-        whole_number(key, value, LEAST.get(key, 0))
-    elif kind is float:
-        number(key, value, LEAST.get(key, 0), 1.0 if key in SHARES else math.inf)
-    elif key in CHOICES:
-        choice(key, value, tuple(CHOICES[key]))
-    return value
+def _kind(key: str) -> Any:
+    """The type of a setting, for pydantic, which also reads text."""
+    default = DEFAULTS[key]
+    if key in CHOICES:
+        return Literal[tuple(CHOICES[key])]
+    if isinstance(default, bool | str):
+        return type(default)
+    kind = int if isinstance(default, int) else FiniteFloat
+    return Annotated[kind, Field(ge=LEAST.get(key, 0), le=1 if key in SHARES else None)]

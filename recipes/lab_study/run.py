@@ -13,13 +13,13 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
 from tqdm import tqdm
 
-from prime_ext.config.checks import SettingsError, choice, whole_number
+from prime_ext.config.checks import Count, SettingsError, read
 from prime_ext.utils.files import read_json, write_json
 from recipes.lab.sample import chosen_log_probs, response_logits
 from recipes.lab.settings import METHODS, settings_of
@@ -50,7 +50,7 @@ def run(
     Raises:
         SettingsError: a name, key or value is unknown or cannot work, or a run is there with other settings.
     """
-    choice("task", task_name, tuple(TASKS))
+    read(Literal[tuple(TASKS)], task_name, "task")
     task, folder = TASKS[task_name], output / task_name
     changes = [item for item in methods if "=" in item]
     names = [item for item in methods if "=" not in item]
@@ -58,7 +58,7 @@ def run(
         raise SettingsError(f"no method was named; there are: {', '.join(METHODS)}")
     missing: list[tuple[Path, dict[str, Any]]] = []
     for method, seed in itertools.product(names, seeds):
-        choice("method", method, tuple(METHODS))
+        read(Literal[tuple(METHODS)], method, "method")
         settings = settings_of(task.settings, METHODS[method], dict(item.split("=", 1) for item in changes))
         label = label_of(method, changes)
         path = folder / f"{label}_seed{seed}.json"
@@ -145,7 +145,7 @@ def main() -> None:
     try:
         if not all(seed.isdecimal() for seed in arguments.seeds.split(",")):
             raise SettingsError(f"--seeds={arguments.seeds} must be whole numbers with commas between them")
-        whole_number("--rollouts", arguments.rollouts, 1)
+        read(Count, arguments.rollouts, "--rollouts")
         seeds = [int(seed) for seed in arguments.seeds.split(",")]
         options = (arguments.output, arguments.rollouts, arguments.device, arguments.keep_policy)
         run(arguments.task, arguments.methods, seeds, *options)

@@ -10,6 +10,7 @@ and writes rule_filter.json beside this file.
 """
 
 import json
+import math
 import os
 import resource
 import tempfile
@@ -71,14 +72,17 @@ def write_source(path: Path, rows: list[MathProblem], count: int) -> None:
             file.write(json.dumps(columns) + "\n")
 
 
-def command(source: Path, folder: Path, workers: int) -> dict[str, object]:
-    """One run of the command, and what this process and its workers took from their start."""
+def command(source: Path, folder: Path, rows: int, workers: int) -> dict[str, object]:
+    """One run of the command, and what this process and its workers, if there are any, took from their start."""
     words = ["--sources", "numina", "--input", f"numina={source}", "--output-dir", str(folder)]
-    rl_data.run(rl_data.parser().parse_args([*words, "--workers", str(workers)]))
+    # The command starts no more processes than there are parts; 5,000 rows are its default.
+    part = min(5_000, math.ceil(rows / workers))
+    rl_data.run(rl_data.parser().parse_args([*words, "--workers", str(workers), "--chunk-rows", str(part)]))
     wall = time.time() - psutil.Process().create_time()
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     found = {"cpu_seconds": sum(each.ru_utime + each.ru_stime for each in usage), "wall_seconds": wall}
-    return found | {"peak_mib": round(peak_mib()), "largest_worker_mib": round(usage[1].ru_maxrss / 1024)}
+    found["peak_mib"] = round(peak_mib())
+    return found | ({"largest_worker_mib": round(usage[1].ru_maxrss / 1024)} if workers > 1 else {})
 
 
 def main() -> None:
@@ -90,7 +94,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.measure:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(command(options.measure, Path(folder) / "out", options.workers)))
+            print(json.dumps(command(options.measure, Path(folder) / "out", options.rows, options.workers)))
         return
     rows = problems(options.data)
     runs = []
@@ -98,7 +102,7 @@ def main() -> None:
         for count, workers in ((options.rows // 4, 1), (options.rows, 1), (options.rows, 2)):
             source = Path(folder) / f"{count}.jsonl"
             write_source(source, rows, count)
-            words = ("--measure", source, "--workers", workers, "--data", options.data)
+            words = ("--measure", source, "--rows", count, "--workers", workers, "--data", options.data)
             found = harness.own_process(*words)
             cpu, wall = found["cpu_seconds"], found["wall_seconds"]
             rates = {"rows_per_cpu_second": round(count / cpu), "rows_per_wall_second": round(count / wall)}

@@ -10,53 +10,17 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from engines import worker_config
 from gloo_ranks import finish
-
-import prime_ext.cpu.install
-
-prime_ext.cpu.install.install()
-
-from verl.trainer.config import CheckpointConfig  # noqa: E402
-from verl.utils import tensordict_utils as tu  # noqa: E402
-from verl.workers.config import (  # noqa: E402
-    FSDPEngineConfig,
-    FSDPOptimizerConfig,
-    HFModelConfig,
-    TrainingWorkerConfig,
-)
-from verl.workers.engine_workers import TrainingWorker  # noqa: E402
-from verl.workers.utils.losses import sft_loss  # noqa: E402
-
-FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine_workers import TrainingWorker
+from verl.workers.utils.losses import sft_loss
 
 
-def build_worker(
-    model_path, *, forward_only=False, remove_padding=True, strategy="fsdp2", model_type="language_model", **options
-):
-    config = TrainingWorkerConfig(
-        model_type=model_type,
-        model_config=HFModelConfig(
-            path=str(model_path),
-            use_remove_padding=remove_padding,
-            enable_gradient_checkpointing=False,
-            override_config={"attn_implementation": "sdpa"},
-        ),
-        engine_config=FSDPEngineConfig(
-            strategy=strategy,
-            forward_only=forward_only,
-            model_dtype="fp32",
-            mixed_precision=FP32,
-            use_torch_compile=False,
-            max_token_len_per_gpu=64,
-            infer_max_token_len_per_gpu=64,
-            micro_batch_size_per_gpu=2,
-            infer_micro_batch_size_per_gpu=2,
-            **options,
-        ),
-        optimizer_config=None if forward_only else FSDPOptimizerConfig(lr=1e-2, total_training_steps=10),
-        checkpoint_config=CheckpointConfig(),
-    )
-    worker = TrainingWorker(config)
+def build_worker(model_path, *, remove_padding=True, **options):
+    options = {"checkpointing": False, "micro_batch_size": 2, **options}
+    tokens = {"max_token_len_per_gpu": 64, "infer_max_token_len_per_gpu": 64}
+    worker = TrainingWorker(worker_config(model_path, remove_padding=remove_padding, **tokens, **options))
     worker.reset()
     worker.set_loss_fn(partial(sft_loss, config=None))
     return worker

@@ -2,7 +2,6 @@
 """The flags of all backends, what fits together and what does not, and the bar over a backend's responses."""
 
 import argparse
-import io
 
 import pytest
 from scripted_server import Answer, ScriptedServer
@@ -41,12 +40,11 @@ def test_what_does_not_fit_together_is_one_line(words, message):
         opened(*words.split())
 
 
-def test_the_bar_shows_responses_of_all_runs_speed_and_failures():
-    text = io.StringIO()
+def test_the_bar_shows_responses_of_all_runs_speed_and_failures(capsys):
     requests = [Request(str(number), f"q{number}", Sampling()) for number in range(6)]
     with ScriptedServer(lambda *_: Answer("x", tokens=100), faults_of={"q3": [400]}, seconds=0.01) as server:
         backend = open_backend("server", "scripted", base_url=server.base_url)
-        found = list(generate_with_progress(backend, requests, "math500", done=4, stream=text))
-    last = text.getvalue().replace("\n", "\r").strip("\r").split("\r")[-1]
+        found = list(generate_with_progress(backend, requests, "math500", done=4))
+    last = capsys.readouterr().err.replace("\n", "\r").strip("\r").split("\r")[-1]
     assert len(found) == 6
     assert last.startswith("math500: 100%") and "10/10" in last and "tokens/s, 1 failed" in last

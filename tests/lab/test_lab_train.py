@@ -93,7 +93,7 @@ def test_interleaved_scores_are_those_before_the_rollout_was_learned_from(task, 
 
 def test_a_prm_of_another_size(task, start, tmp_path):
     replace(task, layers=1).warm_start(tmp_path / "small", steps=1)
-    lab = trained(task, start, "distilled", prm__start=tmp_path / "small")
+    lab = trained(task, start, "distilled", prm__start=str(tmp_path / "small"))
     assert lab.prm.model.config.num_hidden_layers == 1 < lab.policy.model.config.num_hidden_layers
 
 
@@ -180,10 +180,10 @@ def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence()
     "values, message",
     [
         ({"prm.epoch": 2}, "unknown key prm.epoch"),
-        ({"prm.epochs": "two"}, "prm.epochs=two"),
+        ({"prm.epochs": "two"}, "prm.epochs='two' must be a whole number >= 1"),
         ({"prm.epochs": 0}, "prm.epochs=0"),
-        ({"actor.lr": "nan"}, "actor.lr=nan"),
-        ({"prime.anchor.decay": 2}, "prime.anchor.decay=2.0"),
+        ({"actor.lr": "nan"}, "actor.lr='nan' must be a number >= 0"),
+        ({"prime.anchor.decay": 2}, "prime.anchor.decay=2 must be a number >= 0 and <= 1"),
         ({"prime.process.target": "critic"}, "prime.process.target='critic'"),
         ({"prm.bias": "maybe"}, "prm.bias='maybe'"),
         ({"prm.lora_rank": 2, "prm.trainable_layers": 1}, "prm.trainable_layers=0"),

@@ -59,7 +59,7 @@ class Trainer(GuardedRunMixin, Verl):
 
 
 def asked(config, nodes):
-    """In place of what Ray is asked for; tests/trainer/test_ray_reservations.py has that."""
+    """In place of what Ray is asked for; tests/run/test_ray_reservations.py has that."""
     if len(nodes) < config.get("wants", 0):
         raise ClusterTooSmall("too small")
 

@@ -14,7 +14,7 @@ BERT, LLAMA, ROBERTA, BARE = bert_tokenizer(), llama_tokenizer(), roberta_tokeni
 
 
 def encode(tokenizer, *arguments, **options):
-    return PairEncoder(tokenizer, PairFormat(**options)).encode(*arguments)
+    return PairEncoder(tokenizer, PairFormat(**options)).encode_all([arguments])[0]
 
 
 @pytest.mark.parametrize("tokenizer", [BERT, ROBERTA])

@@ -78,13 +78,13 @@ def smollm2_135m(path: Path) -> Path:
     return save_llama(path, 49152, 576, 30, 9, intermediate_size=1536, num_key_value_heads=3)
 
 
-def build_worker(
+def worker_config(
     path: Path,
     *,
-    role: str = "prm",
+    model_type: str = "language_model",
+    forward_only: bool = False,
     fused: str | None = None,
     lora_rank: int = 0,
-    trainable_layers: int | None = None,
     checkpointing: bool = True,
     remove_padding: bool = False,
     micro_batch_size: int = 4,
@@ -92,54 +92,69 @@ def build_worker(
     strategy: str = "fsdp2",
     compute: str | None = None,
     offload: bool = False,
-) -> ImplicitPRMWorker:
-    """A worker for ``role`` prm, policy or reference; its weights at rest are fp32.
+    **engine: Any,
+) -> TrainingWorkerConfig:
+    """Of a worker whose weights at rest are fp32.
 
     Args:
         path: folder of the model.
         fused: backend of fused kernels.
-        trainable_layers: decoder layers that are trained, the last ones; None for all.
         strategy: ``fsdp`` or ``fsdp2``.
         compute: dtype of the passes; None: fp32 on the CPU, bf16 elsewhere.
         offload: whether weights and optimiser states are on the host between passes.
+        engine: more of verl's ``FSDPEngineConfig``.
     """
     compute = compute or ("fp32" if get_device_name() == "cpu" else "bf16")
-    engine = FSDPEngineConfig(
-        strategy=strategy,
-        forward_only=role == "reference",
-        model_dtype="fp32",
-        mixed_precision={"param_dtype": compute, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-        param_offload=offload,
-        optimizer_offload=offload,
-        use_torch_compile=False,
-        use_dynamic_bsz=False,
-        micro_batch_size_per_gpu=micro_batch_size,
-        infer_micro_batch_size_per_gpu=micro_batch_size,
-    )
-    model = HFModelConfig(
-        path=str(path),
-        use_remove_padding=remove_padding,
-        enable_gradient_checkpointing=checkpointing,
-        override_config={"attn_implementation": "sdpa"},
-        lora_rank=lora_rank,
-        lora_alpha=2 * lora_rank,
-        use_fused_kernels=fused is not None,
-        fused_kernel_options={"impl_backend": fused},
-    )
-    worker = ImplicitPRMWorker(
-        TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=model,
-            engine_config=engine,
-            optimizer_config=FSDPOptimizerConfig(lr=learning_rate, total_training_steps=1000, clip_grad=10.0),
-            checkpoint_config=CheckpointConfig(),
+    return TrainingWorkerConfig(
+        model_type=model_type,
+        model_config=HFModelConfig(
+            path=str(path),
+            use_remove_padding=remove_padding,
+            enable_gradient_checkpointing=checkpointing,
+            override_config={"attn_implementation": "sdpa"},
+            lora_rank=lora_rank,
+            lora_alpha=2 * lora_rank,
+            use_fused_kernels=fused is not None,
+            fused_kernel_options={"impl_backend": fused},
         ),
-        trainable_layers=trainable_layers,
+        engine_config=FSDPEngineConfig(
+            strategy=strategy,
+            forward_only=forward_only,
+            model_dtype="fp32",
+            mixed_precision={"param_dtype": compute, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+            param_offload=offload,
+            optimizer_offload=offload,
+            use_torch_compile=False,
+            use_dynamic_bsz=False,
+            micro_batch_size_per_gpu=micro_batch_size,
+            infer_micro_batch_size_per_gpu=micro_batch_size,
+            **engine,
+        ),
+        optimizer_config=FSDPOptimizerConfig(lr=learning_rate, total_training_steps=1000, clip_grad=10.0),
+        checkpoint_config=CheckpointConfig(),
     )
+
+
+def build_worker(
+    path: Path, *, role: str = "prm", trainable_layers: int | None = None, **options: Any
+) -> ImplicitPRMWorker:
+    """A worker for ``role`` prm, policy or reference.
+
+    Args:
+        path: folder of the model.
+        trainable_layers: decoder layers that are trained, the last ones; None for all.
+        options: those of :func:`worker_config`.
+    """
+    config = worker_config(path, forward_only=role == "reference", **options)
+    worker = ImplicitPRMWorker(config, trainable_layers=trainable_layers)
     worker.reset()
     if role == "policy":
+        engine = config.engine_config
         actor = FSDPActorConfig(
-            strategy=strategy, rollout_n=4, ppo_micro_batch_size_per_gpu=micro_batch_size, use_kl_loss=False
+            strategy=engine.strategy,
+            rollout_n=4,
+            ppo_micro_batch_size_per_gpu=engine.micro_batch_size_per_gpu,
+            use_kl_loss=False,
         )
         worker.set_loss_fn(partial(ppo_loss, config=actor))
     else:

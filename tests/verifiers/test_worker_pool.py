@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pebble.pool.process import TaskManager
 from pool_tasks import double, fails, forever, hungry, kill_myself, kill_myself_once, nap, stuck_in_c
 from processes import alive, wait_until
 
@@ -70,6 +71,22 @@ def test_workers_killed_from_outside_in_mid_batch_or_idle_lose_no_task(tasks):
         assert all(isinstance(future.result(timeout=600), int) for future in futures)
         time.sleep(1.0)  # pebble sees the death of an idle worker when it next looks
         assert pool.run(double, 3) == 6
+
+
+def test_a_task_that_comes_while_pebble_gives_up_is_started_again(monkeypatch):
+    with WorkerPool(1, time_limit=60.0) as pool:
+        process, register = pool.run(nap, 0.0), TaskManager.register
+
+        def register_late(manager, task):
+            # pebble has taken the task and gives up before it is on the list of those that it then fails.
+            monkeypatch.setattr(TaskManager, "register", register)
+            os.kill(process, signal.SIGKILL)
+            pool._pool._pool_manager_loop.join()
+            register(manager, task)
+
+        monkeypatch.setattr(TaskManager, "register", register_late)
+        # Of a pool that only stands still it would take 240 s to be replaced.
+        assert pool.submit(double, 3).result(timeout=120) == 6
 
 
 def test_a_pool_in_which_nothing_moves_is_replaced(monkeypatch):

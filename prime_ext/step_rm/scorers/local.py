@@ -8,10 +8,10 @@ computed once. Responses that arrive one by one are put together by :class:`prim
 import asyncio
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from cachetools import LRUCache
@@ -21,12 +21,14 @@ from prime_ext.step_rm.description import PairEncoder, PairFormat, read_descript
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, Probabilities, StepScores, calibrated, scores_of
 
+T = TypeVar("T", bound=Sized)
 
-def length_buckets(inputs: Sequence[Key], batch_tokens: int) -> Iterator[list[Key]]:
+
+def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
     """Batches of inputs of similar length, the longest first.
 
     Args:
-        inputs: token ids.
+        inputs: token ids, or what has their number as its length.
         batch_tokens: tokens of a batch at most, padding included; at least one input.
     """
     ordered = sorted(inputs, key=len, reverse=True)

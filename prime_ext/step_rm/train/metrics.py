@@ -36,21 +36,21 @@ def macro_f1(confusion_CC: torch.Tensor) -> float:
     return float(class_f1(confusion_CC).nanmean())
 
 
-def expected_calibration_error(probability_NC: torch.Tensor, class_N: torch.Tensor, bins: int = ECE_BINS) -> float:
+def expected_calibration_error(probability_NC: torch.Tensor, class_N: torch.Tensor) -> float:
     """Mean distance of confidence and accuracy over bins of equal width, weighted by their size (Guo et al. 2017)."""
     confidence_N, predicted_N = probability_NC.max(-1)
     right_N = (predicted_N == class_N).double()
-    bin_N = (confidence_N * bins).ceil().long().clamp(1, bins) - 1
-    gap_K = torch.zeros(bins, dtype=torch.float64)
+    bin_N = (confidence_N * ECE_BINS).ceil().long().clamp(1, ECE_BINS) - 1
+    gap_K = torch.zeros(ECE_BINS, dtype=torch.float64)
     gap_K.index_add_(0, bin_N, confidence_N.double() - right_N)
     return float(gap_K.abs().sum() / len(class_N))
 
 
-def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor, low: float = 0.05, high: float = 20.0) -> float:
+def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
     """The temperature that minimises the negative log-likelihood, by golden-section search on its logarithm.
 
-    The likelihood of 1 / T is concave, so there is one minimum. Values at the bounds mean that the classes are told
-    apart without error, or not at all.
+    The likelihood of 1 / T is concave, so there is one minimum. Values at the bounds, 0.05 and 20, mean that the
+    classes are told apart without error, or not at all.
     """
     logits_NC = logits_NC.double()
 
@@ -58,7 +58,7 @@ def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor, low: float =
         return float(F.cross_entropy(logits_NC / log_t.exp(), class_N))
 
     ratio = (5**0.5 - 1) / 2
-    left, right = torch.tensor(low).double().log(), torch.tensor(high).double().log()
+    left, right = torch.tensor([0.05, 20.0], dtype=torch.float64).log()
     for _ in range(60):
         inner_left, inner_right = right - ratio * (right - left), left + ratio * (right - left)
         if loss(inner_left) < loss(inner_right):

@@ -23,13 +23,14 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
+from prime_ext.generate.export import write_folder
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.scorers.local import check_fit
 from prime_ext.step_rm.train.data import StepDataset, class_weights, collate, load_splits
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, model_card, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
-from prime_ext.utils.files import atomic_path, read_json, write_json, write_json_lines
+from prime_ext.utils.files import read_json, write_json, write_json_lines
 
 FINGERPRINT = "run.json"
 
@@ -243,10 +244,5 @@ def export(model: Any, tokenizer: Any, settings: StepRMSettings, results: dict[s
     training = {"settings": settings.of_result, "data": results["data"], "versions": versions}
     description = Description(pair_format, temperature, LABELS, training)
     base = settings.model.path if not Path(settings.model.path).is_dir() else Path(settings.model.path).name
-    with atomic_path(folder / "model") as temporary:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        (temporary / FILE).write_text(description.to_json(), encoding="utf-8")
-        (temporary / "README.md").write_text(
-            model_card(base, pair_format, temperature, results, versions), encoding="utf-8"
-        )
+    card = model_card(base, pair_format, temperature, results, versions)
+    write_folder(folder / "model", model, tokenizer, {FILE: description.to_json(), "README.md": card})

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from character_llama import build_model, build_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,11 @@ from prime_ext.generate.generation import (
 )
 
 EOS = 1
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_model(0, len(build_tokenizer()))
 
 
 def engine(model, **options) -> BatchedGenerator:

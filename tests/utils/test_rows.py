@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_preprocessing.problem_texts import problem_texts
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 ROWS = [{"question": "How many?\nAll of them.", "answer": "7"}, {"question": "Which, then?", "answer": "8"}]
@@ -93,32 +92,3 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         list(read_source(tmp_path / "nothing.csv"))
     with pytest.raises(SourceError, match="is a folder"):
         list(read_source(tmp_path))
-
-
-MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
-
-
-@pytest.mark.parametrize(
-    ("row", "texts"),
-    [
-        ({"premise": "P", "hypothesis": "H", "label": "x"}, ("P", "H")),
-        ({"statement1": "P", "statement2": "H"}, ("P", "H")),
-        ({"question": " Q ", "problem": "not this"}, ("Q",)),
-        ({"prompt": MESSAGES, "extra_info": {"index": 3}}, ("Q",)),
-        ({"prompt": MESSAGES, "extra_info": {"texts": ["P", "H"]}}, ("P", "H")),
-        ({"prompt": MESSAGES, "extra_info": {"question": "P"}}, ("P",)),
-    ],
-)
-def test_the_question_is_found_by_its_column(row, texts):
-    assert problem_texts(row) == texts
-
-
-def test_columns_can_be_named_and_shared_instructions_cut_out():
-    row = {"problem": "P", "body": "Add 3 and 4. Think step by step."}
-    assert problem_texts(row, columns=("body",), remove=("Think step by step.",)) == ("Add 3 and 4.",)
-
-
-@pytest.mark.parametrize("row", [{"answer": "7"}, {"question": "  "}, {"question": 7}, {"prompt": [1]}, {"prompt": []}])
-def test_a_row_without_a_question_says_so(row):
-    with pytest.raises(BadRow, match="no column|empty text|neither a text"):
-        problem_texts(row)
