@@ -261,6 +261,28 @@ class FollowSettings:
     """What stays of them then."""
 
 
+@dataclass(frozen=True, config=STRICT)
+class ServerSettings:
+    """A server that scores in place of a PRM in the actor's processes (``prm.server``)."""
+
+    address: Text | None
+    """URL of vLLM's server with OpenAI's interface; None: the PRM is here."""
+    model: Text | None
+    """Name it is served under; None for the only one."""
+    concurrency: Count
+    """Requests at a time."""
+    attempts: Count
+    """How often a request is made before the run ends."""
+    timeout_seconds: Positive
+    """For one attempt."""
+    api_key_variable: Text | None
+    """Environment variable with the server's key."""
+    check_rows: CountOrZero
+    """Responses of the first step that are also scored by ``prm.model.path`` in the trainer's process; 0: none."""
+    max_difference: Positive
+    """Mean absolute difference of a token's log-probabilities above which the run ends."""
+
+
 # Sections of prm that are verl's own dataclasses.
 VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
@@ -279,6 +301,7 @@ class PRMSettings:
     """Models that score rows of these data sources in place of the PRM."""
     inputs: InputSettings
     follow_policy: FollowSettings
+    server: ServerSettings
     update_mode: Literal["none", "before", "after", "interleaved", "reverse"]
     update_freq: Count
     """Training steps between two updates of the PRM; between them it only scores."""
@@ -342,10 +365,22 @@ class PRMSettings:
                 raise SettingsError(f"{key} is not an option of prm.loss={self.loss}; {known}")
             read(_OPTION_TYPES[allowed[name]], value, key)
 
+    def _problems_of_server(self) -> Iterable[str]:
+        """What a server cannot do."""
+        key = f"prm.server.address={self.server.address}"
+        if self.trained:
+            yield f"{key} scores and is never trained; set prm.update_mode=none (it is {self.update_mode})"
+        if self.reference in ("frozen", "base"):
+            yield f"{key}: prm.reference={self.reference} would be a model here; set it to policy, kl or none"
+        if self.follow_policy.freq or self.teachers:
+            yield f"{key} is one model that stays as it is; leave prm.follow_policy.freq=0 and prm.teachers=null"
+
     def _problems(self) -> Iterable[str]:
         """What does not go together."""
         of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
         yield from self.inputs.problems()
+        if self.server.address is not None:
+            yield from self._problems_of_server()
         if self.follow_policy.freq and self.trained:
             yield "prm.follow_policy is for a PRM that is never trained; set prm.update_mode=none or freq=0"
         if self.follow_policy.freq and self.teachers:

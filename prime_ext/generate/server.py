@@ -81,12 +81,12 @@ class ServerBackend:
         """
         url = f"{self.url}/models"
         try:
-            with openai.OpenAI(**self._client_options(), max_retries=0, timeout=_LISTING_SECONDS) as client:
+            with openai.OpenAI(**self.client_options(), max_retries=0, timeout=_LISTING_SECONDS) as client:
                 entries = {entry.id: entry.to_dict() for entry in client.models.list().data}
         except openai.APIStatusError as error:
             if error.status_code in (404, 405) and self._wanted:
                 return {"id": self._wanted}
-            raise BackendError(self._said(f"{url} answers with {_status(error)}")) from None
+            raise BackendError(self.said(f"{url} answers with {_status(error)}")) from None
         except openai.APITimeoutError:
             raise BackendError(f"{url} does not answer in {_LISTING_SECONDS:g} s") from None
         except openai.APIConnectionError as error:
@@ -141,11 +141,12 @@ class ServerBackend:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def _client_options(self) -> dict[str, Any]:
+    def client_options(self) -> dict[str, Any]:
+        """Arguments of OpenAI's clients."""
         # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
         return {"base_url": self.url, "api_key": self._key or "none"}
 
-    def _said(self, text: str) -> str:
+    def said(self, text: str) -> str:
         """One line without the key, which servers repeat in their answer."""
         return one_line(text.replace(self._key, "***") if self._key else text)
 
@@ -153,7 +154,7 @@ class ServerBackend:
         waiting = iter(requests)
         unreachable = 0
         timeout = openai.Timeout(self.timeout, connect=min(self.timeout, _CONNECTING_SECONDS))
-        client = openai.AsyncOpenAI(**self._client_options(), max_retries=self.attempts - 1, timeout=timeout)
+        client = openai.AsyncOpenAI(**self.client_options(), max_retries=self.attempts - 1, timeout=timeout)
 
         async def worker() -> None:
             nonlocal unreachable
@@ -175,7 +176,7 @@ class ServerBackend:
                     response, unreachable = failed(request, _status(error)), 0
                 except ValueError as error:
                     response, unreachable = failed(request, f"malformed answer: {error}"), 0
-                put(replace(response, detail=self._said(response.detail)))
+                put(replace(response, detail=self.said(response.detail)))
 
         async with client, anyio.create_task_group() as group:
             for _ in range(min(self.concurrency, len(requests))):

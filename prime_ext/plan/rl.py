@@ -116,8 +116,8 @@ def _has_critic(config: DictConfig) -> bool:
 
 
 def _has_prm(config: DictConfig) -> bool:
-    """The trainers of PSPO-WRS have none."""
-    return bool(config.get("prm") and config.prm.enable)
+    """Whether one is on these devices; the trainers of PSPO-WRS have none."""
+    return bool(config.get("prm") and config.prm.enable and config.prm.server.address is None)
 
 
 def _has_average(config: DictConfig) -> bool:
@@ -272,6 +272,8 @@ def _forward_passes(config: DictConfig, engines: dict[str, Engine], parts: set[s
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
     missing = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
+    if config.get("prm") and config.prm.enable and config.prm.server.address is not None:
+        missing = {"not in the plan": "the server of the PRM"}
     if rollout_ranks(config):
         missing = {"not in the plan": f"the {rollout_ranks(config)} devices that generate at the same time"}
     return missing | {

@@ -154,6 +154,7 @@ def _file_problems(config: DictConfig) -> Iterable[str]:
         models |= {f"prm.teachers.{source}": path for source, path in (config.prm.teachers or {}).items()}
         yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
         yield from check_trainable_layers(config)
+        yield from _check_prm_server(config)
         yield from check_inputs(config, [name for key, name in _data_files(config) if key == "data.train_files"])
         if config.prm.reference == "frozen":
             models["prm.reference_path"] = config.prm.reference_path
@@ -279,6 +280,18 @@ def _values(path: Path, column: str) -> list[str]:
     except (OSError, ValueError, KeyError):
         return []
     return sorted({str(value) for value in table[column].unique().to_pylist()})
+
+
+def _check_prm_server(config: DictConfig) -> Iterable[str]:
+    """Whether the server of the PRM answers with what it is asked for."""
+    if config.prm.server.address is None:
+        return
+    from prime_ext.prm.served_prm import check_server
+
+    try:
+        check_server(PRMSettings.from_mapping(_section(config, "prm")).server)
+    except SettingsError as error:
+        yield from error.problems
 
 
 # ---- models --------------------------------------------------------------------------------------------------------

@@ -39,6 +39,14 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     yield from check_weights("prm.engine", config.prm.engine)
     yield from _check_reference(config, prm)
     yield from _check_inputs(config, prm)
+    temperature = config.actor_rollout_ref.rollout.temperature
+    if prm.server.address is not None and prm.temperature_of_policy and temperature != 1:
+        yield (
+            f"prm.server gives log-probabilities at temperature 1, prm.reference={prm.reference} those at "
+            f"actor_rollout_ref.rollout.temperature={temperature}; set that to 1"
+        )
+    if prm.server.address is not None and config.prime.process.form == "kl":
+        yield "prm.server gives no distributions; set prime.process.form to sampled or sign_preserving"
     yield from _check_adapter(config, prm)
     if prm.train_on == "judged":
         yield from _check_judged(config)

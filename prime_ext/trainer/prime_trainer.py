@@ -26,6 +26,7 @@ from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.config.variant import variant_line
 from prime_ext.preflight.check import read_prime
 from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.prm.served_prm import ServedPRM
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.trainer.answer_rows import AnswerRows
@@ -62,7 +63,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
         refuse(check_verl())
         self.prime, prm_settings = read_prime(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
+        kind = ImplicitPRM if prm_settings.server.address is None else ServedPRM
+        self.prm = kind(config, prm_settings) if prm_settings.enable else None
         self.targets = PolicyTargets(config, self.prime)
         self._target_coefficients: dict[str, float] = {}
         self.gate: ReliabilityGate | None = None

@@ -5,7 +5,10 @@ import math
 
 import e2e_harness as harness
 import pytest
+import torch
+from scripted_server import Answer, ScriptedServer
 from tiny_llama import save_llama
+from transformers import AutoModelForCausalLM
 
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import build_tokenizer
@@ -226,3 +229,27 @@ def test_steps_that_make_the_answer_likelier(tmp_path):
         assert 0 < logged["prime/answer_likelihood/prompt"] < 1 and 0 < logged["prime/answer_likelihood/response"] < 1
         assert logged["prm/passes/forward"] > 0 and logged["prm/passes/backward"] == 0
         assert logged["prime/process/return_std"] > 0 and logged["actor/grad_norm"] > 0
+
+
+def test_a_teacher_behind_a_server(tmp_path):
+    """It gives the log-probabilities of the teacher's own model, which is loaded once to compare."""
+    harness.write_inputs(tmp_path)
+    build_model(build_tokenizer(), seed=1).save_pretrained(tmp_path / "teacher")
+    build_tokenizer().save_pretrained(tmp_path / "teacher")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "teacher")
+
+    def answer(prompt, payload):
+        with torch.no_grad():
+            log_prob_NV = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        said_N1 = log_prob_NV[:-1].gather(1, torch.tensor(prompt)[1:, None])
+        return Answer("x", prompt_log_probs=[None, *said_N1[:, 0].tolist()])
+
+    words = ["variant=on_policy_distillation", f"prm.model.path={tmp_path}/teacher", "trainer.total_training_steps=2"]
+    with ScriptedServer(answer) as server:
+        harness.run(tmp_path, tmp_path / "served", [*words, f"prm.server.address={server.base_url}"])
+    harness.run(tmp_path, tmp_path / "here", words)
+    served, here = (harness.metrics(tmp_path / name) for name in ("served", "here"))
+    for step, logged in here.items():
+        for key in ("prm/reward_sum/mean", "prime/process/return_std", "actor/grad_norm"):
+            assert served[step][key] == pytest.approx(logged[key], rel=1e-4), (step, key)
+        assert "prm/passes/forward" not in served[step]

@@ -207,6 +207,7 @@ ANSWERS = {
     "prime.process.scorer": "answer_likelihood",
     "prime.process.granularity": "step",
 }
+SERVED = {**FROZEN_PRM, "prm.reference": "policy", "prm.server.address": "http://127.0.0.1:9"}
 SELF_TEACHER = {**FROZEN_PRM, "prm.follow_policy.freq": 1}
 JUDGED = {"prm.train_on": "judged"}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
@@ -399,6 +400,11 @@ REFUSED = [
     ("cpu", {**ANSWERS, "prime.process.answer.template": "so:"}, "prime.process.answer.template must have {gold} once"),
     ("cpu", {**ANSWERS, "prime.process.granularity": "token"}, "prime.process.scorer=answer_likelihood scores steps"),
     ("cpu", {**ANSWERS, "prime.process.target": "policy"}, "choose variant=answer_likelihood"),
+    ("cpu", SERVED | {"prm.update_mode": "after"}, "scores and is never trained; set prm.update_mode=none"),
+    ("cpu", SERVED | {"prm.reference": "frozen"}, "prm.reference=frozen would be a model here"),
+    ("cpu", SERVED | {"prm.follow_policy.freq": 1}, "is one model that stays as it is"),
+    ("cpu", SERVED | {"actor_rollout_ref.rollout.temperature": 0.7}, "prm.server gives log-probabilities at"),
+    ("gpu", TWO | DISTILLED | SERVED, "prm.server gives no distributions"),
     # sizes
     ("gpu", {**EIGHT, "actor_rollout_ref.rollout.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
     ("cpu", {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 5,
@@ -577,6 +583,7 @@ FILES = [
         lambda path: {**ANSWERS, **train_on(path, data_source="math", reward_model={"ground_truth": ""})},
         "prime.process.scorer=answer_likelihood: {gold} is not there, or empty, in 2 of 2 rows",
     ),
+    ("cpu", lambda path: SERVED, "prm.server: http://127.0.0.1:9/v1/models cannot be reached"),
     ("cpu", lambda path: {**hint_of(path, "{sibling}{info.acc}"), **train_on(path, data_source="math")}, ""),
     ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, its model only 2"),
     ("cpu", lambda path: prm_of(path, n_embeddings=64), ""),

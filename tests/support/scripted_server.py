@@ -21,11 +21,13 @@ class Answer:
     finish: str = "stop"
     tokens: int | None = None
     prompt_tokens: int | None = None
+    prompt_log_probs: list | None = None
 
 
 def prompt_of(payload):
-    """The raw text, or the last message of the chat."""
-    return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
+    """The raw text, its tokens, or the last message of the chat."""
+    prompt = payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
+    return tuple(prompt) if isinstance(prompt, list) else prompt
 
 
 class ScriptedServer:
@@ -82,7 +84,16 @@ class ScriptedServer:
         chat = "messages" in payload
         said = {"message": {"role": "assistant", "content": answer.text}} if chat else {"text": answer.text}
         tokens = len((answer.text or "").split()) + 1 if answer.tokens is None else answer.tokens
-        n_prompt = len(prompt.split()) if answer.prompt_tokens is None else answer.prompt_tokens
+        n_prompt = (
+            len(prompt if isinstance(prompt, tuple) else prompt.split())
+            if answer.prompt_tokens is None
+            else answer.prompt_tokens
+        )
+        if answer.prompt_log_probs is not None:
+            pairs = zip(prompt, answer.prompt_log_probs, strict=False)
+            said["prompt_logprobs"] = [
+                value if value is None else {str(token): {"logprob": value}} for token, value in pairs
+            ]
         return {
             "id": f"answer-{len(self.requests)}",
             "object": "chat.completion" if chat else "text_completion",

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PRM that is never trained, behind a server with vLLM's log-probabilities of the prompt (``prm.server``).
+
+It runs on devices of its own, wherever they are: a teacher, or an implicit PRM that was exported. Token ids are sent,
+so nothing is tokenised twice.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import openai
+import torch
+from anyio.from_thread import start_blocking_portal
+from omegaconf import DictConfig
+from transfer_queue import KVBatchMeta
+from verl.single_controller.ray import RayClassWithInitArgs
+
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.settings import PRMSettings, ServerSettings
+from prime_ext.generate.backend import BackendError
+from prime_ext.generate.server import ServerBackend, one_line
+from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.prm.worker import PRM_LOG_PROBS
+from prime_ext.utils import transfer_queue as transfer
+
+logger = logging.getLogger(__name__)
+
+
+class ServerFailed(RuntimeError):
+    """The server of the PRM does not give what is needed; one line."""
+
+
+class PromptScores:
+    """Log-probabilities of token sequences under a served model, at temperature 1.
+
+    Args:
+        settings: the section ``prm.server``, with an address.
+
+    Raises:
+        ServerFailed: the address is no URL, or the variable of the key is not set.
+    """
+
+    def __init__(self, settings: ServerSettings):
+        self._settings = settings
+        try:
+            self._backend = ServerBackend(str(settings.address), settings.model or "", settings.api_key_variable or "")
+        except BackendError as error:
+            raise ServerFailed(f"prm.server: {error}") from None
+
+    def score(self, sequences: Sequence[tuple[list[int], list[int]]]) -> list[torch.Tensor]:
+        """Log-probabilities of the tokens of each response.
+
+        Args:
+            sequences: tokens of prompt and response. No prompt is empty.
+
+        Raises:
+            ServerFailed: no answer after all attempts, or one without log-probabilities of the prompt.
+        """
+        found: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
+        waiting = iter(enumerate(sequences))
+        settings = self._settings
+        try:
+            model = self._backend.model
+        except BackendError as error:
+            raise ServerFailed(f"prm.server: {error}") from None
+
+        failures: list[ServerFailed] = []
+
+        async def ask(client: openai.AsyncOpenAI) -> None:
+            for place, (prompt, response) in waiting:
+                try:
+                    values = await self._prompt_log_probs(client, model, [*prompt, *response])
+                except ServerFailed as error:
+                    failures.append(error)
+                if failures:
+                    return
+                found[place] = torch.tensor(values[len(prompt) :])
+
+        async def ask_all() -> None:
+            options = self._backend.client_options()
+            client = openai.AsyncOpenAI(**options, max_retries=settings.attempts - 1, timeout=settings.timeout_seconds)
+            async with client, anyio.create_task_group() as group:
+                for _ in range(min(settings.concurrency, len(sequences))):
+                    group.start_soon(ask, client)
+
+        with start_blocking_portal() as portal:
+            portal.call(ask_all)
+        if failures:
+            raise failures[0]
+        return found
+
+    async def _prompt_log_probs(self, client: openai.AsyncOpenAI, model: str, ids: list[int]) -> list[float]:
+        url = self._backend.url
+        try:
+            answer = await client.completions.create(
+                model=model, prompt=ids, max_tokens=1, temperature=1.0, extra_body={"prompt_logprobs": 0}
+            )
+        except openai.APIStatusError as error:
+            said = f"{url} answers with HTTP {error.status_code}: {error.response.text}"
+            raise ServerFailed(self._backend.said(f"prm.server: {said}")) from None
+        except openai.APIConnectionError as error:
+            said = f"{url} cannot be reached ({self._settings.attempts} attempts): {error.__cause__ or error}"
+            raise ServerFailed(self._backend.said(f"prm.server: {said}")) from None
+        except ValueError as error:
+            raise ServerFailed(f"prm.server: {url} does not answer with JSON: {one_line(str(error))}") from None
+        choices = getattr(answer, "choices", None)
+        entries = getattr(choices[0], "prompt_logprobs", None) if choices else None
+        if not isinstance(entries, list) or len(entries) != len(ids):
+            raise ServerFailed(
+                f"prm.server: {url} gives no log-probabilities of the prompt (prompt_logprobs), as vLLM's server does"
+            )
+        # The first token has none.
+        return [0.0, *(_of_token(entry, token, url) for entry, token in zip(entries[1:], ids[1:], strict=True))]
+
+
+def _of_token(entry: Any, token: int, url: str) -> float:
+    try:
+        return float(entry[str(token)]["logprob"])
+    except (KeyError, TypeError, ValueError):
+        raise ServerFailed(
+            f"prm.server: {url} gives no log-probability of token {token}; does it serve a model with these tokens?"
+        ) from None
+
+
+def check_server(settings: ServerSettings) -> None:
+    """Ask the server for the log-probabilities of two tokens.
+
+    Raises:
+        SettingsError: it does not give them.
+    """
+    try:
+        PromptScores(settings).score([([1], [1])])
+    except ServerFailed as error:
+        raise SettingsError(one_line(str(error))) from None
+
+
+class ServedPRM(ImplicitPRM):
+    """What the trainer asks of a PRM that is behind a server: scores, and nothing else.
+
+    Args:
+        config: the whole configuration.
+        settings: the validated section ``prm``, with ``update_mode`` none.
+    """
+
+    def __init__(self, config: DictConfig, settings: PRMSettings):
+        super().__init__(config, settings)
+        self._scores = PromptScores(settings.server)
+        self._compared = settings.server.check_rows == 0
+
+    def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
+        return {}
+
+    def attach(self, actor_group: Any) -> None:
+        """There is nothing to build."""
+
+    def save(self, folder: str, global_step: int) -> None:
+        """There is nothing to save."""
+
+    def load(self, folder: str, delete_after_load: bool = False) -> None:
+        """There is nothing to load."""
+
+    def take_pass_counts(self) -> dict[str, int]:
+        """No passes here."""
+        return {}
+
+    def data_parallel_size(self) -> int:
+        return 1
+
+    def score(self, batch: KVBatchMeta, rollouts: KVBatchMeta | None = None) -> KVBatchMeta:
+        """Write the log-probabilities of the served model. The first rows are compared with the model's own, once.
+
+        Raises:
+            ServerFailed: it does not answer, or not as ``prm.model.path`` does.
+        """
+        rows = transfer.fetch_rows(batch, ["prompts", "responses"])
+        pairs = zip(rows["prompts"], rows["responses"], strict=True)
+        sequences = [(prompt.tolist(), response.tolist()) for prompt, response in pairs]
+        log_probs = self._scores.score(sequences)
+        if not self._compared:
+            self._compare(sequences, log_probs)
+            self._compared = True
+        return transfer.put_rows(batch, {PRM_LOG_PROBS: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)})
+
+    def _compare(self, sequences: Sequence[tuple[list[int], list[int]]], log_probs: Sequence[torch.Tensor]) -> None:
+        """Score the longest responses with ``prm.model.path`` in this process."""
+        from transformers import AutoModelForCausalLM
+
+        section, server = self.config.prm.model, self.settings.server
+        model = AutoModelForCausalLM.from_pretrained(
+            section.path, dtype="auto", trust_remote_code=bool(section.trust_remote_code)
+        )
+        places = sorted(range(len(sequences)), key=lambda at: len(sequences[at][1]))[-server.check_rows :]
+        differences = []
+        with torch.no_grad():
+            for at in places:
+                prompt, response = sequences[at]
+                logits_NV = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1].float()
+                own_T = logits_NV.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
+                differences.append((own_T - log_probs[at]).abs())
+        mean = float(torch.cat(differences).mean())
+        logger.info("log-probabilities of prm.server and prm.model.path differ by %.4f a token", mean)
+        if not mean <= server.max_difference:
+            raise ServerFailed(
+                f"prm.server and prm.model.path={section.path} give log-probabilities that differ by {mean:.3f} a "
+                f"token, more than prm.server.max_difference={server.max_difference}: another model, or other weights; "
+                f"check_rows=0 goes on"
+            )
