@@ -274,6 +274,8 @@ def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
     missing = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if config.get("prm") and config.prm.enable and config.prm.server.address is not None:
         missing = {"not in the plan": "the server of the PRM"}
+    if "prime" in config and config.prime.process.scorer == "answer_likelihood":
+        missing = {"not in the plan": "of K steps, (K + 1) / 2 passes ask for the answer; one is counted (PRM score)"}
     if rollout_ranks(config):
         missing = {"not in the plan": f"the {rollout_ranks(config)} devices that generate at the same time"}
     return missing | {

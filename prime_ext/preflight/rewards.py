@@ -39,9 +39,8 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
     if process.scorer == "answer_likelihood":
         yield from _check_answer_likelihood(prime, prm)
-    untrained = (
-        prm.enable and process.scorer == "implicit_prm" and not (prm.trained or prm.teachers or prm.inputs.template)
-    )
+    told_more = prm.trained or prm.teachers or prm.inputs.template or prm.server.address
+    untrained = prm.enable and process.scorer == "implicit_prm" and not told_more
     if untrained and prm.reference == "policy" and config.prm.model.path == config.actor_rollout_ref.model.path:
         yield (
             f"prm.model.path={config.prm.model.path} is the policy's own start and never trained "

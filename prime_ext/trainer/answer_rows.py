@@ -75,8 +75,9 @@ class AnswerRows:
         metrics.update({"prm/inputs/without_hint": missing / count, "prm/inputs/too_long": too_long / count})
         value_N = self._values(batch, list(row_of), timing)
         value_BS1 = torch.cat((value_N, torch.zeros(1)))[place_BS1]
-        step.set_step_rewards(potential_rewards(value_BS1, spans), metrics)
         scored_B = place_BS1[:, 0] >= 0
+        step.scored_BT = scored_B[:, None] & step.mask_BT.bool()
+        step.set_step_rewards(potential_rewards(value_BS1, spans), metrics)
         if scored_B.any():
             last_B1 = spans.count_B[:, None]
             metrics["prime/answer_likelihood/prompt"] = float(value_BS1[scored_B, 0].mean())

@@ -192,8 +192,10 @@ class PrimeStep(StepTensors):
         self.pairs_before = self._count_pairs(pay_B.round(decimals=6), self.group_B, metrics, "before")
 
     def _measure_sums(self, total_B: torch.Tensor, metrics: dict) -> None:
-        """Log what the process rewards of responses sum to; of all rows, padding included."""
-        total_B, label_B = total_B[self.valid_B], self.label_B[self.valid_B]
+        """Log what the process rewards of responses sum to; given for all rows, padding included."""
+        total_B, label_B = total_B[self.measured_B], self.label_B[self.measured_B]
+        if not len(total_B):
+            return
         metrics["prm/reward_sum/mean"] = float(total_B.mean())
         metrics["prm/reward_sum/std"] = float(total_B.std()) if len(total_B) > 1 else 0.0
         for name, rows_B in (("correct", label_B > 0.5), ("wrong", label_B <= 0.5)):
@@ -216,14 +218,16 @@ class PrimeStep(StepTensors):
         total_B = self._log_ratio(log_prob_BT).sum(-1)
         group_B = self.group_B if mini_batch_B is None else self.group_B * len(self.group_B) + mini_batch_B
         pairs = self._count_pairs(total_B, group_B, metrics, when)
-        accuracy = absolute_accuracy(total_B[self.valid_B], self.label_B[self.valid_B])
-        metrics[f"prm/absolute_accuracy/{when}_update"] = accuracy
+        if self.measured_B.any():
+            accuracy = absolute_accuracy(total_B[self.measured_B], self.label_B[self.measured_B])
+            metrics[f"prm/absolute_accuracy/{when}_update"] = accuracy
         if when == "before":
             self.pairs_before = pairs
 
     def _count_pairs(self, score_B: torch.Tensor, group_B: torch.Tensor, metrics: dict, when: str) -> PairCount:
-        """Pairs of responses of one group, and log the share that the scores order correctly; padding has no pairs."""
-        pairs = count_pairs(score_B[self.valid_B], self.label_B[self.valid_B], group_B[self.valid_B])
+        """Pairs of scored responses of one group, and log the share that the scores order correctly."""
+        rows_B = self.measured_B
+        pairs = count_pairs(score_B[rows_B], self.label_B[rows_B], group_B[rows_B])
         if pairs.accuracy is not None:
             metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy
         return pairs

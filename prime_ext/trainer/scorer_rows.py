@@ -145,7 +145,7 @@ class ScorerRowsBuilder:
             group_B: number of the prompt.
 
         Raises:
-            RuntimeError: a rollout has images or videos.
+            RuntimeError: a rollout has images or videos, or there is a template and a prompt has no user's message.
         """
         transfer.refuse_images(batch, "prm.inputs; leave retokenize=false and template=null")
         fields = transfer.fetch_rows(batch, ["prompts", "responses", "response_mask"])
@@ -196,7 +196,9 @@ class ScorerRowsBuilder:
     def _prompt(self, messages: Sequence[Mapping[str, Any]], hint: "_Hint | None") -> list[int]:
         told = [dict(message) for message in messages]
         if hint is not None:
-            last = max(at for at, message in enumerate(told) if message["role"] == "user")
+            last = max((at for at, message in enumerate(told) if message["role"] == "user"), default=None)
+            if last is None:
+                raise RuntimeError("a prompt has no message of the user, the place of prm.inputs.template")
             values = {**hint.values, PROMPT: str(told[last]["content"])}
             # In one go: what is filled in is not looked at again.
             told[last]["content"] = FIELD.sub(lambda found: values[found[1]], hint.template)

@@ -57,6 +57,11 @@ class StepTensors:
         """Response mask, without the tokens that the PRM has nothing to say about."""
         return self.mask_BT if self.scored_BT is None else self.mask_BT * self.scored_BT
 
+    @property
+    def measured_B(self) -> torch.Tensor:
+        """Rows with scores: without padding, and without those that the PRM has nothing to say about."""
+        return self.valid_B if self.scored_BT is None else self.valid_B & self.scored_BT.any(-1)
+
     def spans(self) -> StepSpans | None:
         """The steps, if the settings need them."""
         return None if self.boundary_BT is None else step_spans(self.boundary_BT, self.mask_BT)

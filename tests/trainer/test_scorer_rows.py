@@ -312,6 +312,8 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode):
     n_own = len(own(TEXTS[0], add_special_tokens=False)["input_ids"])
     paid = float(step.process_reward_BT[0].sum())
     assert paid == pytest.approx(-2.0 * n_own - float(old[0].sum()), rel=1e-4)
+    # Nor does it make a pair for the gate.
+    assert step.pairs_before.total == 0 and metrics["prm/reward_sum/std"] == 0.0
     assert list(queue.fields["train"]) == batch.keys
     if mode == "interleaved":
         assert all(key.startswith(PREFIX) for key in prm.planned[0])
