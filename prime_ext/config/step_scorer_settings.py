@@ -55,6 +55,19 @@ class ActorSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
+class JudgeSettings:
+    """How a chat model is asked for the first wrong step (``step_scorer.judge``)."""
+
+    instruction: Text
+    """Stands behind the question and the numbered steps; the answer is the last boxed number of the reply."""
+    samples: Count
+    """Replies to each response; the score of a step is the share of them in which it is right."""
+    temperature: PositiveOrZero
+    max_tokens: Count
+    """Of a reply."""
+
+
+@dataclass(frozen=True, config=STRICT)
 class ScorerSettings:
     """The section ``step_scorer``."""
 
@@ -62,8 +75,9 @@ class ScorerSettings:
     """``local``: a model in this process. ``server``: ``/classify`` of vLLM, verl's reward-model pool or any URL."""
     model_path: Text | None
     """Folder of the step reward model; a server's as well, for its tokenizer and format (not with inputs=text)."""
-    architecture: Literal["sequence_classification", "token_classification"]
-    """``sequence_classification``: reads a step and those before it; ``token_classification``: the response at once."""
+    architecture: Literal["sequence_classification", "token_classification", "judge"]
+    """``sequence_classification``: reads a step and those before it; ``token_classification``: the response at once;
+    ``judge``: a chat model on a server that is asked for the first wrong step."""
     separator: str
     """Of ``token_classification``: text behind each step, where its score is read."""
     layout: Literal["plain", "chat", "turns"]
@@ -109,11 +123,12 @@ class ScorerSettings:
     """Environment variable with the server's key."""
     batching: BatchingSettings
     actor: ActorSettings
+    judge: JudgeSettings
 
     @property
     def needs_model(self) -> bool:
         """Whether the model's folder is read here."""
-        return self.kind == "local" or self.inputs == "ids"
+        return self.kind == "local" or (self.inputs == "ids" and self.architecture != "judge")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "ScorerSettings":
@@ -127,6 +142,10 @@ class ScorerSettings:
             yield f"{SECTION}.model_path is missing; give the folder of the step reward model"
         if self.labels is not None and sorted(self.labels) != sorted(LABELS):
             yield f"{SECTION}.labels={self.labels} must be -1, 0 and 1 in the order of the classes"
+        if self.architecture == "judge" and self.kind != "server":
+            yield f"{SECTION}.architecture=judge asks a server; set {SECTION}.kind=server and {SECTION}.address"
+        if self.architecture == "judge" and self.judge.samples > 1 and self.judge.temperature == 0:
+            yield f"{SECTION}.judge.samples={self.judge.samples} replies are all the same at temperature 0; raise it"
         if self.architecture == "token_classification":
             if self.kind == "server":
                 yield f"{SECTION}.architecture=token_classification works with {SECTION}.kind=local only; set that"
@@ -140,7 +159,7 @@ class ScorerSettings:
         if self.labels is not None and self.needs_model:
             yield f"{SECTION}.labels={self.labels} is for inputs=text; the model has its own label map"
         if self.model_path is not None and not self.needs_model:
-            yield f"{SECTION}.model_path={self.model_path!r} is not read with inputs=text; set it to null"
+            yield f"{SECTION}.model_path={self.model_path!r} is not read with inputs=text or a judge; set it to null"
         if self.address is not None and self.kind == "local":
             yield f"{SECTION}.address={self.address!r} is not read with kind=local; set it to null"
 

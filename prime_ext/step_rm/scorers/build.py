@@ -72,12 +72,16 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
             settings.cache_size,
             settings.trust_remote_code,
         )
-    from prime_ext.step_rm.scorers.classify import ClassifyScorer
-
     address = settings.address or router_address
     if address is None:
         raise StepRMError(
             f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or set "
             "reward.reward_model.enable=true"
         )
+    if settings.architecture == "judge":
+        from prime_ext.step_rm.scorers.judge import JudgeScorer
+
+        return JudgeScorer(address, settings)
+    from prime_ext.step_rm.scorers.classify import ClassifyScorer
+
     return ClassifyScorer(address, description_of(settings), settings)
