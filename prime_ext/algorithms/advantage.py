@@ -43,12 +43,18 @@ def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B:
         ValueError: see :func:`prime_ext.algorithms.estimators.estimator_of`.
     """
     estimator = estimator_of(source)
+    if source.absent_B is not None:
+        # Groups of their own: no other row is compared with them.
+        beyond_B = int(group_B.max()) + 1 + torch.arange(len(group_B), device=group_B.device)
+        group_B = torch.where(source.absent_B, beyond_B, group_B)
     column = source.as_column(response_mask_BT) if estimator.one_column and source.discount == 1.0 else None
     if column is None:
         advantage_BT = estimator.advantage(source, response_mask_BT, group_B)
     else:
         advantage_B1 = estimator.advantage(column, column.mask_BT, group_B)
         advantage_BT = advantage_B1 * response_mask_BT.to(advantage_B1.dtype)
+    if source.absent_B is not None:
+        advantage_BT = advantage_BT.masked_fill(source.absent_B[:, None], 0.0)
     if source.clip is not None:
         advantage_BT = advantage_BT.clamp(-source.clip, source.clip)
     return advantage_BT if source.coefficient == 1.0 else source.coefficient * advantage_BT

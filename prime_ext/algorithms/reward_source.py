@@ -27,6 +27,7 @@ class RewardSource:
             ``keep`` its reward with a baseline of 0. None leaves it to the estimator (``zero`` for ``rloo``; ``keep``,
             as verl does, for the others).
         clip: largest absolute advantage before the coefficient.
+        absent_B: rows that the source says nothing about: they have no advantage, and no other is compared with them.
     """
 
     reward_BT: torch.Tensor
@@ -41,6 +42,7 @@ class RewardSource:
     baseline_B: torch.Tensor | None = None
     singleton_group: str | None = None
     clip: float | None = None
+    absent_B: torch.Tensor | None = None
 
     def kept_reward(self) -> torch.Tensor:
         """The rewards, 0 outside the source mask whatever stands there."""

@@ -82,6 +82,8 @@ class AnswerSettings:
     """What is put behind the step; ``{gold}`` and what follows it are scored."""
     per_token: Switch
     """The geometric mean of the probabilities of its tokens, not their product."""
+    most: Count
+    """Times that it is asked for after a step of one response; steps in between are paid together."""
 
     def problems(self, key: str) -> Iterable[str]:
         """``{gold}`` stands in it once."""

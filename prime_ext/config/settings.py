@@ -383,6 +383,8 @@ class PRMSettings:
             yield from self._problems_of_server()
         if self.follow_policy.freq and self.trained:
             yield "prm.follow_policy is for a PRM that is never trained; set prm.update_mode=none or freq=0"
+        if self.follow_policy.decay and not self.follow_policy.freq:
+            yield f"prm.follow_policy.decay={self.follow_policy.decay} has no effect with prm.follow_policy.freq=0"
         if self.follow_policy.freq and self.teachers:
             yield "prm.follow_policy is for one PRM that is the policy's average, not for prm.teachers; set freq=0"
         if self.teachers and self.trained:

@@ -65,6 +65,8 @@ class JudgeSettings:
     temperature: PositiveOrZero
     max_tokens: Count
     """Of a reply."""
+    timeout_seconds: Positive
+    """For one attempt: a whole reply."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -68,6 +68,12 @@ class ServerBackend:
         """The name of the model, asked for once."""
         return str(self._served()["id"])
 
+    @property
+    def context(self) -> int | None:
+        """Tokens of its context, if the server tells."""
+        found = self._served().get("max_model_len")
+        return found if isinstance(found, int) else None
+
     def _served(self) -> dict[str, Any]:
         if self._entry is None:
             self._entry = self._listed()
@@ -109,7 +115,7 @@ class ServerBackend:
 
     def check(self, requests: Sequence[Request]) -> None:
         """As in :class:`~prime_ext.generate.backend.Backend`; the lengths of prompts are known to the server only."""
-        context = self._served().get("max_model_len")
+        context = self.context
         for request in requests:
             sampling = request.sampling
             if sampling.num_beams > 1:
@@ -117,7 +123,7 @@ class ServerBackend:
                     f"request {request.key}: servers have no beams (num_beams {sampling.num_beams}); "
                     "use --backend transformers"
                 )
-            if isinstance(context, int) and sampling.max_new_tokens >= context:
+            if context is not None and sampling.max_new_tokens >= context:
                 raise BackendError(
                     f"request {request.key}: {sampling.max_new_tokens} new tokens leave no room for a prompt in the "
                     f"{context} tokens of {self.model}; ask for fewer, or start the server with a larger context"

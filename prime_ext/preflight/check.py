@@ -289,7 +289,8 @@ def _check_prm_server(config: DictConfig) -> Iterable[str]:
     from prime_ext.prm.served_prm import check_server
 
     try:
-        check_server(PRMSettings.from_mapping(_section(config, "prm")).server)
+        longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
+        check_server(PRMSettings.from_mapping(_section(config, "prm")).server, longest)
     except SettingsError as error:
         yield from error.problems
 

@@ -40,9 +40,10 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     yield from _check_reference(config, prm)
     yield from _check_inputs(config, prm)
     temperature = config.actor_rollout_ref.rollout.temperature
-    if prm.server.address is not None and prm.temperature_of_policy and temperature != 1:
+    as_policy = prm.temperature_of_policy or config.prime.process.target == "policy"
+    if prm.server.address is not None and as_policy and temperature != 1:
         yield (
-            f"prm.server gives log-probabilities at temperature 1, prm.reference={prm.reference} those at "
+            f"prm.server gives log-probabilities at temperature 1, and they are compared with the policy's at "
             f"actor_rollout_ref.rollout.temperature={temperature}; set that to 1"
         )
     if prm.server.address is not None and config.prime.process.form == "kl":
@@ -120,6 +121,9 @@ def _check_inputs(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
             yield "prm.inputs rewrites responses of one turn; leave actor_rollout_ref.rollout.multi_turn.enable=false"
     if prm.inputs.retokenize and model.tokenizer_path and model.tokenizer_path == policy.model.tokenizer_path:
         yield "prm.inputs.retokenize=true with the policy's tokenizer; set prm.model.tokenizer_path=null, or to its own"
+    refreshed = prm.reference_refresh_freq and prm.reference_refresh_source == "policy"
+    if prm.inputs.retokenize and (prm.follow_policy.freq or refreshed):
+        yield "prm.inputs.retokenize=true is for another family than the policy's, whose weights it cannot take over"
     if prm.follow_policy.freq:
         yield from _check_copies(config, "prm.follow_policy", "policy")
 

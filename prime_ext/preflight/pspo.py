@@ -173,7 +173,7 @@ def _check_step_scores(config: DictConfig, prime: PrimeSettings) -> Iterable[str
     key, wanted = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.process.scores_steps
     if manager_of(config) == STEP_SCORES_MANAGER:
         if not wanted:
-            yield f"{key}: prime.process.scorer=implicit_prm reads no step scores; choose variant=step_scorer"
+            yield f"{key}: prime.process.scorer={prime.process.scorer} reads no step scores; choose variant=step_scorer"
         try:
             yield from list(check_scorer(config, scorer_of(config)))
         except SettingsError as error:

@@ -41,7 +41,8 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         yield from _check_answer_likelihood(prime, prm)
     told_more = prm.trained or prm.teachers or prm.inputs.template or prm.server.address
     untrained = prm.enable and process.scorer == "implicit_prm" and not told_more
-    if untrained and prm.reference == "policy" and config.prm.model.path == config.actor_rollout_ref.model.path:
+    same = config.prm.model.path == config.actor_rollout_ref.model.path or prm.follow_policy.freq
+    if untrained and prm.reference == "policy" and same and not prm.follow_policy.decay:
         yield (
             f"prm.model.path={config.prm.model.path} is the policy's own start and never trained "
             f"(prm.update_mode=none); name a teacher, or give it a hint with prm.inputs.template"

@@ -71,7 +71,8 @@ class ImplicitPRM:
         rollout = config.actor_rollout_ref.rollout
         self.mini_batch_rows = settings.mini_batch_size * rollout.n
         # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
-        self.temperature = rollout.temperature if settings.temperature_of_policy else 1.0
+        as_policy = settings.temperature_of_policy or config.prime.process.target == "policy"
+        self.temperature = rollout.temperature if as_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None
         # Name of the worker group of each model that scores in place of the PRM, by path; the groups, by name.

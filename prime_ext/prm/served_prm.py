@@ -27,6 +27,9 @@ from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
+# Tokens of a response that are compared with the model on the trainer's CPU.
+_COMPARED_TOKENS = 128
+
 
 class ServerFailed(RuntimeError):
     """The server of the PRM does not give what is needed; one line."""
@@ -48,6 +51,12 @@ class PromptScores:
             self._backend = ServerBackend(str(settings.address), settings.model or "", settings.api_key_variable or "")
         except BackendError as error:
             raise ServerFailed(f"prm.server: {error}") from None
+
+    @property
+    def longest_row(self) -> int | None:
+        """Tokens of a sequence that the server takes, beside the one that it has to generate; None: it does not say."""
+        context = self._backend.context
+        return None if context is None else context - 1
 
     def score(self, sequences: Sequence[tuple[list[int], list[int]]]) -> list[torch.Tensor]:
         """Log-probabilities of the tokens of each response.
@@ -124,16 +133,26 @@ def _of_token(entry: Any, token: int, url: str) -> float:
         ) from None
 
 
-def check_server(settings: ServerSettings) -> None:
+def check_server(settings: ServerSettings, longest: int) -> None:
     """Ask the server for the log-probabilities of two tokens.
 
+    Args:
+        settings: the section ``prm.server``, with an address.
+        longest: tokens of the longest prompt and response.
+
     Raises:
-        SettingsError: it does not give them.
+        SettingsError: it does not give them, or its model's context is too short.
     """
     try:
-        PromptScores(settings).score([([1], [1])])
+        scores = PromptScores(settings)
+        scores.score([([1], [1])])
     except ServerFailed as error:
         raise SettingsError(one_line(str(error))) from None
+    if scores.longest_row is not None and longest > scores.longest_row:
+        raise SettingsError(
+            f"prm.server: its model takes {scores.longest_row} tokens (max_model_len, less the one that it generates), "
+            f"data.max_prompt_length + data.max_response_length are {longest}"
+        )
 
 
 class ServedPRM(ImplicitPRM):
@@ -148,6 +167,10 @@ class ServedPRM(ImplicitPRM):
         super().__init__(config, settings)
         self._scores = PromptScores(settings.server)
         self._compared = settings.server.check_rows == 0
+
+    @property
+    def longest_row(self) -> int | None:
+        return self._scores.longest_row
 
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
         return {}
@@ -184,7 +207,10 @@ class ServedPRM(ImplicitPRM):
         return transfer.put_rows(batch, {PRM_LOG_PROBS: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)})
 
     def _compare(self, sequences: Sequence[tuple[list[int], list[int]]], log_probs: Sequence[torch.Tensor]) -> None:
-        """Score the longest responses with ``prm.model.path`` in this process."""
+        """Score the beginnings of the longest responses with ``prm.model.path`` in this process.
+
+        What stands behind a token changes nothing of its log-probability.
+        """
         from transformers import AutoModelForCausalLM
 
         section, server = self.config.prm.model, self.settings.server
@@ -195,10 +221,10 @@ class ServedPRM(ImplicitPRM):
         differences = []
         with torch.no_grad():
             for at in places:
-                prompt, response = sequences[at]
+                prompt, response = sequences[at][0], sequences[at][1][:_COMPARED_TOKENS]
                 logits_NV = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1].float()
                 own_T = logits_NV.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
-                differences.append((own_T - log_probs[at]).abs())
+                differences.append((own_T - log_probs[at][: len(response)]).abs())
         mean = float(torch.cat(differences).mean())
         logger.info("log-probabilities of prm.server and prm.model.path differ by %.4f a token", mean)
         if not mean <= server.max_difference:

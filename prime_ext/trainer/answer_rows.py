@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection, MutableMapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
@@ -66,11 +67,11 @@ class AnswerRows:
                 prefixes = self._prefixes(fields["prompts"][row].tolist(), fields["responses"][row].tolist(), ends)
                 if not answer:
                     missing += 1
-                elif self._limit is not None and len(prefixes[-1]) + len(answer) > self._limit:
+                elif self._limit is not None and len(prefixes[len(ends)]) + len(answer) > self._limit:
                     too_long += 1
                 else:
-                    for number, prefix in enumerate(prefixes):
-                        place_BS1[row, number] = row_of.setdefault((prefix, answer), len(row_of))
+                    for number, prefix in prefixes.items():
+                        place_BS1[row, number:] = row_of.setdefault((prefix, answer), len(row_of))
         count = max(1, int(step.valid_B.sum()))
         metrics.update({"prm/inputs/without_hint": missing / count, "prm/inputs/too_long": too_long / count})
         value_N = self._values(batch, list(row_of), timing)
@@ -106,10 +107,15 @@ class AnswerRows:
         mask_NT = pad_sequence([torch.tensor(mask) for mask in masks], batch_first=True)
         return answer_likelihood(pad_sequence(log_probs, batch_first=True), mask_NT, self._settings.per_token)
 
-    def _prefixes(self, prompt: list[int], response: list[int], ends: list[int]) -> list[tuple[int, ...]]:
-        """The prompt alone, then with each step more, up to where the answer is asked for."""
+    def _prefixes(self, prompt: list[int], response: list[int], ends: list[int]) -> dict[int, tuple[int, ...]]:
+        """The prompt alone, then with each step more, up to where the answer is asked for; by the number of steps.
+
+        Of too many steps only some, evenly spread and with the last one; those between them have V of the one before.
+        """
         said = response[:-1] if response[-1] in self._end_tokens else response
-        return [(*prompt, *said[: end + 1], *self._lead) for end in (-1, *ends)]
+        asked = np.unique(np.linspace(0, len(ends), min(len(ends), self._settings.most) + 1).round().astype(int))
+        places = (-1, *ends)
+        return {int(number): (*prompt, *said[: places[number] + 1], *self._lead) for number in asked}
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -16,7 +16,7 @@ A step in which the PRM is not due for an update (``prm.update_freq``) goes as w
 
 import logging
 import math
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 
 import torch
 from transfer_queue import KVBatchMeta
@@ -81,6 +81,9 @@ class PRMPhase:
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
         self.rows = self._rows(batch)
+        if not self.rows.valid_B.any():
+            # Nothing that it could learn from.
+            self.mode = "none"
         if self.prm.follow_policy(self.global_step):
             logger.info("step %d: the PRM has newer weights of the policy", self.global_step)
         batch = self._reference(batch)
@@ -94,9 +97,9 @@ class PRMPhase:
         }[self.mode](batch)
         if self.prm.replay is not None and self.mode != "none":
             self.prm.replay.add(self.rows.packed())
-        self.rows.clear()
         if self.measures and self.mode in ("after", "interleaved", "reverse"):
             self.step.measure_pairs(self._score(batch), self.metrics, when="after")
+        self.rows.clear()
         self.metrics.update(pass_metrics(self.prm, batch))
         return batch
 
@@ -111,7 +114,9 @@ class PRMPhase:
         self.metrics["prm/judged_rollouts"] = len(rejected)
         labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, self.step.settings.label_key)
         if self.builder is not None:
-            rejected = self._own_rejected(rejected, labels)
+            rejected, labels = self._own_rejected(rejected, labels)
+            if not labels:
+                return rows
         return rows.plus(rejected, labels, self.prm.mini_batch_rows, self.end_token)
 
     def _rows_of_step(self, batch: KVBatchMeta) -> PRMRows:
@@ -125,14 +130,17 @@ class PRMPhase:
             self.step.compared_log_prob_BT = self.own.smoothed(self.step.old_log_prob_BT)
         return PRMRows.in_place_of_step(self.step, self.own)
 
-    def _own_rejected(self, rejected: KVBatchMeta, labels: Sequence[float]) -> KVBatchMeta:
-        """The rows that the PRM reads in place of rejected rollouts, which are cleared."""
+    def _own_rejected(self, rejected: KVBatchMeta, labels: list[float]) -> tuple[KVBatchMeta, list[float]]:
+        """The rows that the PRM reads in place of rejected rollouts, cleared; without what it cannot score."""
         assert self.builder is not None
         number: dict[str, int] = {}
         groups = [number.setdefault(transfer.group_uid(key), len(number)) for key in rejected.keys]
-        rows = self.builder.build(rejected, torch.tensor(labels), torch.tensor(groups)).batch
-        transfer.clear(rejected.keys, rejected.partition_id)
-        return rows
+        rows = self.builder.build(rejected, torch.tensor(labels), torch.tensor(groups))
+        scored_B = rows.scored_BT.any(-1)
+        places = scored_B.nonzero()[:, 0].tolist()
+        without = [key for key, scored in zip(rows.batch.keys, scored_B.tolist(), strict=True) if not scored]
+        transfer.clear([*rejected.keys, *without], rejected.partition_id)
+        return transfer.select(rows.batch, places), [labels[place] for place in places]
 
     def _replay(self) -> None:
         """Add rollouts of earlier steps to what the PRM is trained on."""

@@ -50,7 +50,7 @@ class PRMRows:
     @classmethod
     def in_place_of_step(cls, step: PrimeStep, rows: ScorerRows) -> "PRMRows":
         """The rows that the PRM reads in place of the step's batch."""
-        found = cls(rows.batch, step.label_B, step.group_B, step.valid_B, list(rows.batch.keys), own=True)
+        found = cls(rows.batch, step.label_B, step.group_B, step.measured_B, list(rows.batch.keys), own=True)
         found.batch = transfer.with_fields(rows.batch, found.inputs)
         return found
 

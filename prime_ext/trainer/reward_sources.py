@@ -138,11 +138,14 @@ def _process(step: StepTensors, spans: StepSpans | None, gate: float, metrics: d
     assert step.process_reward_BT is not None
     shaping = shaping_of(step.settings)
     paid_BT, source_BT = shaping(step.process_reward_BT, step.mask_BT, spans)
+    absent_B = None if step.scored_BT is None else ~step.scored_BT.any(-1)
+    if absent_B is not None:
+        source_BT = source_BT * ~absent_B[:, None]
     if settings.accumulates and spans is not None:
         _measure_chains(step, shaping, spans, metrics)
     if settings.normalization != "outcome_relative":
         # Prefix sums are those of the rewards; returns are counted at every token that they reach.
-        over_BT = source_BT if settings.normalization == "prefix_std" else step.mask_BT
+        over_BT = source_BT if settings.normalization == "prefix_std" else step.scored_mask_BT
         normalize = NORMALIZATIONS[settings.normalization]
         floor: torch.Tensor | float = 0.0
         if step.process_noise > 0 and settings.normalization != "none":
@@ -161,6 +164,7 @@ def _process(step: StepTensors, spans: StepSpans | None, gate: float, metrics: d
         value_BT=step.value_BT if settings.estimator == "gae" else None,
         singleton_group="zero",
         clip=settings.clip,
+        absent_B=absent_B,
     )
 
 

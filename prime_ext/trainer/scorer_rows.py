@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 # verl takes what stands before the first underscore in a key as the id of the prompt.
 PREFIX = "scorer-"
+_COLUMNS = ("prompt", "response", "mask")
 
 
 class _Unreadable(ValueError):
@@ -125,7 +126,9 @@ class ScorerRowsBuilder:
         self._text = TokenText(tokenizer)
         self._special = frozenset(tokenizer.all_special_ids)
         self._end_tokens, self._chat_options, self._limit = frozenset(end_tokens), dict(chat_options or {}), limit
-        self._reserved = sorted(self._own.all_special_tokens, key=len, reverse=True)
+        # Not all special tokens have a name that tokenizers list.
+        named = {str(token) for token in self._own.added_tokens_decoder.values() if token.special}
+        self._reserved = sorted(named | set(self._own.all_special_tokens), key=len, reverse=True)
 
     @classmethod
     def of(cls, prm: ImplicitPRM, tokenizer: Any, end_tokens: Collection[int]) -> "ScorerRowsBuilder":
@@ -173,8 +176,10 @@ class ScorerRowsBuilder:
             metrics["prm/inputs/without_hint"] = lacking / count
         masks = [torch.tensor(row.mask) if row.shares is None else row.shares.target_mask_T for row in rows]
         scored_BT = pad_sequence([mask_T.bool() for mask_T in masks], batch_first=True)
-        columns = ([getattr(row, name) for row in rows] for name in ("prompt", "response", "mask"))
-        put = transfer.put_sequences([f"{PREFIX}{key}" for key in batch.keys], batch.partition_id, *columns)
+        prompts, responses, masks_of_rows = ([getattr(row, name) for row in rows] for name in _COLUMNS)
+        keys, padded = [f"{PREFIX}{key}" for key in batch.keys], (~scored_BT.any(-1)).tolist()
+        # What is not scored is padding for the PRM, too.
+        put = transfer.put_sequences(keys, batch.partition_id, prompts, responses, masks_of_rows, padded)
         return ScorerRows(put, scored_BT, metrics, [row.shares for row in rows])
 
     # ---- one row -----------------------------------------------------------------------------------------------
@@ -215,6 +220,10 @@ class ScorerRowsBuilder:
     def _retokenized(self, prompt: list[int], given: _Row) -> _Row:
         """The response in the PRM's tokens. An end-of-sequence token stays one."""
         pieces = self._text.pieces(given.response)
+        ended = given.response[-1] in self._end_tokens
+        if ended:
+            # Some tokenizers show a text for tokens that end a response.
+            pieces[-1] = ""
         text = "".join(pieces)
         # Text of the policy that looks like a special token of the PRM is none.
         encoded = self._encoded(text, return_offsets_mapping=True, split_special_tokens=True)
@@ -223,7 +232,7 @@ class ScorerRowsBuilder:
         own_lengths: list[int] = np.diff(np.maximum.accumulate([0, *later, len(text)])).tolist() if ids else []
         lengths = [len(piece) for piece in pieces]
         joins = [not piece and token not in self._special for piece, token in zip(pieces, given.response, strict=True)]
-        if given.response[-1] in self._end_tokens:
+        if ended:
             # As if the end were one more character of the text.
             ids, own_lengths, lengths[-1], joins[-1] = [*ids, self._own.eos_token_id], [*own_lengths, 1], 1, False
         if not ids:

@@ -138,7 +138,12 @@ def clear(keys: Sequence[str], partition_id: str) -> None:
     tq.kv_clear(partition_id=partition_id, keys=list(keys))
 
 
-def put_rollouts(keys: Sequence[str], partition_id: str, fields: Mapping[str, Sequence[torch.Tensor]]) -> KVBatchMeta:
+def put_rollouts(
+    keys: Sequence[str],
+    partition_id: str,
+    fields: Mapping[str, Sequence[torch.Tensor]],
+    padding: Sequence[bool] | None = None,
+) -> KVBatchMeta:
     """Write rollouts under keys of their own: a tensor per rollout and field, ``prompts`` and ``responses`` among them.
 
     Returns:
@@ -146,7 +151,11 @@ def put_rollouts(keys: Sequence[str], partition_id: str, fields: Mapping[str, Se
     """
     pairs = zip(fields["prompts"], fields["responses"], strict=True)
     lengths = [(len(prompt), len(response)) for prompt, response in pairs]
-    tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths]
+    tags: list[dict[str, Any]] = [
+        {"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths
+    ]
+    for tag, fills in zip(tags, padding or [], strict=False):
+        tag |= {IS_PADDING: True} if fills else {}
     values = {name: torch.nested.as_nested_tensor(list(rows), layout=torch.jagged) for name, rows in fields.items()}
     tq.kv_batch_put(
         keys=list(keys), partition_id=partition_id, fields=TensorDict(values, batch_size=len(keys)), tags=tags
@@ -160,13 +169,23 @@ def put_sequences(
     prompts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
     masks: Sequence[Sequence[int]],
+    padding: Sequence[bool] | None = None,
 ) -> KVBatchMeta:
-    """:func:`put_rollouts` of plain texts: token ids, and which of those of the response count."""
+    """:func:`put_rollouts` of plain texts.
+
+    Args:
+        keys: of the rows.
+        partition_id: where.
+        prompts: token ids.
+        responses: token ids.
+        masks: which of the responses' tokens count.
+        padding: rows that are as verl's padding; None: none.
+    """
     left, right, mask = ([torch.tensor(row) for row in rows] for rows in (prompts, responses, masks))
     ids = [torch.cat(parts) for parts in zip(left, right, strict=True)]
     fields = {"prompts": left, "responses": right, "response_mask": mask, "loss_mask": mask, "input_ids": ids}
     fields["position_ids"] = [torch.arange(len(row)) for row in ids]
-    return put_rollouts(keys, partition_id, fields)
+    return put_rollouts(keys, partition_id, fields, padding)
 
 
 def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:

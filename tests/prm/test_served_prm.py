@@ -63,19 +63,28 @@ def test_a_request_is_repeated_and_a_server_that_dies_ends_the_run_in_one_line()
 )
 def test_a_server_without_log_probabilities_is_refused_before_anything_starts(answer, said):
     with ScriptedServer(lambda prompt, payload: answer) as server, pytest.raises(SettingsError, match=said):
-        check_server(settings_of(server.base_url))
+        check_server(settings_of(server.base_url), 10)
 
 
 def test_no_server_another_model_and_a_missing_key_are_refused(monkeypatch):
     with ScriptedServer(by_token) as server:
         with pytest.raises(SettingsError, match="prm.server: .* does not serve 'other'; it serves scripted"):
-            check_server(settings_of(server.base_url, model="other"))
-        check_server(settings_of(server.base_url, model="scripted"))
+            check_server(settings_of(server.base_url, model="other"), 10)
+        check_server(settings_of(server.base_url, model="scripted"), 10)
     with pytest.raises(SettingsError, match="prm.server: .* cannot be reached"):
-        check_server(settings_of(server.base_url))
+        check_server(settings_of(server.base_url), 10)
     monkeypatch.delenv("NO_KEY", raising=False)
     with pytest.raises(SettingsError, match="prm.server: the environment variable NO_KEY"):
-        check_server(settings_of("http://127.0.0.1:1", api_key_variable="NO_KEY"))
+        check_server(settings_of("http://127.0.0.1:1", api_key_variable="NO_KEY"), 10)
+
+
+def test_rows_longer_than_the_servers_context_are_refused_or_left_out():
+    with ScriptedServer(by_token, max_model_len=12) as server:
+        settings = settings_of(server.base_url)
+        check_server(settings, 11)
+        assert PromptScores(settings).longest_row == 11
+        with pytest.raises(SettingsError, match="its model takes 11 tokens .*, data.max_prompt_length . .* are 12"):
+            check_server(settings, 12)
 
 
 # ---- in a step -----------------------------------------------------------------------------------------------------
@@ -126,7 +135,7 @@ def test_vllms_own_server_gives_the_models_log_probabilities(monkeypatch, tmp_pa
     path = save_llama(tmp_path / "model", size=64, max_positions=256)
     with vllm_server(path, tmp_path) as address:
         settings = settings_of(f"http://{address}", check_rows=3, max_difference=1e-3, timeout_seconds=60.0)
-        check_server(settings)
+        check_server(settings, 10)
         found = scored(monkeypatch, path, settings)
     for (prompt, response), values in zip(ROWS, found, strict=True):
         assert values == pytest.approx(own_log_probs(path, prompt, response), abs=1e-3)

@@ -21,8 +21,8 @@ CHAINS = [
 
 
 def settings_of(**changes):
-    judge = {"instruction": "Which?", "samples": 1, "temperature": 0.0, "max_tokens": 64}
-    options = {"kind": "server", "architecture": "judge", "model_path": None, "attempts": 2, "timeout_seconds": 5.0}
+    judge = {"instruction": "Which?", "samples": 1, "temperature": 0.0, "max_tokens": 64, "timeout_seconds": 5.0}
+    options = {"kind": "server", "architecture": "judge", "model_path": None, "attempts": 2}
     return scorer_settings(**{**options, "judge": {**judge, **changes.pop("judge", {})}, **changes})
 
 
@@ -103,7 +103,11 @@ def test_a_silent_judge_is_a_failure_and_a_refusal_an_error():
     with ScriptedServer(lambda prompt, payload: Answer(None)) as server:
         found, *_ = ask(server, CHAINS[:1])
     assert found == ScoringFailure("the judge named no step of 3 in 1 replies")
-    with ScriptedServer(reply_by_question, always=400) as server, pytest.raises(StepRMError, match="HTTP 400"):
+    # A response that is too long for the judge concerns no other one.
+    with ScriptedServer(reply_by_question, faults_of={}, faults=[400]) as server:
+        first, second, _ = ask(server, concurrency=1)
+    assert isinstance(first, ScoringFailure) and "HTTP 400" in first.reason and second.scores == (1.0, 1.0)
+    with ScriptedServer(reply_by_question, always=401) as server, pytest.raises(StepRMError, match="HTTP 401"):
         ask(server, CHAINS[:1])
     with pytest.raises(StepRMError, match="the judge: .* cannot be reached"):
         ask(server)

@@ -70,7 +70,7 @@ def scored(monkeypatch, golds=("14", "14", "14"), end=True, limit=None, **answer
     step = PrimeStep.load(batch, options, False, ResponseSteps(options.steps, TOKENIZER))
     prm, metrics = Asked(queue), {}
     prm.longest_row = limit
-    template = AnswerSettings(**{"template": "=>{gold}.", "per_token": True, **answer})
+    template = AnswerSettings(**{"template": "=>{gold}.", "per_token": True, "most": 32, **answer})
     AnswerRows(prm, template, TOKENIZER, {TOKENIZER.eos_token_id}).run(batch, step, metrics, {}, 3)
     assert list(queue.fields["train"]) == batch.keys and prm.followed == 3
     return step, prm, metrics
@@ -113,3 +113,11 @@ def test_without_a_gold_answer_or_with_too_many_tokens_nothing_is_paid(monkeypat
     assert metrics["prm/inputs/too_long"] == pytest.approx(2 / 3) and not step.process_reward_BT[[0, 2]].any()
     step, prm, metrics = scored(monkeypatch, limit=3)
     assert not prm.texts and not step.process_reward_BT.any() and "prime/answer_likelihood/prompt" not in metrics
+
+
+def test_of_many_steps_only_some_are_asked_after_and_nothing_of_the_pay_is_lost(monkeypatch):
+    whole, _, _ = scored(monkeypatch)
+    step, prm, _ = scored(monkeypatch, most=1)
+    assert len({text for text, _ in prm.texts}) == 4
+    torch.testing.assert_close(step.process_reward_BT.sum(-1), whole.process_reward_BT.sum(-1))
+    assert (step.process_reward_BT != 0).sum(-1).tolist() == [1, 0, 1, 0]

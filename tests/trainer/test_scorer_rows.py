@@ -14,13 +14,16 @@ from kinds_of_tokenizers import TOKENIZERS
 from small_batch import settings
 from test_prm_phase import UpdatedPRM
 from tiny_llama import byte_tokenizer
+from tokenizers import AddedToken
 from transfer_queue import KVBatchMeta
 
+from prime_ext.algorithms.advantage import source_return
 from prime_ext.algorithms.token_shares import TokenShares, token_bounds
 from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
+from prime_ext.trainer.reward_sources import build_sources
 from prime_ext.trainer.scorer_rows import PREFIX, ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 
@@ -115,6 +118,8 @@ def test_values_of_other_tokens_keep_their_sum_and_order_and_reach_every_token(m
         if own is tokenizer_of("byte-level BPE"):
             assert own.decode(response, skip_special_tokens=True) == text
     assert not rows.scored_BT[-1].any() and not found_BT[-1].any()
+    # What is not scored is padding.
+    assert [transfer.is_padding(tag) for tag in rows.batch.tags] == (~rows.scored_BT.any(-1)).tolist()
     old_BT = -torch.rand(found_BT.shape)
     smoothed_BT = rows.smoothed(old_BT)
     torch.testing.assert_close(smoothed_BT.sum(-1), (old_BT * rows.scored_BT).sum(-1))
@@ -196,6 +201,16 @@ def test_tools_answers_have_no_share_and_long_rows_are_not_scored(monkeypatch, c
     assert all(queue.tags["train"][key]["seq_len"] == 2 for key in rows.batch.keys)
 
 
+def test_a_token_that_ends_a_response_and_has_a_text_is_the_prms_end(monkeypatch):
+    policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
+    ids = policy("so 7!", add_special_tokens=False)["input_ids"]
+    queue, batch = filled(monkeypatch, [ids])
+    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own, {ids[-1]}), batch)
+    response = queue.fields["train"][rows.batch.keys[0]]["responses"].tolist()
+    assert own.decode(response[:-1]) == "so 7" and response[-1] == own.eos_token_id
+    assert rows.scored_BT[0].tolist() == [True] * len(ids)
+
+
 # ---- hints ---------------------------------------------------------------------------------------------------------
 
 RESPONSES = [[10, 11], [12], [13, 14, 15]]
@@ -263,6 +278,15 @@ def test_what_is_filled_in_is_neither_filled_again_nor_a_special_token(monkeypat
     assert tokenizer.eos_token_id not in prompt
 
 
+def test_special_tokens_without_a_name_are_taken_out_too(monkeypatch):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken("<turn>", special=True)], special_tokens=False)
+    assert "<turn>" not in tokenizer.all_special_tokens
+    fields = {"extra_fields": [{"reward_extra_info": {"acc": 0.0, "said": "a<turn>b"}}] * 3}
+    prompts, _, _ = hinted(monkeypatch, "{prompt}|{info.said}|", tokenizer=tokenizer, **fields)
+    assert prompts[0].split("|")[1] == "ab"
+
+
 def test_images_are_refused(monkeypatch):
     queue, batch = filled(monkeypatch, RESPONSES, multi_modal_inputs=[{}, {"pixel_values": 1}, {}])
     with pytest.raises(RuntimeError, match="rollout 000000000001_1_0 has images or videos, .* for prm.inputs; leave"):
@@ -291,8 +315,8 @@ class ReadingPRM(UpdatedPRM):
         return batch, torch.zeros(1)
 
 
-@pytest.mark.parametrize("mode", ["none", "interleaved"])
-def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode):
+@pytest.mark.parametrize(("mode", "accuracy_freq"), [("none", 0), ("interleaved", 0), ("interleaved", 1)])
+def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode, accuracy_freq):
     policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
     ids = [policy(text, add_special_tokens=False)["input_ids"] for text in TEXTS[:2]]
     old = [-torch.rand(len(one)) for one in ids]
@@ -302,20 +326,54 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode):
     queue, batch = filled(monkeypatch, ids, **fields)
     for name in ("old_log_probs", "rm_scores"):
         queue.fields["train"]["pad-0_0_0"][name] = torch.zeros(1)
-    options = settings(process__target="policy", process__discount=0.0, process__normalization="none")
+    paid = {"process__discount": 0.0, "process__normalization": "none", "process__estimator": "reinforce"}
+    options = settings(process__target="policy", **paid)
     step = PrimeStep.load(batch, options, kl_in_reward=False)
     builder = ScorerRowsBuilder(InputSettings(True, "{prompt} {gold}"), policy, own)
     prm, metrics = ReadingPRM(queue, mode), {}
+    prm.settings.accuracy_freq = accuracy_freq
     PRMPhase(prm, step, metrics, {}, 1, gated=False, builder=builder).run(batch)
     # The second has no hint: nothing is paid, whatever the policy thought of its tokens.
     assert not step.process_reward_BT[1:].any() and metrics["prm/inputs/without_hint"] == 0.5
     n_own = len(own(TEXTS[0], add_special_tokens=False)["input_ids"])
     paid = float(step.process_reward_BT[0].sum())
     assert paid == pytest.approx(-2.0 * n_own - float(old[0].sum()), rel=1e-4)
-    # Nor does it make a pair for the gate.
+    # Nor has it an advantage, or is anything compared with it; nor does it make a pair for the gate.
+    advantage_BT, _ = step.advantages(1.0, {})
+    assert advantage_BT[0].any()
+    process = build_sources(step, 1.0, None, {})["process"]
+    assert not source_return(process, step.mask_BT, step.group_B)[1:].any()
     assert step.pairs_before.total == 0 and metrics["prm/reward_sum/std"] == 0.0
     assert list(queue.fields["train"]) == batch.keys
+    assert ("prm/absolute_accuracy/after_update" in metrics) == bool(accuracy_freq)
     if mode == "interleaved":
+        assert prm.planned[3].tolist() == [True, False, False]
         assert all(key.startswith(PREFIX) for key in prm.planned[0])
         trained = prm.rows_trained_on[f"{PREFIX}000000000001_0_0"]
         assert float(trained[REFERENCE_LOG_PROBS].sum()) == pytest.approx(float(old[0].sum()), rel=1e-4)
+
+
+def test_of_dropped_prompts_the_prm_learns_what_it_can_score(monkeypatch):
+    tokenizer = byte_tokenizer()
+    fields = {
+        "old_log_probs": [torch.zeros(len(ids)) for ids in RESPONSES],
+        "rm_scores": [torch.zeros(len(ids)) for ids in RESPONSES],
+    }
+    fields["extra_fields"] = [{"reward_extra_info": {"acc": value}} for value in (1.0, 0.0, 0.0)]
+    fields["reward_model"] = [{"ground_truth": gold} for gold in ("7", "8", "")]
+    queue, batch = filled(monkeypatch, RESPONSES, **fields)
+    queue.fields["train"]["pad-0_0_0"]["rm_scores"] = torch.zeros(1)
+    dropped = transfer.select(batch, [1, 2])
+    kept = transfer.select(batch, [0, 3])
+    step = PrimeStep.load(kept, settings(), kl_in_reward=False)
+    prm = ReadingPRM(queue, "interleaved")
+    prm.reference_of_policy = None
+    prm.reference = lambda rows, as_update: UpdatedPRM.reference(prm, rows, as_update)
+    monkeypatch.setattr(transfer, "padded", lambda rows, multiple, end_token: rows)
+    builder, metrics = ScorerRowsBuilder(InputSettings(False, "{prompt} {gold}"), tokenizer), {}
+    PRMPhase(prm, step, metrics, {}, 1, gated=False, rejected=dropped, builder=builder).run(kept)
+    keys, label_B, _, valid_B, _ = prm.planned
+    learned = [key for key, valid in zip(keys, valid_B.tolist(), strict=True) if valid]
+    assert learned == [f"{PREFIX}000000000001_0_0", f"{PREFIX}000000000001_1_0"]
+    assert label_B[valid_B].tolist() == [1.0, 0.0] and metrics["prm/judged_rollouts"] == 2
+    assert list(queue.fields["train"]) == kept.keys

@@ -19,8 +19,8 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScores
 
 _BOXED = re.compile(r"\\boxed\{\s*(\d{1,6})\s*\}")
-# Statuses that another attempt may change, beside 5xx; the client has made all of them.
-_TRANSIENT = (408, 409, 425, 429)
+# Statuses that no other response would change: the key, or the address.
+_FATAL = (401, 403, 404, 405)
 
 
 class JudgeScorer:
@@ -45,7 +45,7 @@ class JudgeScorer:
             self._model, self._said = backend.model, backend.said
         except BackendError as error:
             raise StepRMError(one_line(f"the judge: {error}")) from None
-        retries, seconds = settings.attempts - 1, settings.timeout_seconds
+        retries, seconds = settings.attempts - 1, settings.judge.timeout_seconds
         self._client = openai.AsyncOpenAI(**backend.client_options(), max_retries=retries, timeout=seconds)
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._cache: LRUCache[Chain, StepScores] = LRUCache(settings.cache_size)
@@ -54,7 +54,7 @@ class JudgeScorer:
         """Scores of responses.
 
         Raises:
-            StepRMError: the server refuses a request.
+            StepRMError: the server refuses the key, or is none.
         """
         return list(await asyncio.gather(*map(self._one, chains)))
 
@@ -75,7 +75,7 @@ class JudgeScorer:
                 )
         except openai.APIStatusError as error:
             said = self._said(f"the judge answers with HTTP {error.status_code}: {error.response.text}")
-            if error.status_code < 500 and error.status_code not in _TRANSIENT:
+            if error.status_code in _FATAL:
                 raise StepRMError(said) from None
             return ScoringFailure(said)
         except openai.APIConnectionError as error:
@@ -83,7 +83,8 @@ class JudgeScorer:
             return ScoringFailure(self._said(said))
         except ValueError as error:
             return ScoringFailure(one_line(f"the judge does not answer with JSON: {error}"))
-        replies = [choice.message.content or "" for choice in getattr(answer, "choices", None) or []]
+        messages = [getattr(choice, "message", None) for choice in getattr(answer, "choices", None) or []]
+        replies = [getattr(message, "content", None) or "" for message in messages]
         named = [first_wrong(reply, len(chain.steps)) for reply in replies]
         votes = [vote for vote in named if vote is not None]
         if not votes:
