@@ -79,9 +79,9 @@ def _register_weight_receiver(module: ModuleType) -> None:
     table[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
 
 
-def _register_agent_loop(module: ModuleType) -> None:
+def _register_agent_loops(module: ModuleType) -> None:
     require_verl_name(module, "SingleTurnAgentLoop")
-    import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loop)
+    import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loops)
 
 
 def alias_vllm_distribution() -> None:
@@ -132,7 +132,7 @@ def keep_linear_weights(module: ModuleType) -> None:
 _ROLLOUT_HOOKS = {
     "verl.workers.rollout.replica": _register_replica,
     "verl.workers.rollout.base": _register_weight_receiver,
-    "verl.experimental.agent_loop": _register_agent_loop,
+    "verl.experimental.agent_loop": _register_agent_loops,
 }
 _POST_IMPORT_HOOKS = {
     "verl.utils.distributed": _patch_process_group,
@@ -145,7 +145,7 @@ _TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
 
 
 def install_rollout() -> None:
-    """Offer ``rollout.name=transformers`` and its agent loop as soon as verl imports its rollouts."""
+    """Offer ``rollout.name=transformers`` and the agent loops as soon as verl imports its rollouts."""
     for module_name, hook in _ROLLOUT_HOOKS.items():
         wrapt.register_post_import_hook(hook, module_name)
 

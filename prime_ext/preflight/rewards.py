@@ -11,6 +11,7 @@ from prime_ext.config.settings import PrimeSettings, PRMSettings
 
 # verl's, and prime_ext.cpu's.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
+TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
 # Keys of prime.process that shape the rewards of sampled tokens.
 OF_SAMPLED = (
     "clip",
@@ -92,8 +93,8 @@ def _check_turn_rewards(config: DictConfig, prime: PrimeSettings) -> Iterable[st
     if loop in SINGLE_TURN_LOOPS:
         remedy = "set it to tool_agent, or prime.turns.coefficient=0"
         yield f"{key}: actor_rollout_ref.rollout.agent.default_agent_loop={loop} has no rewards of turns; {remedy}"
-    elif prime.turns.field == "turn_scores" and loop == "tool_agent":
-        yield f"{key}: verl's {loop} reports none; set it to tool_rewards, or name an agent loop of yours"
+    elif prime.turns.field == "turn_scores" and loop in TOOL_LOOPS:
+        yield f"{key}: {loop} reports none; set it to tool_rewards, or name an agent loop of yours"
     elif prime.turns.field == "tool_rewards" and calls != 1:
         where = f"actor_rollout_ref.rollout.multi_turn.max_parallel_calls={calls}"
         yield f"{key} does not say which turn a reward is of with {where}; set it to 1"

@@ -9,10 +9,11 @@ What the policy writes is read by the parser below and never evaluated as a prog
 number and time are bounded, so that no expression costs more than a fraction of a millisecond.
 """
 
+import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl.tools.base_tool import BaseTool
@@ -21,6 +22,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 OUTCOMES = ("result", "malformed", "error", "timeout")
 # Field of a rollout's extra_fields with the number of calls by outcome.
 FIELD = "calculator"
+TIMED_OUT = "the calculation took too long"
 
 _TOKEN = re.compile(r"[ \t]*(?:([0-9]+)|([-+*()]))")
 _RANK = {"(": 0, "+": 1, "-": 1, "*": 2, "negative": 3}
@@ -58,7 +60,7 @@ def calculate(text: str, most_characters: int = 200, most_digits: int = 30, dead
 
     def reduce() -> None:
         if time.monotonic() > deadline:
-            raise Refused("timeout", "the calculation took too long")
+            raise Refused("timeout", TIMED_OUT)
         operator, right = pending.pop(), values.pop()
         if operator == "negative":
             values.append(-right)
@@ -112,15 +114,17 @@ class CalculatorTool(BaseTool):
     """``calculator(expression)``. The answer is the result, or one line that says why there is none.
 
     Args:
-        config: ``most_characters``, ``most_digits``, ``timeout_seconds``, and ``rewards``: what a call is worth by
-            outcome, 0 where nothing is said. Each call's reward is one of verl's ``tool_rewards``.
+        config: ``most_characters``, ``most_digits``, ``timeout_seconds``; ``rewards``: what a call is worth by outcome,
+            0 where nothing is said (each call's reward is one of verl's ``tool_rewards``); and ``timeout_share``: share
+            of calls that are answered as if they had taken too long, for agents that must learn to ask again. A hash
+            of the trajectory so far chooses them, so that a run can be repeated.
         tool_schema: None for the schema of this class.
 
     Attributes:
         outcomes: calls by outcome. Those of a trajectory are in its ``extra_fields``, under :data:`FIELD`.
 
     Raises:
-        ValueError: a reward of an outcome that does not exist.
+        ValueError: a reward of an outcome that does not exist, or a share that is none.
     """
 
     def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
@@ -131,6 +135,9 @@ class CalculatorTool(BaseTool):
             raise ValueError(f"rewards.{unknown[0]} of the calculator is not one of {', '.join(OUTCOMES)}")
         self._bounds = {name: int(config[name]) for name in ("most_characters", "most_digits") if name in config}
         self._seconds = float(config.get("timeout_seconds", 1.0))
+        self._timeout_share = float(config.get("timeout_share", 0.0))
+        if not 0.0 <= self._timeout_share <= 1.0:
+            raise ValueError(f"timeout_share={self._timeout_share:g} of the calculator is not in [0, 1]")
         self.outcomes: Counter[str] = Counter()
 
     async def execute(
@@ -142,18 +149,27 @@ class CalculatorTool(BaseTool):
             the answer, its reward, and ``{"outcome": ...}``. Nothing is raised.
         """
         expression = parameters.get("expression") if isinstance(parameters, dict) else None
+        data = kwargs.get("agent_data")
         try:
             if not isinstance(expression, str):
                 raise Refused("malformed", "give one argument, expression, a text")
+            if self._timeout_share and data is not None and _share_of(data.prompt_ids) < self._timeout_share:
+                raise Refused("timeout", TIMED_OUT)
             told = str(calculate(expression, **self._bounds, deadline=time.monotonic() + self._seconds))
             outcome = "result"
         except Refused as refused:
             told, outcome = f"Error: {refused}", refused.outcome
         self.outcomes[outcome] += 1
-        if (data := kwargs.get("agent_data")) is not None:
+        if data is not None:
             counts = data.extra_fields.setdefault(FIELD, dict.fromkeys(OUTCOMES, 0))
             counts[outcome] += 1
         return ToolResponse(text=told), self.rewards.get(outcome, 0.0), {"outcome": outcome}
+
+
+def _share_of(tokens: Sequence[int]) -> float:
+    """A number in [0, 1) that looks random and is the same for the same tokens."""
+    digest = hashlib.blake2b(repr(list(tokens)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
 
 
 SCHEMA = {

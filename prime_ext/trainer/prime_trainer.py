@@ -26,6 +26,7 @@ from prime_ext.config.settings import SettingsError
 from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.config.variant import variant_line
 from prime_ext.preflight.check import read_prime
+from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.served_prm import ServedPRM
 from prime_ext.reward.pspo_info import pspo_metrics
@@ -325,9 +326,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
         batch = super()._compute_advantage(batch, metrics)
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)]
         if uses_manager(self.config):
-            keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)]
             metrics.update(pspo_metrics(transfer.fetch_reward_infos(keys, batch.partition_id)))
+        if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
+            counts = transfer.fetch_counts(keys, batch.partition_id)
+            metrics.update({f"agent/{name}": value for name, value in counts.items()})
         kl_in_reward = self.config.algorithm.use_kl_in_reward
         step = PrimeStep.load(batch, self.prime, kl_in_reward, self.response_steps, self._greedy)
         if self.prime.needs_greedy:

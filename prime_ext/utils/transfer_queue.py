@@ -4,6 +4,7 @@
 On the driver a batch is a list of keys; tensors are fetched by key, as nested tensors, and written back the same way.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -116,6 +117,21 @@ def fetch_turn_rewards(keys: Sequence[str], partition_id: str, name: str) -> lis
             )
         found.append([float(one) for one in values])
     return found
+
+
+def fetch_counts(keys: Sequence[str], partition_id: str) -> dict[str, float]:
+    """What agent loops and tools count, per trajectory: the fields of ``extra_fields`` that hold numbers by name.
+
+    Returns:
+        ``field/name`` to the mean over all trajectories; one without the field counts as 0.
+    """
+    sums: Counter[str] = Counter()
+    for extra in _values(keys, partition_id, "extra_fields"):
+        for field, values in extra.items() if isinstance(extra, Mapping) else ():
+            if field == "reward_extra_info" or not isinstance(values, Mapping):
+                continue
+            sums.update({f"{field}/{name}": one for name, one in values.items() if isinstance(one, Real)})
+    return {name: float(value) / len(keys) for name, value in sums.items()}
 
 
 def label_of(key: str, info: Mapping[str, Any], name: str) -> float:

@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, max_position_embeddings: int = 128) -> LlamaForCausalLM:
     """Build a randomly initialised model whose vocabulary is exactly the tokenizer's."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -18,7 +18,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
         # Heads of 32 dimensions: the smallest that vLLM's CPU attention supports.
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=128,
+        max_position_embeddings=max_position_embeddings,
         rms_norm_eps=1e-6,
         initializer_range=0.08,
         tie_word_embeddings=True,

@@ -12,13 +12,14 @@ import argparse
 import random
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import torch
 import transformers
 from torch.utils.data import DataLoader
-from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from prime_ext.utils.files import atomic_path, write_json
 from recipes.quickstart.model import build_model
@@ -46,18 +47,25 @@ def examples(
     ]
 
 
-def same_length_batches(lengths: list[int], batch_size: int, count: int, seed: int) -> list[list[int]]:
+def same_length_batches(lengths: list[int], batch_size: int, count: int, seed: int, within: int = 1) -> list[list[int]]:
     """Batches of sequences of the same length, in random order: no padding, and no drift of the length within an epoch.
 
     (Sorting by length within large chunks, as ``group_by_length`` does, left this model clearly worse: .17 against .25
     at temperature 1 after 1,000 steps.)
+
+    Args:
+        lengths: of the sequences.
+        batch_size: sequences in a batch.
+        count: batches.
+        seed: of the order.
+        within: lengths count as the same that are equal when rounded up to a multiple of this.
 
     Raises:
         ValueError: there is not a single batch.
     """
     by_length: dict[int, list[int]] = defaultdict(list)
     for index, length in enumerate(lengths):
-        by_length[length].append(index)
+        by_length[-(-length // within)].append(index)
     if max(map(len, by_length.values())) < batch_size:
         raise ValueError(f"{len(lengths)} demonstrations are too few for batches of {batch_size} of equal length")
     rng, batches = random.Random(seed), []
@@ -75,18 +83,49 @@ def same_length_batches(lengths: list[int], batch_size: int, count: int, seed: i
 class WarmStartTrainer(Trainer):
     """The Hugging Face trainer with batches of equal length."""
 
+    same_length_within = 1
+
     def get_train_dataloader(self) -> DataLoader:
         lengths = [len(row["input_ids"]) for row in self.train_dataset]
         size, steps = self.args.per_device_train_batch_size, self.args.max_steps
-        batches = same_length_batches(lengths, size, steps, self.args.seed)
+        batches = same_length_batches(lengths, size, steps, self.args.seed, self.same_length_within)
         return DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
 
 def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:
-    """Train a fresh model on ``data`` and write model, tokenizer and ``sft.json`` to ``output_dir``, atomically."""
-    started = time.time()
+    """Train a fresh model on ``data``; see :func:`warm_start`."""
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, seed)
+    warm_start(model, tokenizer, lambda rows: examples(rows, tokenizer), data, output_dir, steps=steps, seed=seed)
+
+
+def warm_start(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    to_examples: Callable[[list[list[dict[str, str]]]], list[dict[str, list[int]]]],
+    data: Path,
+    output_dir: Path,
+    *,
+    steps: int,
+    seed: int,
+    same_length_within: int = 1,
+) -> None:
+    """Train the model on the conversations of ``data``, and write it, the tokenizer and ``sft.json``, atomically.
+
+    Args:
+        model: to be trained.
+        tokenizer: written beside it.
+        to_examples: conversations to token ids with labels.
+        data: parquet file with a column ``messages``.
+        output_dir: of the result.
+        steps: of the optimiser.
+        seed: of the order.
+        same_length_within: see :func:`same_length_batches`.
+
+    Raises:
+        ValueError: no rows.
+    """
+    started = time.time()
     conversations = pq.read_table(data, columns=["messages"])["messages"].to_pylist()
     if not conversations:
         raise ValueError(f"{data} has no rows")
@@ -111,9 +150,10 @@ def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> 
         trainer = WarmStartTrainer(
             model=model,
             args=arguments,
-            train_dataset=examples(conversations, tokenizer),
+            train_dataset=to_examples(conversations),
             data_collator=collator,
         )
+        trainer.same_length_within = same_length_within
         result = trainer.train()
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)

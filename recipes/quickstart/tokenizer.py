@@ -24,15 +24,22 @@ CHAT_TEMPLATE = (
 
 
 def character_tokenizer(
-    vocabulary: Sequence[str], post_processor: Any = None, **options: Any
+    vocabulary: Sequence[str], post_processor: Any = None, unknown: str | None = None, **options: Any
 ) -> PreTrainedTokenizerFast:
-    """One token per character. Decoding joins the tokens without spaces, so text round-trips exactly."""
-    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}))
+    """One token per character. Decoding joins the tokens without spaces, so text round-trips exactly.
+
+    Args:
+        vocabulary: tokens in the order of their ids.
+        post_processor: of the library.
+        unknown: token of characters outside the vocabulary; None: they are an error.
+        options: of the tokenizer's class.
+    """
+    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     if post_processor is not None:
         tokenizer.post_processor = post_processor
-    special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
+    special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS, "unk_token": unknown}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
 
 

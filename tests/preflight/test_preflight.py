@@ -354,7 +354,7 @@ REFUSED = [
     ("cpu", {**STEPS, "prime.process.reward_lambda": 0.5}, "prime.process.reward_lambda=0.5 is about tokens"),
     ("cpu", {"prime.process.granularity": "response", "prime.process.redistribution": "last"}, "redistribution=last"),
     ("cpu", {"prime.turns.coefficient": 1.0}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
-    ("cpu", {**TOOLS, "prime.turns.field": "turn_scores"}, "verl's tool_agent reports none; set it to tool_rewards"),
+    ("cpu", {**TOOLS, "prime.turns.field": "turn_scores"}, "tool_agent reports none; set it to tool_rewards"),
     ("cpu", {**TOOLS, f"{ROLLOUT}.multi_turn.max_parallel_calls": 2}, "max_parallel_calls=2; set it to 1"),
     ("cpu", {**TOOLS, f"{ROLLOUT}.n": 1, "prime.filter.enable": False}, "prime.turns.estimator=turn_rloo compares"),
     ("cpu", {"prime.turns.step_weight": 2.0}, "step_weight=2.0 is read by the estimators gigpo and gigpo_mean"),

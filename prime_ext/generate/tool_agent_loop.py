@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verl's tool agent loop for tools that cannot be trusted: ``rollout.agent.default_agent_loop=bounded_tool_agent``.
+
+verl waits for a tool as long as it takes, and gives the policy whatever it says. Here a call has a time limit, even one
+that blocks its thread; what it says can be written as tokens and opens or closes no turn; and a trajectory tells what
+became of its calls in ``extra_fields["tool_calls"]``. For another time limit, ``rollout.agent.agent_loop_config_path``:
+
+    - name: bounded_tool_agent
+      _target_: prime_ext.generate.tool_agent_loop.BoundedToolAgentLoop
+      tool_timeout_seconds: 5
+"""
+
+import asyncio
+import json
+import logging
+import re
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from transformers import PreTrainedTokenizerBase
+from verl.experimental.agent_loop.agent_loop import register
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, ToolAgentLoop
+from verl.experimental.agent_loop.tool_parser import FunctionCall
+from verl.tools.schemas import ToolResponse
+
+LOOP_NAME = "bounded_tool_agent"
+# Field of a trajectory's extra_fields with the numbers below.
+FIELD = "tool_calls"
+# Calls, and those of them that named no tool, whose arguments are no JSON, whose tool raised an error, or did not
+# answer in time; answers that were cut, and that were cleaned.
+COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned")
+FAILED = ("unknown", "no_json", "raised", "timeout")
+# Threads of one tool that may hang for ever; with more of them it is not asked any more.
+MOST_HANGING = 8
+
+_Result = TypeVar("_Result")
+_logger = logging.getLogger(__name__)
+
+
+class ToolThread:
+    """An event loop on a thread of its own, so that a tool that blocks it blocks nothing else."""
+
+    def __init__(self) -> None:
+        self.hanging = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="tool", daemon=True).start()
+
+    async def run(self, call: Coroutine[Any, Any, _Result], seconds: float) -> _Result:
+        """What the call returns.
+
+        Raises:
+            TimeoutError: it takes longer, or too many calls before it hang for ever.
+        """
+        if self.hanging >= MOST_HANGING:
+            call.close()
+            raise TimeoutError
+        loop = self._loop
+        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
+        try:
+            return await asyncio.wait_for(answer, seconds)
+        except TimeoutError:
+            if loop is self._loop and not await _turns(loop):
+                self.hanging += 1
+                self._start()
+            raise
+
+
+async def _turns(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop does something within a second."""
+    turned = asyncio.Event()
+    here = asyncio.get_running_loop()
+    loop.call_soon_threadsafe(here.call_soon_threadsafe, turned.set)
+    try:
+        await asyncio.wait_for(turned.wait(), 1.0)
+    except TimeoutError:
+        return False
+    return True
+
+
+def forged_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
+    """Finds what the tokenizer would read as one of its special or added tokens; None if it has none."""
+    tokens = {token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())}
+    found = sorted((re.escape(token) for token in tokens if len(token) > 1), key=len, reverse=True)
+    return re.compile("|".join(found)) if found else None
+
+
+def clean(text: str, tokens: re.Pattern[str] | None) -> str:
+    """An answer as the policy may read it.
+
+    What is no text (lone surrogates, control characters but line ends and tabs) becomes U+FFFD. In whatever looks like
+    a token, such as ``<|im_end|>`` or ``</tool_response>``, a space comes behind the first character, so that the
+    tokenizer reads characters and not the token.
+    """
+    text = _NO_TEXT.sub("\ufffd", text)
+    # Once more, as long as there is something: pieces left and right of a token may make another one.
+    while tokens is not None and tokens.search(text):
+        text = tokens.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+    return text
+
+
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# verl makes a loop for every trajectory; tools and tokenizer are the same for all.
+_threads: WeakKeyDictionary[Any, ToolThread] = WeakKeyDictionary()
+_patterns: WeakKeyDictionary[PreTrainedTokenizerBase, re.Pattern[str] | None] = WeakKeyDictionary()
+
+
+@register(LOOP_NAME)
+class BoundedToolAgentLoop(ToolAgentLoop):
+    """verl's ``tool_agent``, which survives its tools.
+
+    Args:
+        tool_timeout_seconds: for one call, from making the tool's instance to its answer.
+        args, kwargs: verl's.
+    """
+
+    def __init__(self, *args: Any, tool_timeout_seconds: float = 60.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seconds = tool_timeout_seconds
+        if self.tokenizer not in _patterns:
+            _patterns[self.tokenizer] = forged_tokens(self.tokenizer)
+
+    async def _call_tool(
+        self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: AgentData
+    ) -> tuple[ToolResponse, float, dict]:
+        name, counts = tool_call.name, agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
+        counts["calls"] += 1
+        tool = agent_data._active_tools.get(name)
+        call = super()._call_tool(tool_call, tools_kwargs, agent_data)
+        if tool is None or not _is_json(tool_call.arguments):
+            # verl answers these without a tool.
+            counts["unknown" if tool is None else "no_json"] += 1
+            return self._cleaned(await call, counts)
+        if tool not in _threads:
+            _threads[tool] = ToolThread()
+        try:
+            answer = await _threads[tool].run(call, self._seconds)
+        except TimeoutError:
+            counts["timeout"] += 1
+            _logger.warning("The tool %s did not answer within %g seconds.", name, self._seconds)
+            return ToolResponse(text=f"Error: {name} did not answer within {self._seconds:g} seconds."), 0.0, {}
+        text = answer[0].text or ""
+        counts["raised"] += text.startswith(f"Error executing tool '{name}'")
+        counts["truncated"] += len(text) > self.max_tool_response_length
+        return self._cleaned(answer, counts)
+
+    def _cleaned(
+        self, answer: tuple[ToolResponse, float, dict], counts: dict[str, int]
+    ) -> tuple[ToolResponse, float, dict]:
+        response, reward, info = answer
+        if response.text:
+            text = clean(response.text, _patterns[self.tokenizer])
+            counts["cleaned"] += text != response.text
+            response = response.model_copy(update={"text": text})
+        return response, reward, info
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, TypeError):
+        return False
+    return True

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm start of the agent: imitate the noisy demonstrators, with the loss on what they wrote, not on what tools said.
+
+python -m recipes.agent.sft --data outputs/agent_quickstart/data/sft.parquet --output-dir outputs/agent_quickstart/sft
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from recipes.agent.tokenizer import MAX_LENGTH, build_tokenizer
+from recipes.quickstart.model import build_model
+from recipes.quickstart.sft import IGNORED_LABEL, warm_start
+
+
+def example(messages: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """Tokens of an episode; only those of the assistant have labels."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for message in messages:
+        # The template renders each message on its own, so the parts join to the whole.
+        part = tokenizer.apply_chat_template([message], tokenize=True, return_dict=False)
+        ids += part
+        labels += part if message["role"] == "assistant" else [IGNORED_LABEL] * len(part)
+    return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="sft.parquet written by data.py")
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, arguments.seed, max_position_embeddings=MAX_LENGTH)
+    warm_start(
+        model,
+        tokenizer,
+        lambda conversations: [example(messages, tokenizer) for messages in conversations],
+        arguments.data,
+        arguments.output_dir,
+        steps=arguments.steps,
+        seed=arguments.seed,
+        same_length_within=8,
+    )
+
+
+if __name__ == "__main__":
+    main()

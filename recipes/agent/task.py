@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The agent's task: calculations that the tiny model cannot do by itself, with a calculator that sometimes fails.
+
+A prompt is a number of two digits and 1 to 5 operations, applied from left to right: ``37+8*7-9?``. The agent calls
+the calculator for one operation a turn and boxes the last value, so that a clean episode has 2 to 6 turns:
+
+    37+8*7-9?   [37+8] 45   [45*7] 315   [315-9] 306   \boxed{306}
+
+(a call is JSON, as Hermes and Qwen write it, and in brackets here). The warm start imitates *noisy demonstrators* on
+purpose. For each of the 24 operations they have a probability of a mistake, from a Beta distribution, and one kind of
+it: another operator, another number, passing over the operation, or a call that cannot be read. After a call that
+failed they may give up and box the value they have. None of this is told to the learner: only the last value is judged.
+"""
+
+import hashlib
+import operator as operators
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prime_ext.tasks.calculator_tool import TIMED_OUT, Refused, calculate
+from recipes.agent.tokenizer import CALL_CLOSE, CALL_OPEN
+
+DATA_SOURCE = "prime_ext/calculator_chain"
+LENGTHS = (1, 2, 3, 4, 5)
+# The calculator refuses longer numbers, wrong calls may reach them.
+MOST_DIGITS = 4
+# Percent of all prompts, by hash.
+SPLITS = {"test": (0, 10), "sft": (10, 60), "train": (60, 100)}
+CONCENTRATION = 2.4
+KINDS = ("operator", "operand", "skip", "unreadable")
+_APPLY = {"+": operators.add, "-": operators.sub, "*": operators.mul}
+OPERANDS = range(2, 10)
+OPERATIONS = [(operator, operand) for operator in _APPLY for operand in OPERANDS]
+
+
+class Problem(NamedTuple):
+    """A number and the operations applied to it from left to right."""
+
+    start: int
+    operations: tuple[tuple[str, int], ...]
+
+    @property
+    def prompt(self) -> str:
+        return f"{self.start}{''.join(f'{operator}{operand}' for operator, operand in self.operations)}?"
+
+    @property
+    def values(self) -> list[int]:
+        """After each operation."""
+        found = [self.start]
+        for operator, operand in self.operations:
+            found.append(_APPLY[operator](found[-1], operand))
+        return found[1:]
+
+    @property
+    def answer(self) -> int:
+        return self.values[-1]
+
+
+def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
+    """Different problems of a split, all values between 1 and 9999; the number of operations is drawn uniformly.
+
+    Chains of five operations are fewer: more of them leave the range.
+    """
+    low, high = SPLITS[split]
+    rng = random.Random(f"{split}-{seed}")
+    problems: dict[str, Problem] = {}
+    while len(problems) < count:
+        start, length = rng.randint(10, 99), rng.choice(LENGTHS)
+        problem = Problem(start, tuple(rng.choices(OPERATIONS, k=length)))
+        if not all(1 <= value < 10**MOST_DIGITS for value in problem.values):
+            continue
+        bucket = int.from_bytes(hashlib.sha256(problem.prompt.encode()).digest()[:8], "big") % 100
+        if low <= bucket < high:
+            problems[problem.prompt] = problem
+    return list(problems.values())
+
+
+@dataclass(frozen=True)
+class Misconception:
+    """How a demonstrator gets an operation wrong: how often, and in which way."""
+
+    probability: float
+    kind: str
+    instead: tuple[str, int]
+
+
+def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], Misconception]:
+    """One per operation; probabilities follow Beta(2.4 m, 2.4 (1 - m)) with the mean m.
+
+    Raises:
+        ValueError: the mean is not in [0, 1).
+    """
+    if not 0 <= mean_error < 1:
+        raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
+    rng, table = random.Random(seed), {}
+    for number, operation in enumerate(OPERATIONS):
+        alpha, beta = CONCENTRATION * mean_error, CONCENTRATION * (1 - mean_error)
+        probability = rng.betavariate(alpha, beta) if mean_error else 0.0
+        operator, operand = operation
+        others = {
+            "operator": (rng.choice([other for other in _APPLY if other != operator]), operand),
+            "operand": (operator, rng.choice([other for other in OPERANDS if other != operand])),
+        }
+        kind = KINDS[number % len(KINDS)]
+        table[operation] = Misconception(probability, kind, others.get(kind, operation))
+    return table
+
+
+def demonstrate(
+    problem: Problem,
+    table: Mapping[tuple[str, int], Misconception],
+    gives_up: float,
+    times_out: float,
+    rng: random.Random,
+) -> list[dict[str, str]]:
+    """An episode of a noisy demonstrator, as messages without the user's.
+
+    Args:
+        problem: what is asked.
+        table: misconceptions.
+        gives_up: after a call that failed, how often the value so far is boxed; after two failures always.
+        times_out: how often the calculator fails.
+        rng: for all of it.
+    """
+    messages: list[dict[str, str]] = []
+
+    def call(expression: str) -> int | None:
+        messages.append({"role": "assistant", "content": f"{CALL_OPEN}{expression}{CALL_CLOSE}"})
+        try:
+            if rng.random() < times_out:
+                raise Refused("timeout", TIMED_OUT)
+            found = calculate(expression, most_digits=MOST_DIGITS)
+        except Refused as refused:
+            messages.append({"role": "tool", "content": f"Error: {refused}"})
+            return None
+        messages.append({"role": "tool", "content": str(found)})
+        return found
+
+    value = problem.start
+    for operation in problem.operations:
+        fact = table[operation]
+        mistaken = rng.random() < fact.probability
+        if mistaken and fact.kind == "skip":
+            continue
+        operator, operand = fact.instead if mistaken else operation
+        written = f"{value}{operator}" if mistaken and fact.kind == "unreadable" else f"{value}{operator}{operand}"
+        found = call(written)
+        if found is None and rng.random() >= gives_up:
+            found = call(f"{value}{operator}{operand}")
+        if found is None:
+            break
+        value = found
+    return [*messages, boxed(value)]
+
+
+def boxed(value: int) -> dict[str, str]:
+    """The answer of an episode."""
+    return {"role": "assistant", "content": f"\\boxed{{{value}}}"}

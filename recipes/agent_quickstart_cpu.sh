@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# An agent with a tool, from nothing to a trained model on a machine without an accelerator (2 cores, 8 GB, about 15 minutes).
+#
+#   bash recipes/agent_quickstart_cpu.sh                  everything into outputs/agent_quickstart
+#   bash recipes/agent_quickstart_cpu.sh variant=istar    further words are overrides of verl's configuration
+#
+# The agent calls a calculator that sometimes fails (recipes/agent/task.py). Phases, knobs and resumption are those of
+# recipes/quickstart_cpu.sh.
+set -euo pipefail
+
+# shellcheck source=recipes/quickstart/phases.sh
+source "$(dirname "${BASH_SOURCE[0]}")/quickstart/phases.sh"
+OUT="${OUT:-$ROOT/outputs/agent_quickstart}"       # folder of the run
+SEED="${SEED:-0}"                                  # of warm start, order of the problems, sampling
+MEAN_ERROR="${MEAN_ERROR:-0.35}"                   # how often the demonstrators of the warm start are wrong, per operation
+TEST_SIZE="${TEST_SIZE:-1000}"                     # held-out problems
+SFT_STEPS="${SFT_STEPS:-1000}"                     # warm start: optimiser steps
+STEPS="${STEPS:-60}"                               # PRIME steps
+PROMPTS="${PROMPTS:-16}"                           # problems per step, after the filter
+ROLLOUTS="${ROLLOUTS:-4}"                          # episodes per problem
+LR="${LR:-4e-4}"                                   # learning rate of the policy
+LR_WARMUP="${LR_WARMUP:-10}"                       # steps
+PRM_LR="${PRM_LR:-2e-3}"                           # learning rate of the process reward model
+PRM_MINI_BATCH="${PRM_MINI_BATCH:-4}"              # problems per update of the process reward model
+BETA="${BETA:-1.0}"                                # of the process reward
+TEST_FREQ="${TEST_FREQ:--1}"                       # steps between verl's own validations; -1: none
+SAVE_FREQ="${SAVE_FREQ:-20}"                       # steps between checkpoints
+KNOBS=(SEED MEAN_ERROR TEST_SIZE SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA TEST_FREQ
+  SAVE_FREQ)
+
+start_run "$@"
+
+skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.agent.data --output-dir "$OUT/data" \
+  --seed "$SEED" --test-size "$TEST_SIZE" --mean-error "$MEAN_ERROR"
+
+skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.agent.sft \
+  --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
+
+skip evaluation_before "$OUT/evaluation_before.json" || phase evaluation_before "$PYTHON" -m recipes.agent.play \
+  --model "$OUT/sft" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_before.json" --seed "$SEED"
+
+export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ
+skip prime "$OUT/checkpoints/global_step_$STEPS/prime_ext_complete.json" \
+  || phase prime bash recipes/agent/train.sh "$OUT" "$OUT/data" "$OUT/sft" "$@"
+
+skip export_policy "$OUT/policy/config.json" || phase export_policy "$PYTHON" -m prime_ext.generate.export \
+  "$OUT/checkpoints" "$OUT/policy"
+skip export_prm "$OUT/prm/config.json" || phase export_prm "$PYTHON" -m prime_ext.generate.export \
+  "$OUT/checkpoints" "$OUT/prm" --role prm
+
+skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$PYTHON" -m recipes.agent.play \
+  --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
+
+# The report is cheap and prints what came out, so it is always made.
+"$PYTHON" -m recipes.agent.report --run-dir "$OUT"

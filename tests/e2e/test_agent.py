@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's recipe from data to report, two steps long: real episodes of several turns through verl's main."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import e2e_harness as harness
+import pytest
+
+from prime_ext.generate import export
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import write_json
+from recipes.agent.data import write_data
+from recipes.agent.play import evaluate
+from recipes.agent.report import report, text
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+KNOBS = {"SEED": "0", "STEPS": "2", "PROMPTS": "4", "ROLLOUTS": "4", "BETA": "0.2", "SAVE_FREQ": "2", "PRM_LR": "1e-3"}
+# A policy that can call the calculator, and little more.
+SFT_STEPS = 250
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    run = tmp_path_factory.mktemp("agent")
+    write_data(run / "data", train_size=64, test_size=24, sft_size=16_000, mean_error=0.1)
+    words = [f"--data={run / 'data' / 'sft.parquet'}", f"--output-dir={run / 'sft'}", f"--steps={SFT_STEPS}"]
+    environment = {**harness.environment(run), **KNOBS, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "recipes.agent.sft", *words], check=True, cwd=ROOT, env=environment)
+    write_json(run / "evaluation_before.json", evaluate(run / "sft", run / "data" / "test.parquet"))
+    (run / "settings.txt").write_text("".join(f"{name}={value}\n" for name, value in KNOBS.items()))
+    (run / "seconds.tsv").write_text("prime\t1\n")
+    # Losses that learn from wrong answers alone: there may be no others yet.
+    overrides = ["variant=guarded", "prime.process.granularity=turn", "prime.process.estimator=turn_pooled"]
+    overrides += ["prime.turns.coefficient=0.5", "prime.outcome.estimator=gigpo"]
+    overrides += ["prime.filter.enable=false", "prime.process.reliability_gate=false"]
+    train = ["bash", "recipes/agent/train.sh", str(run), str(run / "data"), str(run / "sft"), *overrides]
+    with (run / "log.txt").open("w") as log:
+        done = subprocess.run(train, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=harness.TIMEOUT)
+    assert done.returncode == 0, (run / "log.txt").read_text()[-3000:]
+    return run
+
+
+def test_the_policy_calls_its_tool_in_several_turns_and_both_learn(run_dir):
+    metrics = read_metrics(run_dir / "metrics.jsonl")
+    assert sorted(metrics) == [1, 2]
+    for row in metrics.values():
+        # Prompt, call, answer, and what follows.
+        assert row["num_turns/max"] >= 4 and row["agent/tool_calls/calls"] > 0.5
+        outcomes = [row[f"agent/calculator/{name}"] for name in ("result", "malformed", "error", "timeout")]
+        assert sum(outcomes) == pytest.approx(row["agent/tool_calls/calls"] - row["agent/tool_calls/unknown"])
+        assert row["prm/grad_norm"] > 0 and row["actor/grad_norm"] > 0
+    assert "Traceback" not in (run_dir / "log.txt").read_text()
+
+
+def test_the_report_is_written(run_dir):
+    for role in ("policy", "prm"):
+        words = [str(run_dir / "checkpoints"), str(run_dir / role), "--role", {"policy": "actor"}.get(role, role)]
+        subprocess.run([sys.executable, "-m", export.__name__, *words], check=True, cwd=ROOT)
+    write_json(run_dir / "evaluation_after.json", evaluate(run_dir / "policy", run_dir / "data" / "test.parquet"))
+    summary = report(run_dir)
+    assert summary["steps"] == 2 and summary["calls"]["after"]["calls_per_episode"] > 0.5
+    assert summary["process_rewards"]["trained policy"]["episodes"] == 24
+    assert f"Everything is in {run_dir}" in text(run_dir, summary)
+    page = (run_dir / "transcripts.html").read_text()
+    assert page.count('class="card"') == 24 + 12 and "calculator" in page
+    assert (run_dir / "learning_curve.png").stat().st_size > 10_000
