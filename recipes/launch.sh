@@ -28,8 +28,10 @@ launch() {
     [[ -z "${NNODES:-}" ]] || set -- trainer.nnodes="$NNODES" "$@"
     ! dry_run || plan "$config" "$@"
     if shrink; then
+        local tools=()
+        [[ " $* " != *.default_agent_loop=bounded_tool_agent\ * ]] || tools=(--tools)
         prepare_shrunk "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
-            ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"}
+            ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"} "${tools[@]}"
         [[ "$config" == *_cpu || "$SHRINK" == gpu ]] || config=${config}_cpu
     fi
     # The trainer's process checks itself, so that signals and its exit status take no detour through a shell.

@@ -35,6 +35,7 @@ from prime_ext.preflight.prm import check_output_layer, check_prm, check_trainab
 from prime_ext.preflight.prm_inputs import check_inputs
 from prime_ext.preflight.pspo import check_manager_in_prime, check_step_rm, read_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
+from prime_ext.preflight.tools import check_tools
 from prime_ext.run.ray_cluster import address_words
 
 
@@ -167,6 +168,7 @@ def _file_problems(config: DictConfig) -> Iterable[str]:
         else:
             yield from _check_same_vocabulary(key, path, policy.model.path)
     yield from check_step_rm(config)
+    yield from check_tools(config)
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
     if scorer is not None and scorer.architecture == "token_classification":
         yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path)

@@ -21,6 +21,7 @@ from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import atomic_path, write_json_lines, write_text
+from recipes.agent.tokenizer import build_tokenizer as agent_tokenizer
 from recipes.pspo_wrs.data import labelled_chains
 from recipes.pspo_wrs.prepare import MAX_LENGTH, pair_tokenizer
 from recipes.pspo_wrs.task import generate_problems
@@ -30,18 +31,18 @@ from recipes.quickstart.tokenizer import build_tokenizer
 from recipes.smoke.verifier import DATA_SOURCE
 
 STEPS = 2
+LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
 ROLLOUT_BY_TRANSFORMERS = [
     "actor_rollout_ref.rollout.name=transformers",
     "actor_rollout_ref.rollout.free_cache_engine=false",
     "++actor_rollout_ref.rollout.enable_sleep_mode=false",
-    "actor_rollout_ref.rollout.agent.default_agent_loop=seeded_single_turn_agent",
 ]
 
 
-def write_model(folder: Path) -> None:
-    """An untrained model of the quickstart's kind, if it is not there."""
+def write_model(folder: Path, tools: bool = False) -> None:
+    """An untrained model of the quickstart's kind, or of the agent's, if it is not there."""
     if not (folder / "config.json").exists():
-        tokenizer = build_tokenizer()
+        tokenizer = agent_tokenizer() if tools else build_tokenizer()
         with atomic_path(folder) as temporary:
             build_model(tokenizer, seed=0).save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
@@ -72,9 +73,9 @@ def write_step_rm(folder: Path) -> None:
         write_text(temporary / FILE, description.to_json())
 
 
-def prepare(family: str, folder: Path) -> None:
+def prepare(family: str, folder: Path, tools: bool = False) -> None:
     """Write what a run of ``prime`` or ``pspo`` reads, where it is not there yet."""
-    write_model(folder / "model")
+    write_model(folder / "model", tools)
     if not (folder / "val.parquet").exists():
         for name, size in {"train": 64, "val": 4}.items():
             rows = rl_rows(name, task.generate_problems(name, size, seed=0))
@@ -84,7 +85,12 @@ def prepare(family: str, folder: Path) -> None:
 
 
 def overrides(
-    family: str, folder: Path, nodes: int | None = None, steps: int = STEPS, rollout: str = "transformers"
+    family: str,
+    folder: Path,
+    nodes: int | None = None,
+    steps: int = STEPS,
+    rollout: str = "transformers",
+    tools: bool = False,
 ) -> list[str]:
     """What comes after the overrides of a recipe of ``prime`` or ``pspo``.
 
@@ -94,8 +100,12 @@ def overrides(
         nodes: number of nodes of a Ray cluster that is running; None: the run starts Ray itself, on this machine.
         steps: of the run; after every second one it saves and validates.
         rollout: the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
+        tools: whether the recipe's agent loop calls tools.
     """
     model = folder / "model"
+    engine = [f"actor_rollout_ref.rollout.name={rollout}"]
+    if rollout == "transformers":
+        engine = [*ROLLOUT_BY_TRANSFORMERS, f"{LOOP}={'seeded_tool_agent' if tools else 'seeded_single_turn_agent'}"]
     common = [
         f"data.train_files={folder}/train.parquet",
         f"data.val_files={folder}/val.parquet",
@@ -110,7 +120,7 @@ def overrides(
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512",
         "actor_rollout_ref.actor.fsdp_config.param_offload=false",
         "actor_rollout_ref.actor.fsdp_config.optimizer_offload=false",
-        *(ROLLOUT_BY_TRANSFORMERS if rollout == "transformers" else [f"actor_rollout_ref.rollout.name={rollout}"]),
+        *engine,
         # Its weights are sent whole; means nothing without an adapter.
         "actor_rollout_ref.model.lora.merge=true",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
@@ -131,8 +141,8 @@ def overrides(
     if family == "pspo":
         cuts = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]']
         return [*common, *cuts, f"step_scorer.model_path={folder}/step_rm"]
-    engine = ["prm.engine.param_offload=false", "prm.engine.optimizer_offload=false"]
-    return [*common, *engine, f"prm.model.path={model}", f"prm.reference_path={model}"]
+    of_prm = ["prm.engine.param_offload=false", "prm.engine.optimizer_offload=false"]
+    return [*common, *of_prm, f"prm.model.path={model}", f"prm.reference_path={model}"]
 
 
 def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
@@ -230,6 +240,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="overrides of the recipe")
     parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
     parser.add_argument("--rollout", default="transformers", help="engine that generates (default: %(default)s)")
+    parser.add_argument("--tools", action="store_true", help="the agent loop of the recipe calls tools")
     parser.add_argument("--steps", type=int, default=STEPS, help="of the run (default: %(default)s)")
     options = parser.parse_args()
     family, folder = options.family, options.folder.resolve()
@@ -239,8 +250,8 @@ def main() -> None:
     elif family in (SFT_CONFIG, STEP_RM_CONFIG):
         found = prepare_sft(folder) if family == SFT_CONFIG else prepare_step_rm(folder)
     else:
-        prepare(family, folder)
-        found = overrides(family, folder, options.nodes, options.steps, options.rollout)
+        prepare(family, folder, options.tools)
+        found = overrides(family, folder, options.nodes, options.steps, options.rollout, options.tools)
     print("\n".join(found))
 
 

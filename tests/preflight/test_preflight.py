@@ -193,7 +193,12 @@ MODE, SHAPE = "prime.process.accumulation.mode", "prime.process.shaping.name"
 POSITION, CREDIT = "prime.process.accumulation.reward_position", "prime.process.credit"
 GRPO = {"algorithm.adv_estimator": "grpo"}
 ROLLOUT = "actor_rollout_ref.rollout"
-TOOLS = {"prime.turns.coefficient": 0.5, f"{ROLLOUT}.agent.default_agent_loop": "tool_agent"}
+TOOL_FILE = f"{ROLLOUT}.multi_turn.tool_config_path"
+LOOP = {
+    f"{ROLLOUT}.agent.default_agent_loop": "bounded_tool_agent",
+    TOOL_FILE: str(Path(__file__).parents[2] / "recipes" / "agent" / "python_tool.yaml"),
+}
+TOOLS = {**LOOP, "prime.turns.coefficient": 0.5, f"{ROLLOUT}.agent.default_agent_loop": "tool_agent"}
 CHAIN = {**SCORES, MODE: "geometric", SHAPE: "weibull"}
 WEIBULL = "prime.process.shaping.weibull"
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
@@ -252,6 +257,7 @@ FINE = [
     ("cpu", {**STEPS, MODE: "softmin"}),
     ("cpu", {"prime.process.granularity": "turn", CREDIT: "delta"}),
     ("cpu", TOOLS),
+    ("cpu", LOOP),
     ("cpu", {"prime.turns.state": "observation", "prime.outcome.estimator": "gigpo_mean"}),
     ("cpu", {"actor_rollout_ref.rollout.n": 1, "prime.filter.enable": False, "prime.outcome.estimator": "reinforce",
              "prime.process.estimator": "reinforce_plus_plus"}),
@@ -357,6 +363,10 @@ REFUSED = [
     ("cpu", {**TOOLS, "prime.turns.field": "turn_scores"}, "tool_agent reports none; set it to tool_rewards"),
     ("cpu", {**TOOLS, f"{ROLLOUT}.multi_turn.max_parallel_calls": 2}, "max_parallel_calls=2; set it to 1"),
     ("cpu", {**TOOLS, f"{ROLLOUT}.n": 1, "prime.filter.enable": False}, "prime.turns.estimator=turn_rloo compares"),
+    ("cpu", {**LOOP, TOOL_FILE: None}, f"{TOOL_FILE} is not set: bounded_tool_agent needs tools"),
+    ("cpu", {**LOOP, TOOL_FILE: "/gone.yaml"}, f"{TOOL_FILE}=/gone.yaml does not exist"),
+    ("cpu", {**LOOP, TOOL_FILE: __file__}, "is no list `tools` of entries with class_name"),
+    ("cpu", {**LOOP, f"{ROLLOUT}.multi_turn.format": "hermse"}, "multi_turn.format=hermse is no tool parser of verl"),
     ("cpu", {"prime.turns.step_weight": 2.0}, "step_weight=2.0 is read by the estimators gigpo and gigpo_mean"),
     ("cpu", {"prime.turns.discount": 0.5}, "prime.turns.discount and prime.turns.field are read with"),
     ("cpu", {**STEPS, "prime.steps.splitter": "delimiters", "prime.steps.delimiters": [";", 13]}, "[';', 13] must be"),
@@ -712,3 +722,11 @@ def test_which_of_verls_estimators_tell_tokens_apart():
         estimate, arguments = ADV_ESTIMATOR_REGISTRY[name], of_gae if name == "gae" else others
         late, early = (estimate(token_level_rewards=x.clone(), **arguments)[0] for x in (late_BT, early_BT))
         assert torch.allclose(late, early) == (name in pspo_settings.GROUP_ESTIMATORS), name
+
+
+def test_a_tool_whose_class_is_gone_is_named(problems_of, tmp_path):
+    (tmp_path / "tools.yaml").write_text(
+        "tools: [{class_name: prime_ext.tasks.calculator_tool.Calculator, config: {}}]"
+    )
+    (problem,) = problems_of({**LOOP, TOOL_FILE: str(tmp_path / "tools.yaml")})
+    assert "class_name prime_ext.tasks.calculator_tool.Calculator cannot be imported: module" in problem

@@ -35,7 +35,7 @@ PAPERS = {name: yaml.safe_load((RECIPES / name / "paper.yaml").read_text()) for 
 ROWS = [pytest.param(name, recipe, id=name_of(recipe)) for name, paper in PAPERS.items() for recipe in paper["recipes"]]
 PPO, SFT = "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "prime/run_eurus2-7b_sft_fsdp.sh"
 # Words and knobs of a dry run, where it has some.
-PLANNED = {f"{path.parent.name}/{path.name}": ([], {}) for path in RECIPES.glob("[dp]*/run_*.sh")} | {
+PLANNED = {f"{path.parent.name}/{path.name}": ([], {}) for path in RECIPES.glob("[adp]*/run_*.sh")} | {
     SFT: (["sft.parquet"], {"ROWS": "229763", "MEAN_TOKENS": "1391"}),
     PPO: (["GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"], {"STEPS": "170"}),
     "pspo_wrs/run_abel-7b_sft_fsdp.sh": (["GAIR/Abel-7B-002", "sft.parquet"], {"ROWS": "9000", "MEAN_TOKENS": "300"}),

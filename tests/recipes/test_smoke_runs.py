@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
         ("prime/run_eurus2-7b_code_fsdp.sh", [], ["prm/loss", "actor/grad_norm"]),
         ("prime/run_eurus2-7b_lora-prm_fsdp.sh", [], ["prm/loss", "actor/grad_norm"]),
         ("prime/run_eurus2-7b_separate-async_fsdp.sh", [], ["prime/staleness/mean", "actor/grad_norm"]),
+        ("agent/run_qwen2.5-3b_gsm8k_fsdp.sh", [], ["prime/turns/mean", "actor/grad_norm"]),
         ("prime/run_eurus2-7b_sft_fsdp.sh", ["no.parquet"], ["train/loss", "train/grad_norm"]),
         ("prime/run_eurusprm-stage2_fsdp.sh", [], ["train/loss", "train/grad_norm"]),
         ("train_implicit_prm.sh", ["no/model", "no.parquet", "prm.loss=dpo"], ["train/loss", "train/grad_norm"]),

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python as a tool of verl's tool agent loop: programs run in this package's sandbox, never in the worker.
+
+tools:
+  - class_name: prime_ext.tasks.python_tool.PythonTool
+    config: {type: native, seconds: 5, rewards: {failed: -0.1}}
+"""
+
+import asyncio
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+
+from prime_ext.verifiers.sandbox import Ending, Execution, Limits, ProgramRequest, Sandbox
+
+# Field of a rollout's extra_fields with the number of calls by outcome.
+FIELD = "python"
+OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
+_LIMITS = ("seconds", "memory_bytes", "output_bytes")
+
+
+@functools.cache
+def _sandbox(workers: int) -> Sandbox:
+    return Sandbox(workers=workers)
+
+
+class PythonTool(BaseTool):
+    """``python(code)``. The answer is what the program prints, and how it failed if it did.
+
+    Args:
+        config: ``seconds``, ``memory_bytes``, ``output_bytes``: limits of a run; ``workers``: runs at a time in a
+            process of verl's agent loop (default 2); ``rewards``: what a call is worth by outcome
+            (:data:`OUTCOMES`), 0 where nothing is said.
+        tool_schema: None for the schema of this class.
+
+    Raises:
+        ValueError: a reward of an outcome that does not exist, or a limit that is none.
+        SandboxUnavailable: this machine cannot confine programs.
+    """
+
+    def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
+        super().__init__(dict(config), tool_schema or OpenAIFunctionToolSchema.model_validate(SCHEMA))
+        self.rewards = {str(name): float(value) for name, value in (config.get("rewards") or {}).items()}
+        if unknown := sorted(set(self.rewards) - set(OUTCOMES)):
+            raise ValueError(f"rewards.{unknown[0]} of the Python tool is not one of {', '.join(OUTCOMES)}")
+        self._limits = Limits(**{name: config[name] for name in _LIMITS if name in config})
+        self._sandbox = _sandbox(int(config.get("workers", 2)))
+
+    async def execute(
+        self, instance_id: str, parameters: Any, **kwargs: Any
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """One call. ``parameters`` is whatever JSON the policy wrote.
+
+        Returns:
+            the answer, its reward, and ``{"outcome": ...}``. A program raises nothing here.
+        """
+        code = parameters.get("code") if isinstance(parameters, dict) else None
+        if isinstance(code, str):
+            request = ProgramRequest(code, limits=self._limits)
+            execution = await asyncio.wrap_future(self._sandbox.submit(request))
+            outcome, told = str(execution.ending), _told(execution, self._limits)
+        else:
+            outcome, told = "malformed", "Error: give one argument, code, a text"
+        if (data := kwargs.get("agent_data")) is not None:
+            data.extra_fields.setdefault(FIELD, dict.fromkeys(OUTCOMES, 0))[outcome] += 1
+        return ToolResponse(text=told), self.rewards.get(outcome, 0.0), {"outcome": outcome}
+
+
+def _told(execution: Execution, limits: Limits) -> str:
+    printed = execution.stdout.decode("utf-8", "replace").rstrip()
+    last = (execution.stderr.strip().splitlines() or [f"exit code {execution.exit_code}"])[-1]
+    problem = {
+        Ending.FINISHED: "",
+        Ending.FAILED: last,
+        Ending.TIMEOUT: f"Error: stopped after {limits.seconds:g} seconds",
+        Ending.OUT_OF_MEMORY: "Error: out of memory",
+        Ending.OUTPUT_LIMIT: "Error: too much output",
+        Ending.MISBEHAVED: "Error: too many threads or files",
+        Ending.SANDBOX_FAILURE: "Error: the program could not be run",
+    }[execution.ending]
+    return "\n".join(filter(None, [printed, problem])) or "(nothing was printed)"
+
+
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "python",
+        "description": "Runs a Python program and returns what it prints. Nothing is kept between calls.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "the program; print what you want to see"}},
+            "required": ["code"],
+        },
+    },
+}

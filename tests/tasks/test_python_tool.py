@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python tool: programs run in the sandbox, and every ending is one counted outcome and one line."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from prime_ext.tasks.python_tool import FIELD, OUTCOMES, PythonTool
+
+TOOL = {"seconds": 1.0, "rewards": {"finished": 0.1, "failed": -0.2}}
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return PythonTool(TOOL)
+
+
+def call(tool, parameters, data=None):
+    answer, reward, info = asyncio.run(tool.execute("id", parameters, agent_data=data))
+    return answer.text, reward, info["outcome"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "outcome"),
+    [
+        ("print(6 * 7)", "42", "finished"),
+        ("x = 1", "(nothing was printed)", "finished"),
+        ("print(1)\n1 / 0", "1\nZeroDivisionError: division by zero", "failed"),
+        ("import sys; sys.exit(3)", "exit code 3", "failed"),
+        ("while True: pass", "Error: stopped after 1 seconds", "timeout"),
+        ("def", "SyntaxError: invalid syntax", "failed"),
+        ("import os; print(os.listdir('/'))", "PermissionError", "failed"),
+    ],
+)
+def test_every_ending_is_told(tool, code, told, outcome):
+    text, reward, found = call(tool, {"code": code})
+    assert found == outcome and reward == TOOL["rewards"].get(outcome, 0.0)
+    assert text == told if "Permission" not in told else told in text
+
+
+def test_a_program_neither_writes_a_file_nor_is_one_of_this_process(tool, tmp_path):
+    target = tmp_path / "written"
+    text, _, outcome = call(tool, {"code": f"import os\nprint(os.getpid())\nopen({str(target)!r}, 'w')"})
+    assert outcome == "failed" and not target.exists() and text.splitlines()[0] != str(os.getpid())
+
+
+def test_calls_are_counted_in_the_trajectory(tool):
+    data = SimpleNamespace(extra_fields={})
+    for parameters in ({"code": "print(1)"}, {"code": 5}, {}, [], "2", {"code": "raise OSError"}):
+        call(tool, parameters, data)
+    counts = data.extra_fields[FIELD]
+    assert set(counts) == set(OUTCOMES)
+    assert {name: value for name, value in counts.items() if value} == {"finished": 1, "malformed": 4, "failed": 1}
+
+
+def test_many_calls_at_a_time(tool):
+    async def many():
+        calls = [tool.execute("id", {"code": f"print({number})"}) for number in range(20)]
+        return [answer.text for answer, _, _ in await asyncio.gather(*calls)]
+
+    assert asyncio.run(many()) == [str(number) for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"rewards": {"ok": 1}}, "rewards.ok of the Python tool is not one of malformed, finished"),
+        ({"seconds": 0}, "seconds=0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        PythonTool(config)
