@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
 
 # Metrics of training runs; train/ and val/ are those of prime_ext.offline_prm.
-OURS = re.compile(r"(prm|prime|pspo|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm")
+OURS = re.compile(r"(prm|prime|pspo|agent|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm")
 UPDATES = ("before", "during", "after")
 
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
@@ -32,6 +32,7 @@ PUT_TOGETHER: Mapping[str, Iterable[str]] = {
     "prime/chain/{}": ("score", "factor", "reward"),
     "verifier/{}": (*(str(outcome) for outcome in Outcome), NOT_SCORED),
     "pspo/{}": MEANS,
+    "agent/{}": ("<field>/<name>",),
     "train/{}": ("loss", "grad_norm"),
 }
 
@@ -99,4 +100,7 @@ def names_on_page() -> set[str]:
 
 def undocumented(logged: Iterable[str]) -> list[str]:
     """Those of our metrics among the logged ones that the page does not explain."""
-    return sorted({name for name in logged if OURS.fullmatch(name)} - names_on_page())
+    page = names_on_page()
+    patterns = [re.compile(re.sub(r"<\w+>", r"\\w+", name)) for name in page if "<" in name]
+    missing = {name for name in logged if OURS.fullmatch(name)} - page
+    return sorted(name for name in missing if not any(pattern.fullmatch(name) for pattern in patterns))
