@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``mkdocs build`` does beyond docs/: pages may link to any file of the repository, and modules get pages of their own.
+"""What ``mkdocs build`` does beyond docs/: pages may link to any file of the repository, and modules get pages.
 
-A file that a page links to comes to the site: Markdown as a page whose own links work too, text as a page that shows it,
-a folder as a list of its files, anything else as it is. Pages of the API are made from docstrings.
+A file that a page links to comes to the site: Markdown as a page whose own links work too, text as a page that shows
+it, a folder as a list of its files, anything else as it is. Pages of the API are made from docstrings.
 """
 
 import os
@@ -78,13 +78,17 @@ def modules() -> list[str]:
 
 def on_config(config: Any) -> Any:
     """The pages of the API in the navigation."""
-    pages = [{name.removeprefix("prime_ext."): f"api/{name}.md"} for name in modules()]
+    pages: dict[str, list[dict[str, str]]] = {}
+    for name in modules():
+        package, _, module = name.removeprefix("prime_ext.").rpartition(".")
+        pages.setdefault(package, []).append({module: f"api/{name}.md"})
+    grouped = [{package: of_package} for package, of_package in pages.items()]
 
     def put(entries: Any) -> Any:
         if isinstance(entries, list):
             return [put(entry) for entry in entries]
         if isinstance(entries, dict):
-            return {key: pages if value == "api/" else put(value) for key, value in entries.items()}
+            return {key: grouped if value == "api/" else put(value) for key, value in entries.items()}
         return entries
 
     config.nav = put(config.nav)

@@ -35,6 +35,9 @@ def default_conditions(config: "DictConfig") -> list[str]:
 
 def main() -> None:
     """Check, then hand over to verl. All files are written by the process with the rank 0."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+        return
     set_levels()
     first = int(os.environ.get("RANK", "0")) == 0
     checks = None

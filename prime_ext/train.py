@@ -43,6 +43,9 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     args, unknown = get_args_parser().parse_known_args()
+    if args.help:
+        print(__doc__)
+        return
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
     name, words = args.config_name or "prime_trainer", address_words(args.overrides, os.environ)

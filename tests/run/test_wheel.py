@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel: everything is in it, and it works from another folder without the repository."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    # A copy: setuptools builds in the folder of the sources.
+    source.mkdir()
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "prime_ext"], cwd=ROOT, capture_output=True, text=True
+    )
+    for name in ["pyproject.toml", "README.md", "LICENSE", *listed.stdout.split()]:
+        if (ROOT / name).exists():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    words = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    return next(folder.glob("prime_ext-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    target = tmp_path_factory.mktemp("installed")
+    words = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    return target
+
+
+def run(installed, folder, *words):
+    environment = {**os.environ, "PYTHONPATH": str(installed), "VERL_PLATFORM": "cpu"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_every_module_and_every_setting_is_in_it(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = ROOT / "prime_ext"
+    wanted = {*package.rglob("*.py"), *package.rglob("*.yaml"), package / "py.typed"}
+    assert {str(path.relative_to(ROOT)) for path in wanted} - names == set()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"prime_ext"}
+
+
+def test_it_is_the_installed_one_that_runs_and_verl_finds_its_plug_in(installed, tmp_path):
+    script = """
+from importlib.metadata import entry_points
+import prime_ext
+(plugin,) = [point for point in entry_points(group="verl.plugins") if "prime_ext" in point.value and str(INSTALLED) in str(point.dist.locate_file(""))]
+plugin.load()
+from verl.trainer.ppo.v1 import trainer_base
+from prime_ext.config.compose import compose_config
+print(prime_ext.__file__, compose_config("prime_trainer_cpu", []).prm.loss)
+"""
+    done = run(installed, tmp_path, "-c", f"INSTALLED = {str(installed)!r}\n{script}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-2].startswith(str(installed))
+
+
+@pytest.mark.parametrize("command", ["train", "sft", "offline-prm", "step-rm", "doctor", "export", "check"])
+def test_every_command_has_help(installed, tmp_path, command):
+    done = run(installed, tmp_path, "-m", "prime_ext", command, "--help")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) > 3, done.stderr[-2000:]
+
+
+def test_commands_of_a_checkout_say_so_and_unknown_ones_are_named(installed, tmp_path):
+    done = run(installed, tmp_path, "-m", "prime_ext", "eval", "--help")
+    assert done.returncode == 1 and "run it in a checkout of the repository" in done.stderr
+    done = run(installed, tmp_path, "-m", "prime_ext", "trian")
+    assert done.returncode == 1 and "trian is not a command; they are train, " in done.stderr
+    done = run(installed, ROOT, "-m", "prime_ext", "eval", "--help")
+    assert done.returncode == 0 and "eval.run" in done.stdout
+
+
+def test_bad_settings_are_one_line_as_from_a_checkout(installed, tmp_path):
+    done = run(installed, tmp_path, "-m", "prime_ext", "train", "--config-name=prime_trainer_cpu", "prm.loss=mse")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("prime_ext: ")]
+    assert done.returncode == 2 and any("prm.loss=mse" in line or "prm.loss" in line for line in lines)
