@@ -73,6 +73,21 @@ VERL_NAMES = (
         "the reward manager pspo_wrs: what it is given of a response",
         'final_output.extra_fields["reward_extra_info"] = result["reward_extra_info"]',
     ),
+    VerlName(
+        "verl.experimental.agent_loop.tool_agent_loop",
+        "ToolAgentLoop._call_tool",
+        "bounded_tool_agent: limits around a call",
+        "Error executing tool '{tool_name}'",
+    ),
+    VerlName(
+        "verl.experimental.agent_loop.tool_agent_loop",
+        "ToolAgentLoop._handle_generating_state",
+        "seeded_tool_agent: a seed for every turn",
+        "sampling_params=sampling_params",
+    ),
+    VerlName(
+        "verl.experimental.agent_loop.tool_parser", "ToolParser._registry", "refusing unknown parsers before the start"
+    ),
     VerlName(_TRAINER, "PPOTrainer._get_required_batch_multiple", "padding to the PRM's mini-batch"),
     VerlName(_TRAINER, "PPOTrainer._fetch_one_gen_batch", "prompts with stable ids"),
     VerlName(_TRAINER, "PPOTrainer._submit_batch_to_rollout", "knowing what was submitted"),
@@ -229,6 +244,12 @@ def check_verl() -> list[str]:
         problems.append(
             f"verl {installed} is installed, prime_ext needs {SUPPORTED_VERL}: pip install verl=={SUPPORTED_VERL}"
         )
+    return [*problems, *missing_names()]
+
+
+def missing_names() -> list[str]:
+    """One line for each of :data:`VERL_NAMES` that the verl which is imported does not have, or has otherwise."""
+    problems = []
     for name in VERL_NAMES:
         try:
             target = importlib.import_module(name.module)

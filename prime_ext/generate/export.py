@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Hugging Face folder from a policy's or a PRM's FSDP checkpoint, in its own precision, with a LoRA adapter merged.
 
-    python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16]
+    python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16] [--push OWNER/NAME]
 
 CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, or the run's folder with
 ``latest_checkpointed_iteration.txt``. verl's ``python -m verl.model_merger`` always rounds to bfloat16, and it leaves
-an adapter beside the base weights. A PRM trained with ``prm.bias`` gets a model card with the bias, which the weights
-do not hold.
+an adapter beside the base weights. A model card (:mod:`prime_ext.generate.model_card`) says where it comes from and how
+a PRM scores, with the bias of ``prm.bias``, which the weights do not hold.
+
+``--push OWNER/NAME`` uploads the folder to the Hugging Face hub, as a private repository unless ``--public``;
+``--dry-run`` only says what would be uploaded.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
+from prime_ext.generate.model_card import CARD_FILE, card_text
 from prime_ext.utils.files import atomic_path, read_json, write_text
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -28,21 +32,6 @@ LORA_META = "lora_train_meta.json"
 BIAS_FILE = "bias.json"
 ROLES = ("actor", "prm")
 _PEFT_PREFIX = "base_model.model."
-
-_CARD = """\
----
-library_name: transformers
-tags: [process-reward-model]
----
-# Implicit process reward model
-
-q is log pi_prm - log pi_ref of a token of the response, pi_ref the reference that it was trained against. The reward of
-a token is beta * q. The chance that the whole response is right is
-
-    sigmoid(beta * sum of q + b), beta = {beta}, b = {bias}
-
-with the bias b that was trained beside these weights (`prm.bias` of prime_ext; PRIME is arXiv 2502.01456).
-"""
 
 
 class CheckpointError(ValueError):
@@ -205,7 +194,7 @@ def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, s
 def export(
     folder: Path, output: Path, dtype: torch.dtype | None = None, files: Mapping[str, str] | None = None
 ) -> None:
-    """Write a checkpoint as a Hugging Face folder, over an older one; with a model card if it has a bias.
+    """Write a checkpoint as a Hugging Face folder, over an older one, with a model card if there is something to say.
 
     Args:
         folder: ``prm`` or ``actor`` of a step.
@@ -224,11 +213,41 @@ def export(
     model = build_model(weights, AutoConfig.from_pretrained(ready), lora)
     if (ready / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(ready)
-    card = {}
-    if (folder / BIAS_FILE).is_file():
-        card = {"README.md": _CARD.format(**read_json(folder / BIAS_FILE))}
+    bias = read_json(folder / BIAS_FILE) if (folder / BIAS_FILE).is_file() else None
+    run = read_json(folder.parent / CARD_FILE) if (folder.parent / CARD_FILE).is_file() else None
+    text = card_text("prm" if bias is not None or folder.name == "prm" else "actor", run, bias)
+    card = {} if text is None else {"README.md": text}
     tokenizer = AutoTokenizer.from_pretrained(ready)
     write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**card, **(files or {})})
+
+
+def push(folder: Path, name: str, public: bool, dry_run: bool) -> None:
+    """Upload an exported folder to the Hugging Face hub, and say what was, or would be, uploaded.
+
+    Args:
+        folder: exported.
+        name: ``OWNER/NAME`` of the repository, which is made if it does not exist.
+        public: whether a new repository is.
+        dry_run: upload nothing, and connect to nothing.
+
+    Raises:
+        CheckpointError: the hub refuses, or cannot be reached.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        print(f"  {path.relative_to(folder)}  {path.stat().st_size:,} bytes")
+    if dry_run:
+        print(f"{name}: {len(files)} files would be uploaded")
+        return
+    from huggingface_hub import HfApi
+
+    try:
+        hub = HfApi()
+        hub.create_repo(name, private=not public, exist_ok=True)
+        print(hub.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Exported by prime_ext"))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{folder} is exported, but was not uploaded to {name}: {reason}") from error
 
 
 def main() -> None:
@@ -237,15 +256,24 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="folder to write")
     parser.add_argument("--role", choices=ROLES, default=ROLES[0], help="of a step or a run (default: actor)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: that of the checkpoint")
+    parser.add_argument("--push", metavar="OWNER/NAME", help="upload it to the Hugging Face hub")
+    parser.add_argument("--public", action="store_true", help="a repository that --push makes is public")
+    parser.add_argument("--dry-run", action="store_true", help="with --push: only say what would be uploaded")
     arguments = parser.parse_args()
+    if arguments.push is None and (arguments.public or arguments.dry_run):
+        parser.error("--public and --dry-run go with --push")
+    if arguments.push is not None and arguments.push.count("/") != 1:
+        parser.error(f"--push {arguments.push} must be OWNER/NAME")
     if arguments.output.exists():
         sys.exit(f"prime_ext.generate.export: {arguments.output} exists; name a folder that does not")
     try:
         folder = find_checkpoint(arguments.checkpoint, arguments.role) or arguments.checkpoint
         export(folder, arguments.output, getattr(torch, arguments.dtype) if arguments.dtype else None)
+        print(f"{arguments.output}: {folder}")
+        if arguments.push is not None:
+            push(arguments.output, arguments.push, arguments.public, arguments.dry_run)
     except CheckpointError as error:
         sys.exit(f"prime_ext.generate.export: {error}")
-    print(f"{arguments.output}: {folder}")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def test_it_is_the_installed_one_that_runs_and_verl_finds_its_plug_in(installed,
     script = """
 from importlib.metadata import entry_points
 import prime_ext
-(plugin,) = [point for point in entry_points(group="verl.plugins") if "prime_ext" in point.value and str(INSTALLED) in str(point.dist.locate_file(""))]
+points = entry_points(group="verl.plugins")
+(plugin,) = [point for point in points if str(point.dist.locate_file("")) == INSTALLED]
 plugin.load()
 from verl.trainer.ppo.v1 import trainer_base
 from prime_ext.config.compose import compose_config
