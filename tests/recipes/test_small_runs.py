@@ -13,9 +13,11 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
+from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.verifiers.sources import make_task_verifier, source_of
+from prime_ext.verl_compat import SUPPORTED_VERL
 from recipes.pretrained.word_problems import SOURCE, word_problems, write_data
 from recipes.study_runs import ROOT
 
@@ -90,3 +92,25 @@ def test_the_lines_of_the_picture_are_legal_settings(picture):
             composed = compose(config, overrides)
         section, settings = ("prime", PrimeSettings) if prefix == "prime.process" else ("pspo", PSPOSettings)
         assert settings.from_mapping(OmegaConf.to_container(composed[section], resolve=True))
+
+
+def test_the_recipe_for_verls_collection_is_verls_command_with_settings_that_exist(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$VERL_USE_EXTERNAL_MODULES" "$@"\n')
+    python.chmod(0o755)
+    folder = ROOT / "recipes" / "verl_recipe"
+    command = [
+        "bash",
+        str(folder / "run_prime_gsm8k.sh"),
+        "some/model",
+        "a.parquet",
+        "b.parquet",
+        "trainer.total_epochs=1",
+    ]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[:3] == ["prime_ext.plugin", "-m", "verl.trainer.main_ppo"]
+    overrides = [word for word in said[3:] if not word.startswith("--")]
+    config = compose_config("prime_trainer", overrides)
+    assert config.prime.variant == "distilled" and config.trainer.total_epochs == 1
+    assert (folder / "REQUIRED_VERL.txt").read_text().strip() == f"verl=={SUPPORTED_VERL}"
