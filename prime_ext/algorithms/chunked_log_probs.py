@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log-probabilities of given tokens from hidden states, without the logits of all tokens in memory at once."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -24,7 +26,9 @@ class _ChunkedLogProbs(torch.autograd.Function):
     """Keeps two or three numbers per token for the backward pass, which computes the logits of each chunk again."""
 
     @staticmethod
-    def forward(ctx, hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy):
+    def forward(
+        ctx: Any, hidden_NH: Any, weight_VH: Any, target_N: Any, chunk: Any, temperature: Any, with_entropy: Any
+    ) -> Any:
         ctx.set_materialize_grads(False)
         log_probs, highest, log_sums, entropies = [], [], [], []
         for hidden_CH, target_C in zip(hidden_NH.split(chunk), target_N.split(chunk), strict=True):
@@ -48,7 +52,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_N, entropy_grad_N):
+    def backward(ctx: Any, grad_N: Any, entropy_grad_N: Any) -> Any:
         if grad_N is None and entropy_grad_N is None:
             return (None,) * 6
         hidden_NH, weight_VH, target_N, highest_N, log_sum_N, entropy_N = ctx.saved_tensors
@@ -110,7 +114,8 @@ def chunked_log_probs(
     _check(hidden_NH, weight_VH, target_N, chunk, temperature)
     if len(target_N) == 0:
         return plain_log_probs(hidden_NH, weight_VH, target_N, temperature)
-    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, False)[0]
+    log_prob_N: torch.Tensor = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, False)[0]
+    return log_prob_N
 
 
 def chunked_log_probs_and_entropy(
@@ -128,7 +133,8 @@ def chunked_log_probs_and_entropy(
     _check(hidden_NH, weight_VH, target_N, chunk, temperature)
     if len(target_N) == 0:
         raise ValueError("no tokens were given")
-    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, True)
+    log_prob_N, entropy_N = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, True)
+    return log_prob_N, entropy_N
 
 
 def _check(

@@ -11,6 +11,7 @@ so the policy may be pulled towards phi directly, and no reward has to be sample
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -59,7 +60,7 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
     """Keeps two numbers per token and the logits it was given; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx, logits_NV, token_N, chunk, *target_logits):
+    def forward(ctx: Any, logits_NV: Any, token_N: Any, chunk: Any, *target_logits: Any) -> Any:
         ctx.set_materialize_grads(False)
         log_probs, divergences, log_sums = [], [], []
         for start in range(0, len(token_N), chunk):
@@ -76,7 +77,7 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_N, grad_NJ):
+    def backward(ctx: Any, grad_N: Any, grad_NJ: Any) -> Any:
         nothing = (None,) * (3 + len(ctx.saved_tensors) - 4)
         if grad_N is None and grad_NJ is None:
             return nothing
@@ -144,14 +145,17 @@ def log_probs_and_reverse_kl(
     if len(token_N) == 0:
         zero_N = _wide(logits_NV).sum(-1)
         return zero_N, zero_N[:, None].expand(-1, len(target_logits))
-    return _LogProbsAndReverseKL.apply(logits_NV, token_N, chunk, *[target.detach() for target in target_logits])
+    log_prob_N, kl_NJ = _LogProbsAndReverseKL.apply(
+        logits_NV, token_N, chunk, *[target.detach() for target in target_logits]
+    )
+    return log_prob_N, kl_NJ
 
 
 class _LogProbsAt(torch.autograd.Function):
     """Keeps one number per token and the logits it was given; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx, logits_NV, index_NK, chunk):
+    def forward(ctx: Any, logits_NV: Any, index_NK: Any, chunk: Any) -> Any:
         log_probs, log_sums = [], []
         for logits_CV, index_CK in zip(logits_NV.split(chunk), index_NK.split(chunk), strict=True):
             wide_CV = _wide(logits_CV)
@@ -163,7 +167,7 @@ class _LogProbsAt(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_NK):
+    def backward(ctx: Any, grad_NK: Any) -> Any:
         logits_NV, index_NK, log_sum_N = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
         for start in range(0, len(index_NK), ctx.chunk):
@@ -189,7 +193,8 @@ def log_probs_at(logits_NV: torch.Tensor, index_NK: torch.Tensor, chunk: int = 2
     """
     if len(index_NK) == 0:
         return _wide(logits_NV).gather(1, index_NK)
-    return _LogProbsAt.apply(logits_NV, index_NK, chunk)
+    log_prob_NK: torch.Tensor = _LogProbsAt.apply(logits_NV, index_NK, chunk)
+    return log_prob_NK
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> 
         raise ValueError(
             f"a Weibull with shape={shape!r} and scale={scale!r} has no peak; want shape > 1 and scale > 0"
         )
-    return scale * ((shape - 1) / shape) ** (1 / shape)
+    return float(scale * ((shape - 1) / shape) ** (1 / shape))
 
 
 def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
@@ -34,7 +34,7 @@ def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE)
     """
     weibull_mode(shape, scale)
     power = (shape - 1) / shape
-    return scale / shape * power**-power * math.exp(power)
+    return float(scale / shape * power**-power * math.exp(power))
 
 
 def weibull(

@@ -3,12 +3,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+Array = npt.NDArray[Any]
 
-def token_bounds(lengths: Sequence[int], joins_next: Sequence[bool] | None = None) -> np.ndarray:
+
+def token_bounds(lengths: Sequence[int], joins_next: Sequence[bool] | None = None) -> Array:
     """Where tokens begin and end in their text, ``(T + 1,)``, in characters from 0 on.
 
     Args:
@@ -47,7 +51,9 @@ class TokenShares:
     n_target: int
 
     @classmethod
-    def of(cls, source_bound_S1: np.ndarray, target_bound_T1: np.ndarray, valid_T: np.ndarray) -> "TokenShares":
+    def of(
+        cls, source_bound_S1: npt.NDArray[Any], target_bound_T1: npt.NDArray[Any], valid_T: npt.NDArray[Any]
+    ) -> "TokenShares":
         """Compare two divisions of one text.
 
         Args:

@@ -2,6 +2,7 @@
 """What every row of a batch carries from the driver to the PRM's loss, and the checks common to all losses."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ class RowFields:
         """Rows with a weight."""
         return self.weight_B > 0
 
-    def __getitem__(self, rows) -> "RowFields":
+    def __getitem__(self, rows: Any) -> "RowFields":
         """The fields of some rows, by any index of a tensor: a micro-batch."""
         return RowFields(self.weight_B[rows], self.target_B[rows], self.offset_B[rows])
 
