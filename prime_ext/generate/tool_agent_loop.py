@@ -54,16 +54,17 @@ class ToolThread:
         """What the call returns.
 
         Raises:
-            TimeoutError: it takes longer, or too many calls before it hang for ever.
+            asyncio.TimeoutError: it takes longer, or too many calls before it hang for ever. (The TimeoutError of Python
+                itself from 3.11 on only.)
         """
         if self.hanging >= MOST_HANGING:
             call.close()
-            raise TimeoutError
+            raise asyncio.TimeoutError
         loop = self._loop
         answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
         try:
             return await asyncio.wait_for(answer, seconds)
-        except TimeoutError:
+        except asyncio.TimeoutError:
             if loop is self._loop and not await _turns(loop):
                 self.hanging += 1
                 self._start()
@@ -77,7 +78,7 @@ async def _turns(loop: asyncio.AbstractEventLoop) -> bool:
     loop.call_soon_threadsafe(here.call_soon_threadsafe, turned.set)
     try:
         await asyncio.wait_for(turned.wait(), 1.0)
-    except TimeoutError:
+    except asyncio.TimeoutError:
         return False
     return True
 
@@ -104,8 +105,9 @@ def clean(text: str, tokens: re.Pattern[str] | None) -> str:
 
 
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# verl makes a loop for every trajectory; tools and tokenizer are the same for all.
-_threads: WeakKeyDictionary[Any, ToolThread] = WeakKeyDictionary()
+# verl makes a loop for every trajectory; tools and tokenizer are the same for all. By id, with the tool itself, because
+# verl's function tools cannot be hashed.
+_threads: dict[int, tuple[Any, ToolThread]] = {}
 _patterns: WeakKeyDictionary[PreTrainedTokenizerBase, re.Pattern[str] | None] = WeakKeyDictionary()
 
 
@@ -135,11 +137,11 @@ class BoundedToolAgentLoop(ToolAgentLoop):
             # verl answers these without a tool.
             counts["unknown" if tool is None else "no_json"] += 1
             return self._cleaned(await call, counts)
-        if tool not in _threads:
-            _threads[tool] = ToolThread()
+        if id(tool) not in _threads:
+            _threads[id(tool)] = (tool, ToolThread())
         try:
-            answer = await _threads[tool].run(call, self._seconds)
-        except TimeoutError:
+            answer = await _threads[id(tool)][1].run(call, self._seconds)
+        except asyncio.TimeoutError:
             counts["timeout"] += 1
             _logger.warning("The tool %s did not answer within %g seconds.", name, self._seconds)
             return ToolResponse(text=f"Error: {name} did not answer within {self._seconds:g} seconds."), 0.0, {}
