@@ -54,8 +54,8 @@ class ToolThread:
         """What the call returns.
 
         Raises:
-            asyncio.TimeoutError: it takes longer, or too many calls before it hang for ever. (The TimeoutError of Python
-                itself from 3.11 on only.)
+            asyncio.TimeoutError: it takes longer, or too many calls before it hang for ever. (From Python 3.11 on this is
+                TimeoutError.)
         """
         if self.hanging >= MOST_HANGING:
             call.close()

@@ -29,7 +29,7 @@ SHOWN_TRAINED, SHOWN_WARM_START = 40, 12
 
 
 def gain(name: str, before: dict, after: dict) -> dict:
-    """Accuracy and right steps before and after, with standard errors, of one way of decoding."""
+    """Accuracy before and after, with standard errors, of one way of decoding."""
     first, second = before[name], after[name]
     return {
         "accuracy_before": first["accuracy"],
@@ -40,9 +40,13 @@ def gain(name: str, before: dict, after: dict) -> dict:
             "after": second["standard_error"],
             "difference": paired_standard_error(first["outcomes"], second["outcomes"]),
         },
-        "steps_right_before": first["steps_right"],
-        "steps_right_after": second["steps_right"],
     }
+
+
+def with_steps(name: str, before: dict, after: dict) -> dict:
+    """:func:`gain`, and the share of right steps."""
+    steps = {"steps_right_before": before[name]["steps_right"], "steps_right_after": after[name]["steps_right"]}
+    return gain(name, before, after) | steps
 
 
 def score_policies(run_dir: Path, *, beta: float, seed: int) -> dict[str, list[ScoredResponse]]:
@@ -84,8 +88,8 @@ def report(run_dir: Path) -> dict:
     write_text(run_dir / "transcripts.html", render(sections, statistics, beta=beta))
 
     summary = {
-        **gain("temperature_1", before, after),
-        "greedy": gain("greedy", before, after),
+        **with_steps("temperature_1", before, after),
+        "greedy": with_steps("greedy", before, after),
         "variant": variant_line(OmegaConf.load(run_dir / "hydra" / ".hydra" / "config.yaml")),
         "n_problems": after["n_problems"],
         "steps": max(metrics),
