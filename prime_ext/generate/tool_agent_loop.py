@@ -54,7 +54,7 @@ class ToolThread:
         """What the call returns.
 
         Raises:
-            asyncio.TimeoutError: it takes longer, or too many calls before it hang for ever. (From Python 3.11 on this is
+            asyncio.TimeoutError: it takes longer, or too many calls before it hang for ever. (From 3.11 on this is
                 TimeoutError.)
         """
         if self.hanging >= MOST_HANGING:
