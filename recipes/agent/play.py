@@ -5,10 +5,14 @@
         --data outputs/agent_quickstart/data/test.parquet --output outputs/agent_quickstart/evaluation_before.json
 """
 
+import os
+
+# verl asks for its platform when it is imported.
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+
 import argparse
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,7 +165,6 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
     parser.add_argument("--seed", type=int, default=0, help="of the sampling")
     arguments = parser.parse_args()
-    os.environ.setdefault("VERL_PLATFORM", "cpu")
     result = evaluate(arguments.model, arguments.data, limit=arguments.limit, seed=arguments.seed)
     write_json(arguments.output, result)
     print(f"Accuracy on {result['n_problems']:,} held-out problems ({arguments.output}):")
