@@ -17,4 +17,5 @@ exec bash "$here/../quickstart/train.sh" "$RUN_DIR" "$DATA_DIR" "$MODEL" \
     data.val_files="$DATA_DIR/test.parquet" \
     "++reward.custom_reward_function.reward_kwargs.sources={prime_ext/calculator_chain: math}" \
     "${rollout[@]}" \
+    actor_rollout_ref.rollout.multi_turn.tool_config_path="$here/tools.yaml" \
     "$@"
