@@ -7,13 +7,16 @@
 # Knobs (environment): those of recipes/quickstart/train.sh.
 set -euo pipefail
 
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
+begin 3 "" "$@"
+RUN_DIR=$1 DATA_DIR=$2 MODEL=$3
+shift 3
+here=$PROJECT_ROOT/recipes/agent
 mapfile -t rollout < "$here/rollout.txt"
 export MAX_PROMPT_LENGTH=16 MAX_RESPONSE_LENGTH=200
-RUN_DIR=${1:?see the head of this file} DATA_DIR=${2:?} MODEL=${3:?}
-shift 3
 # One operation of five starts at nothing: there is no validation set besides the held-out problems.
-exec bash "$here/../quickstart/train.sh" "$RUN_DIR" "$DATA_DIR" "$MODEL" \
+exec bash "$PROJECT_ROOT/recipes/quickstart/train.sh" "$RUN_DIR" "$DATA_DIR" "$MODEL" \
     data.val_files="$DATA_DIR/test.parquet" \
     "++reward.custom_reward_function.reward_kwargs.sources={prime_ext/calculator_chain: math}" \
     "${rollout[@]}" \
