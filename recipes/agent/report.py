@@ -6,6 +6,11 @@
 Reads from the run folder what the quickstart's report reads from its.
 """
 
+import os
+
+# verl asks for its platform when it is imported.
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -117,9 +122,9 @@ def plot(path: Path, metrics: dict[int, dict[str, float]], before: dict, after: 
         )
     bottom.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
     bottom.set(ylim=(0, 1.02), xlim=(0, last), xlabel="step", ylabel="share")
-    for axis in (top, bottom):
+    for axis, place in ((top, "lower right"), (bottom, (0.3, 0.28))):
         axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axis.legend(loc="best", frameon=False, fontsize=9.5)
+        axis.legend(loc=place, frameon=False, fontsize=9.5)
     save(figure, path, dpi=150)
 
 

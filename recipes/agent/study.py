@@ -7,6 +7,11 @@
 ``report.{json,md}`` beside them.
 """
 
+import os
+
+# verl asks for its platform when it is imported.
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+
 import argparse
 import asyncio
 from collections.abc import Mapping
