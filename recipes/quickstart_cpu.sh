@@ -32,30 +32,5 @@ KNOBS=(SEED MEAN_ERROR TEST_SIZE SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP P
   SAVE_FREQ)
 
 start_run "$@"
-
-skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.quickstart.data --output-dir "$OUT/data" \
-  --seed "$SEED" --test-size "$TEST_SIZE" --mean-error "$MEAN_ERROR"
-
-skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.sft \
-  --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
-
-skip evaluation_before "$OUT/evaluation_before.json" || phase evaluation_before "$PYTHON" -m recipes.quickstart.evaluate \
-  --model "$OUT/sft" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_before.json" --seed "$SEED"
-
-# ---------------------------------------------------------------------------------------------------------------------
-# PRIME through verl: every override is in recipes/quickstart/train.sh.
-export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ
-skip prime "$OUT/checkpoints/global_step_$STEPS/prime_ext_complete.json" \
-  || phase prime bash recipes/quickstart/train.sh "$OUT" "$OUT/data" "$OUT/sft" "$@"
-# ---------------------------------------------------------------------------------------------------------------------
-
-skip export_policy "$OUT/policy/config.json" || phase export_policy "$PYTHON" -m prime_ext.generate.export \
-  "$OUT/checkpoints" "$OUT/policy"
-skip export_prm "$OUT/prm/config.json" || phase export_prm "$PYTHON" -m prime_ext.generate.export \
-  "$OUT/checkpoints" "$OUT/prm" --role prm
-
-skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$PYTHON" -m recipes.quickstart.evaluate \
-  --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
-
-# The report is cheap and prints what came out, so it is always made.
-"$PYTHON" -m recipes.quickstart.report --run-dir "$OUT"
+# Every override of the training is in recipes/quickstart/train.sh.
+data_to_report quickstart evaluate "$@"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the recipes' reports share: statistics over seeds, metrics of a run, tables, and files about a run."""
 
+import argparse
 import math
 import platform
 from collections import defaultdict
@@ -98,6 +99,14 @@ def training_seconds(metrics: Mapping[int, Mapping[str, float]]) -> dict[int, fl
         for step, row in metrics.items()
         if "timing_s/step" in row
     }
+
+
+def run_folder(description: str | None) -> Path:
+    """The word behind ``--run-dir`` of a report's command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    folder: Path = parser.parse_args().run_dir
+    return folder
 
 
 def read_seconds(path: Path) -> dict[str, float]:

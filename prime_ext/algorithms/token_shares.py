@@ -51,9 +51,7 @@ class TokenShares:
     n_target: int
 
     @classmethod
-    def of(
-        cls, source_bound_S1: npt.NDArray[Any], target_bound_T1: npt.NDArray[Any], valid_T: npt.NDArray[Any]
-    ) -> "TokenShares":
+    def of(cls, source_bound_S1: Array, target_bound_T1: Array, valid_T: Array) -> "TokenShares":
         """Compare two divisions of one text.
 
         Args:

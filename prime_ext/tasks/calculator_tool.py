@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+
+from prime_ext.tasks.counted_tool import CountedTool
 
 OUTCOMES = ("result", "malformed", "error", "timeout")
 # Field of a rollout's extra_fields with the number of calls by outcome.
@@ -110,7 +111,21 @@ def calculate(text: str, most_characters: int = 200, most_digits: int = 30, dead
     return values[0]
 
 
-class CalculatorTool(BaseTool):
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Calculates with whole numbers: + - * and parentheses.",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string", "description": "such as (2 + 3) * 4"}},
+            "required": ["expression"],
+        },
+    },
+}
+
+
+class CalculatorTool(CountedTool):
     """``calculator(expression)``. The answer is the result, or one line that says why there is none.
 
     Args:
@@ -127,12 +142,10 @@ class CalculatorTool(BaseTool):
         ValueError: a reward of an outcome that does not exist, or a share that is none.
     """
 
+    title, schema, field, known_outcomes = "calculator", SCHEMA, FIELD, OUTCOMES
+
     def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
-        schema = tool_schema or OpenAIFunctionToolSchema.model_validate(SCHEMA)
-        super().__init__(dict(config), schema)
-        self.rewards = {str(name): float(value) for name, value in (config.get("rewards") or {}).items()}
-        if unknown := sorted(set(self.rewards) - set(OUTCOMES)):
-            raise ValueError(f"rewards.{unknown[0]} of the calculator is not one of {', '.join(OUTCOMES)}")
+        super().__init__(config, tool_schema)
         self._bounds = {name: int(config[name]) for name in ("most_characters", "most_digits") if name in config}
         self._seconds = float(config.get("timeout_seconds", 1.0))
         self._timeout_share = float(config.get("timeout_share", 0.0))
@@ -160,27 +173,10 @@ class CalculatorTool(BaseTool):
         except Refused as refused:
             told, outcome = f"Error: {refused}", refused.outcome
         self.outcomes[outcome] += 1
-        if data is not None:
-            counts = data.extra_fields.setdefault(FIELD, dict.fromkeys(OUTCOMES, 0))
-            counts[outcome] += 1
-        return ToolResponse(text=told), self.rewards.get(outcome, 0.0), {"outcome": outcome}
+        return self.answered(outcome, told, data)
 
 
 def _share_of(tokens: Sequence[int]) -> float:
     """A number in [0, 1) that looks random and is the same for the same tokens."""
     digest = hashlib.blake2b(repr(list(tokens)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64
-
-
-SCHEMA = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Calculates with whole numbers: + - * and parentheses.",
-        "parameters": {
-            "type": "object",
-            "properties": {"expression": {"type": "string", "description": "such as (2 + 3) * 4"}},
-            "required": ["expression"],
-        },
-    },
-}

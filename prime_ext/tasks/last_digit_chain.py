@@ -80,10 +80,22 @@ def parse_prompt(prompt: str) -> Problem:
     return Problem(start=int(match[1]), operations=operations)
 
 
-def split_of(prompt: str) -> str:
+def split_of(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str:
     """Return the split a prompt belongs to (``test``, ``val``, ``sft`` or ``train``), decided by a hash of its text."""
     bucket = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % 100
-    return next(name for name, (low, high) in SPLITS.items() if low <= bucket < high)
+    return next(name for name, (low, high) in splits.items() if low <= bucket < high)
+
+
+def error_probability(mean_error: float, rng: random.Random) -> float:
+    """How often a demonstrator gets something wrong: Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``.
+
+    Raises:
+        ValueError: ``mean_error`` is outside [0, 1).
+    """
+    if not 0 <= mean_error < 1:
+        raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
+    alpha, beta = MISCONCEPTION_CONCENTRATION * mean_error, MISCONCEPTION_CONCENTRATION * (1 - mean_error)
+    return rng.betavariate(alpha, beta) if mean_error > 0 else 0.0
 
 
 def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence[int] = CHAIN_LENGTHS) -> list[Problem]:
@@ -123,21 +135,14 @@ class Misconception:
 def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, int], Misconception]:
     """Draw one misconception per fact ``(value, operator, operand)``.
 
-    The error probability follows Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``; the wrong result is uniform
+    The error probability is that of :func:`error_probability`, which raises ValueError; the wrong result is uniform
     over the nine wrong digits.
-
-    Raises:
-        ValueError: ``mean_error`` is outside [0, 1).
     """
-    if not 0 <= mean_error < 1:
-        raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
-    rng = random.Random(seed)
-    alpha, beta = MISCONCEPTION_CONCENTRATION * mean_error, MISCONCEPTION_CONCENTRATION * (1 - mean_error)
-    table = {}
+    rng, table = random.Random(seed), {}
     for value in range(10):
         for operator, operands in OPERANDS.items():
             for operand in operands:
-                probability = rng.betavariate(alpha, beta) if mean_error > 0 else 0.0
+                probability = error_probability(mean_error, rng)
                 wrong = (apply_operation(value, operator, operand) + rng.randint(1, 9)) % 10
                 table[value, operator, operand] = Misconception(probability, wrong)
     return table

@@ -11,9 +11,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+from prime_ext.tasks.counted_tool import CountedTool
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, ProgramRequest, Sandbox
 
 # Field of a rollout's extra_fields with the number of calls by outcome.
@@ -22,12 +22,26 @@ OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
 _LIMITS = ("seconds", "memory_bytes", "output_bytes")
 
 
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "python",
+        "description": "Runs a Python program and returns what it prints. Nothing is kept between calls.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "the program; print what you want to see"}},
+            "required": ["code"],
+        },
+    },
+}
+
+
 @functools.cache
 def _sandbox(workers: int) -> Sandbox:
     return Sandbox(workers=workers)
 
 
-class PythonTool(BaseTool):
+class PythonTool(CountedTool):
     """``python(code)``. The answer is what the program prints, and how it failed if it did.
 
     Args:
@@ -41,11 +55,10 @@ class PythonTool(BaseTool):
         SandboxUnavailable: this machine cannot confine programs.
     """
 
+    title, schema, field, known_outcomes = "Python tool", SCHEMA, FIELD, OUTCOMES
+
     def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
-        super().__init__(dict(config), tool_schema or OpenAIFunctionToolSchema.model_validate(SCHEMA))
-        self.rewards = {str(name): float(value) for name, value in (config.get("rewards") or {}).items()}
-        if unknown := sorted(set(self.rewards) - set(OUTCOMES)):
-            raise ValueError(f"rewards.{unknown[0]} of the Python tool is not one of {', '.join(OUTCOMES)}")
+        super().__init__(config, tool_schema)
         self._limits = Limits(**{name: config[name] for name in _LIMITS if name in config})
         self._sandbox = _sandbox(int(config.get("workers", 2)))
 
@@ -64,9 +77,7 @@ class PythonTool(BaseTool):
             outcome, told = str(execution.ending), _told(execution, self._limits)
         else:
             outcome, told = "malformed", "Error: give one argument, code, a text"
-        if (data := kwargs.get("agent_data")) is not None:
-            data.extra_fields.setdefault(FIELD, dict.fromkeys(OUTCOMES, 0))[outcome] += 1
-        return ToolResponse(text=told), self.rewards.get(outcome, 0.0), {"outcome": outcome}
+        return self.answered(outcome, told, kwargs.get("agent_data"))
 
 
 def _told(execution: Execution, limits: Limits) -> str:
@@ -82,17 +93,3 @@ def _told(execution: Execution, limits: Limits) -> str:
         Ending.SANDBOX_FAILURE: "Error: the program could not be run",
     }[execution.ending]
     return "\n".join(filter(None, [printed, problem])) or "(nothing was printed)"
-
-
-SCHEMA = {
-    "type": "function",
-    "function": {
-        "name": "python",
-        "description": "Runs a Python program and returns what it prints. Nothing is kept between calls.",
-        "parameters": {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "the program; print what you want to see"}},
-            "required": ["code"],
-        },
-    },
-}

@@ -10,7 +10,6 @@ import os
 # verl asks for its platform when it is imported.
 os.environ.setdefault("VERL_PLATFORM", "cpu")
 
-import argparse
 import asyncio
 import contextlib
 import time
@@ -36,7 +35,7 @@ from prime_ext.generate.tool_agent_loop import FIELD as CALLS
 from prime_ext.tasks.calculator_tool import FIELD as OUTCOMES_FIELD
 from prime_ext.utils.files import write_json
 from prime_ext.verifiers.math import MathVerifier
-from recipes.quickstart.evaluate import HeldOutProblem, load_problems, proportion
+from recipes.quickstart.evaluate import HeldOutProblem, command_line, load_problems, proportion
 
 TOOLS = Path(__file__).parent / "tools.yaml"
 OVERRIDES = Path(__file__).parent / "rollout.txt"
@@ -158,13 +157,7 @@ def evaluate(model: Path, data: Path, *, limit: int | None = None, seed: int = 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder, or checkpoint of verl")
-    parser.add_argument("--data", type=Path, required=True, help="test.parquet written by data.py")
-    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__)
     result = evaluate(arguments.model, arguments.data, limit=arguments.limit, seed=arguments.seed)
     write_json(arguments.output, result)
     print(f"Accuracy on {result['n_problems']:,} held-out problems ({arguments.output}):")

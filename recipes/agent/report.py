@@ -11,7 +11,6 @@ import os
 # verl asks for its platform when it is imported.
 os.environ.setdefault("VERL_PLATFORM", "cpu")
 
-import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,9 +30,9 @@ from recipes.agent.tokenizer import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.quickstart.evaluate import load_model, load_problems
 from recipes.quickstart.process_scores import area_under_curve, response_log_probs
-from recipes.quickstart.report import gain
+from recipes.quickstart.report import gain, gained
 from recipes.quickstart.transcripts import colour
-from recipes.run_statistics import PAIR_ACCURACY, read_seconds, read_settings, run_metrics, series, versions
+from recipes.run_statistics import PAIR_ACCURACY, read_seconds, read_settings, run_folder, run_metrics, series, versions
 
 STATISTICS_PROBLEMS, SHOWN_TRAINED, SHOWN_WARM_START = 300, 30, 12
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
@@ -185,14 +184,6 @@ def report(run_dir: Path) -> dict[str, Any]:
 def text(run_dir: Path, summary: dict[str, Any]) -> str:
     """What a reader should know about the run, in a few lines."""
 
-    def gained(name: str, of: dict) -> str:
-        error = of["standard_error"]
-        return (
-            f"  {name:<14}  {100 * of['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
-            f"{100 * of['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
-            f"gain {100 * of['gain']:+.1f} ± {100 * error['difference']:.1f} points"
-        )
-
     def called(when: str) -> str:
         calls = summary["calls"][when]
         return f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %"
@@ -222,9 +213,7 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run-dir", type=Path, required=True)
-    run_dir = parser.parse_args().run_dir
+    run_dir = run_folder(__doc__)
     print(text(run_dir, report(run_dir)))
 
 

@@ -4,15 +4,13 @@
 python -m recipes.agent.sft --data outputs/agent_quickstart/data/sft.parquet --output-dir outputs/agent_quickstart/sft
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from recipes.agent.tokenizer import MAX_LENGTH, build_tokenizer
 from recipes.quickstart.model import build_model
-from recipes.quickstart.sft import IGNORED_LABEL, warm_start
+from recipes.quickstart.sft import IGNORED_LABEL, command_line, warm_start
 
 
 def example(messages: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
@@ -28,12 +26,7 @@ def example(messages: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="sft.parquet written by data.py")
-    parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, arguments.seed, max_position_embeddings=MAX_LENGTH)
     warm_start(

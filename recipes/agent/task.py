@@ -12,7 +12,6 @@ it: another operator, another number, passing over the operation, or a call that
 failed they may give up and box the value they have. None of this is told to the learner: only the last value is judged.
 """
 
-import hashlib
 import operator as operators
 import random
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prime_ext.tasks.calculator_tool import TIMED_OUT, Refused, calculate
+from prime_ext.tasks.last_digit_chain import error_probability, split_of
 from recipes.agent.tokenizer import CALL_CLOSE, CALL_OPEN
 
 DATA_SOURCE = "prime_ext/calculator_chain"
@@ -28,7 +28,6 @@ LENGTHS = (1, 2, 3, 4, 5)
 MOST_DIGITS = 4
 # Percent of all prompts, by hash.
 SPLITS = {"test": (0, 10), "sft": (10, 60), "train": (60, 100)}
-CONCENTRATION = 2.4
 KINDS = ("operator", "operand", "skip", "unreadable")
 _APPLY = {"+": operators.add, "-": operators.sub, "*": operators.mul}
 OPERANDS = range(2, 10)
@@ -63,7 +62,6 @@ def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
 
     Chains of five operations are fewer: more of them leave the range.
     """
-    low, high = SPLITS[split]
     rng = random.Random(f"{split}-{seed}")
     problems: dict[str, Problem] = {}
     while len(problems) < count:
@@ -71,8 +69,7 @@ def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
         problem = Problem(start, tuple(rng.choices(OPERATIONS, k=length)))
         if not all(1 <= value < 10**MOST_DIGITS for value in problem.values):
             continue
-        bucket = int.from_bytes(hashlib.sha256(problem.prompt.encode()).digest()[:8], "big") % 100
-        if low <= bucket < high:
+        if split_of(problem.prompt, SPLITS) == split:
             problems[problem.prompt] = problem
     return list(problems.values())
 
@@ -87,17 +84,10 @@ class Misconception:
 
 
 def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], Misconception]:
-    """One per operation; probabilities follow Beta(2.4 m, 2.4 (1 - m)) with the mean m.
-
-    Raises:
-        ValueError: the mean is not in [0, 1).
-    """
-    if not 0 <= mean_error < 1:
-        raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
+    """One per operation; how often as in the quickstart's task, with a ValueError for a mean outside [0, 1)."""
     rng, table = random.Random(seed), {}
     for number, operation in enumerate(OPERATIONS):
-        alpha, beta = CONCENTRATION * mean_error, CONCENTRATION * (1 - mean_error)
-        probability = rng.betavariate(alpha, beta) if mean_error else 0.0
+        probability = error_probability(mean_error, rng)
         operator, operand = operation
         others = {
             "operator": (rng.choice([other for other in _APPLY if other != operator]), operand),

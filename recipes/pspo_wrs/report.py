@@ -7,14 +7,21 @@ Reads from the run folder: ``before.json`` and ``after.json`` (``measure.py``), 
 ``step_rm_honest/results.json``, ``settings.txt`` and ``seconds.tsv``.
 """
 
-import argparse
 from pathlib import Path
 
 from prime_ext.algorithms.shaping import weibull_mode
 from prime_ext.utils.files import read_json, write_json
 from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.pspo_wrs.measure import KINDS, LONG
-from recipes.run_statistics import paired_standard_error, read_seconds, read_settings, run_metrics, series, versions
+from recipes.run_statistics import (
+    paired_standard_error,
+    read_seconds,
+    read_settings,
+    run_folder,
+    run_metrics,
+    series,
+    versions,
+)
 
 MOST_BARS = 16
 
@@ -127,9 +134,7 @@ def report(run_dir: Path) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run-dir", type=Path, required=True)
-    run_dir = parser.parse_args().run_dir
+    run_dir = run_folder(__doc__)
     print(text(run_dir, report(run_dir)))
 
 

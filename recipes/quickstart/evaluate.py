@@ -166,14 +166,19 @@ def table(result: dict) -> str:
     return "\n".join("  ".join([f"{label:>13}", *(f"{cell:>11}" for cell in cells)]) for label, *cells in rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command_line(description: str | None) -> argparse.Namespace:
+    """What evaluations of a model on held-out problems are asked."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder, or checkpoint of verl")
     parser.add_argument("--data", type=Path, required=True, help="test.parquet written by data.py")
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
     parser.add_argument("--seed", type=int, default=0, help="of the sampling")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = command_line(__doc__)
     result = evaluate(arguments.model, arguments.data, limit=arguments.limit, seed=arguments.seed)
     write_json(arguments.output, result)
     print(f"Accuracy on {result['n_problems']:,} held-out problems, in percent ({arguments.output}):")

@@ -7,7 +7,6 @@ Reads from the run folder: ``settings.txt``, ``metrics.jsonl`` (verl's file logg
 ``seconds.tsv``, ``sft/``, ``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
 """
 
-import argparse
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -19,7 +18,7 @@ from recipes.quickstart.evaluate import load_model, load_problems, respond
 from recipes.quickstart.learning_curve import METHODS, plot_learning_curve
 from recipes.quickstart.process_scores import ScoredResponse, score_response, step_statistics
 from recipes.quickstart.transcripts import render
-from recipes.run_statistics import paired_standard_error, read_seconds, read_settings, run_metrics, versions
+from recipes.run_statistics import paired_standard_error, read_seconds, read_settings, run_folder, run_metrics, versions
 
 STATISTICS_PROBLEMS = 500
 # Runs of this and other methods that are kept, and the settings of the task that they share.
@@ -118,6 +117,16 @@ def comparison_lines(aggregate: dict[str, dict]) -> list[str]:
     return lines
 
 
+def gained(name: str, of: dict) -> str:
+    """A line of what :func:`gain` found."""
+    error = of["standard_error"]
+    return (
+        f"  {name:<14}  {100 * of['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
+        f"{100 * of['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
+        f"gain {100 * of['gain']:+.1f} ± {100 * error['difference']:.1f} points"
+    )
+
+
 def text(run_dir: Path, summary: dict) -> str:
     """What a reader should know about the run, in a few lines."""
     files = {
@@ -130,14 +139,6 @@ def text(run_dir: Path, summary: dict) -> str:
         "checkpoints/": "verl checkpoints, to go on from",
         "tensorboard/": "logs for tensorboard --logdir",
     }
-
-    def gained(name: str, of: dict) -> str:
-        error = of["standard_error"]
-        return (
-            f"  {name:<14}  {100 * of['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
-            f"{100 * of['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
-            f"gain {100 * of['gain']:+.1f} ± {100 * error['difference']:.1f} points"
-        )
 
     def auc(policy: str) -> str:
         value = summary["process_rewards"][policy]["auc"]
@@ -163,9 +164,7 @@ def text(run_dir: Path, summary: dict) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run-dir", type=Path, required=True)
-    run_dir = parser.parse_args().run_dir
+    run_dir = run_folder(__doc__)
     print(text(run_dir, report(run_dir)))
 
 

@@ -165,13 +165,18 @@ def warm_start(
     print(f"{output_dir}: {model.num_parameters():,} parameters, {steps} steps, {time.time() - started:.0f} s")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command_line(description: str | None) -> argparse.Namespace:
+    """What a warm start is asked."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="sft.parquet written by data.py")
     parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    train(**vars(parser.parse_args()))
+    return parser.parse_args()
+
+
+def main() -> None:
+    train(**vars(command_line(__doc__)))
 
 
 if __name__ == "__main__":
