@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm.asyncio import tqdm
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap, ToolListWrap
 from verl.tools.tool_registry import load_all_tools
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -33,13 +33,12 @@ from prime_ext.generate.checkpoints import find_model
 from prime_ext.generate.tool_agent_loop import FAILED
 from prime_ext.generate.tool_agent_loop import FIELD as CALLS
 from prime_ext.tasks.calculator_tool import FIELD as OUTCOMES_FIELD
+from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.utils.files import write_json
-from prime_ext.verifiers.math import MathVerifier
 from recipes.quickstart.evaluate import HeldOutProblem, command_line, load_problems, proportion
 
 TOOLS = Path(__file__).parent / "tools.yaml"
 OVERRIDES = Path(__file__).parent / "rollout.txt"
-_verifier = MathVerifier()
 
 
 class Episode(NamedTuple):
@@ -102,7 +101,7 @@ async def play(
             dataset_cls=RLHFDataset,
             data_config=DictConfigWrap(config.data),
             tools=ToolListWrap(tools),
-            hf_model_type=AutoConfig.from_pretrained(folder).model_type,
+            hf_model_type=server.model.config.model_type,
         )
         prompt = [{"role": "user", "content": problem.prompt}]
         sampling = {"temperature": temperature, "logprobs": False}
@@ -116,7 +115,6 @@ def _episode(tokenizer: Any, problem: HeldOutProblem, output: AgentLoopOutput) -
     own = [bool(flag) for flag in output.response_mask]
     # As in training: the verifier reads the whole response.
     text = tokenizer.decode(output.response_ids, skip_special_tokens=True)
-    verdict = _verifier.verify(text, problem.ground_truth)
     counts = output.extra_fields.get(CALLS, {})
     outcomes = output.extra_fields.get(OUTCOMES_FIELD, {})
     failed = sum(counts.get(kind, 0) for kind in FAILED) + sum(outcomes.values()) - outcomes.get("result", 0)
@@ -126,7 +124,7 @@ def _episode(tokenizer: Any, problem: HeldOutProblem, output: AgentLoopOutput) -
         list(output.response_ids),
         own,
         text,
-        verdict.score == 1.0,
+        outcome_reward(text, problem.ground_truth) == 1.0,
         counts.get("calls", 0),
         failed,
     )
