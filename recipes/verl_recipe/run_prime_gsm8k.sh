@@ -4,7 +4,10 @@
 #
 #   bash run_prime_gsm8k.sh MODEL TRAIN.parquet TEST.parquet [verl overrides ...]
 set -euo pipefail
-[[ $# -ge 3 ]] || { sed -n '5p' "${BASH_SOURCE[0]}" | cut -c3- >&2; exit 2; }
+if [[ $# -lt 3 ]]; then
+    sed -n '5p' "${BASH_SOURCE[0]}" | cut -c3-
+    [[ "${1:-}" == "--help" ]] && exit 0 || exit 2
+fi
 MODEL=$1 TRAIN=$2 TEST=$3
 shift 3
 VERL_USE_EXTERNAL_MODULES=prime_ext.plugin exec python -m verl.trainer.main_ppo \
