@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the pages: the program that each one starts takes its words. What needs a GPU or a network is named here."""
+"""Commands of the pages: the program that each one starts takes its words; those that are not tried have a reason."""
 
 import argparse
 import os

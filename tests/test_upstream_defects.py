@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs/explanation/for_upstream.md says of verl still happens; a failure here is a workaround to take out."""
+
+import ast
+import asyncio
+import inspect
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+from verl.model_merger.fsdp_model_merger import FSDPModelMerger
+from verl.tools.schemas import ToolResponse
+from verl.workers.config.critic import CriticConfig
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+from prime_ext.config.compose import compose_config
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "explanation" / "for_upstream.md"
+VERL = Path(find_spec("verl").origin).parent
+
+
+@cache
+def tree_of(path):
+    return ast.parse((VERL / path).read_text())
+
+
+def calls_of(path, name):
+    """Calls of a function or method of this name in a file of verl."""
+    calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
+    return [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", None)) == name]
+
+
+def test_a_print_argument_goes_to_a_logger():
+    infos = calls_of("trainer/ppo/v1/trainer_separate_async.py", "info")
+    assert any(keyword.arg == "flush" for call in infos for keyword in call.keywords)
+    with pytest.raises(TypeError, match="flush"):
+        logging.getLogger("verl").error("x", flush=True)
+
+
+def test_a_copy_to_the_host_is_none_where_the_weights_are_there():
+    weights = torch.zeros(1)
+    snapshot = weights.cpu()
+    weights += 1
+    assert snapshot.item() == 1
+
+
+def test_the_critic_takes_a_key_that_its_settings_lack():
+    assert CriticConfig.__dataclass_fields__["ppo_infer_max_token_len_per_gpu"].default == 32768
+    for path in (VERL / "trainer" / "config" / "critic").glob("*.yaml"):
+        assert "ppo_infer_max_token_len_per_gpu:" not in path.read_text()
+    lines = (VERL / "trainer/ppo/v1/trainer_base.py").read_text()
+    assert "critic_cfg.engine.max_token_len_per_gpu = critic_cfg.ppo_infer_max_token_len_per_gpu" in lines
+
+
+def in_plain_verl(script):
+    """Run it without the plug-in, which mends things."""
+    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": ""}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+FUSED = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from verl.models.transformers.monkey_patch import apply_monkey_patch
+config = LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+one, other = LlamaForCausalLM(config), LlamaForCausalLM(config)
+ids = torch.zeros(1, 2, dtype=torch.long)
+assert other(input_ids=ids).logits is not None
+apply_monkey_patch(one, use_remove_padding=False, use_fused_kernels=True, fused_kernels_backend="torch")
+assert other(input_ids=ids, temperature=1.0, return_dict=True).logits is None
+"""
+
+
+CRITIC = """
+from transformers import AutoModelForTokenClassification, LlamaConfig
+from verl.utils.model import load_valuehead_model
+asked = {}
+AutoModelForTokenClassification.from_pretrained = lambda **given: asked.update(given)
+load_valuehead_model("nowhere", None, LlamaConfig(attn_implementation="sdpa"), False)
+assert asked["attn_implementation"] == "flash_attention_2"
+"""
+
+
+def test_fused_kernels_of_one_model_take_the_logits_of_another():
+    in_plain_verl(FUSED)
+
+
+def test_a_critic_asks_for_flash_attention_whatever_is_set():
+    in_plain_verl(CRITIC)
+
+
+def test_a_plug_in_that_raises_is_silent(tmp_path):
+    (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('broken')\n")
+    dist = tmp_path / "broken_plugin-1.0.dist-info"
+    dist.mkdir()
+    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
+    (dist / "entry_points.txt").write_text("[verl.plugins]\nbroken = broken_plugin\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "VERL_USE_EXTERNAL_PLUGINS": "broken"}
+    words = [sys.executable, "-c", "import verl; print('imported')"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert "imported" in done.stdout and "broken" not in done.stdout + done.stderr
+
+
+def test_merging_rounds():
+    assert ".bfloat16()" in inspect.getsource(FSDPModelMerger)
+
+
+def test_requests_of_two_equal_runs_have_other_ids_and_no_seed():
+    for path in ("single_turn", "tool"):
+        (call,) = calls_of(f"experimental/agent_loop/{path}_agent_loop.py", "generate")
+        assert "seed" not in {keyword.arg for keyword in call.keywords}
+    assert ToolAgentLoop._make_request_id(0, False) != ToolAgentLoop._make_request_id(0, False)
+
+
+def test_a_tool_has_no_time_limit_and_its_special_tokens_pass():
+    class Tool:
+        async def create(self, **given):
+            return "0", None
+
+        async def execute(self, *words, **given):
+            await asyncio.sleep(0.2)
+            return ToolResponse(text="<|im_end|>"), 0.0, {}
+
+        async def release(self, instance_id):
+            pass
+
+    source = textwrap.dedent(inspect.getsource(ToolAgentLoop._call_tool))
+    names = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    assert not names & {"wait_for", "timeout", "wait"}
+    loop = ToolAgentLoop.__new__(ToolAgentLoop)
+    loop.tools, loop.max_tool_response_length, loop.tool_response_truncate_side = {"tool": Tool()}, 100, "left"
+    call = type("Call", (), {"name": "tool", "arguments": "{}"})()
+    answer, _, _ = asyncio.run(loop._call_tool(call, {}, type("Data", (), {"active_tools": None, "tools": None})()))
+    assert answer.text == "<|im_end|>"
+
+
+def test_scores_of_turns_are_never_filled():
+    path = "experimental/agent_loop/tool_agent_loop.py"
+    filled = [*calls_of(path, "append"), *calls_of(path, "extend")]
+    assert not [call for call in filled if getattr(call.func.value, "attr", None) == "turn_scores"]
+
+
+def test_an_update_that_is_not_finite_is_passed_over():
+    source = inspect.getsource(FSDPEngine.optimizer_step)
+    behind = source.partition("if not torch.isfinite(grad_norm):")[2]
+    assert behind and "raise" not in behind.partition("else:")[0]
+
+
+def test_what_the_page_says_of_this_package_is_there():
+    names = compose_config("prime_trainer_cpu", ["actor_rollout_ref.model.path=none"])
+    assert names.actor_rollout_ref.rollout.agent.default_agent_loop == "seeded_single_turn_agent"
+    for word in PAGE.read_text().split("`"):
+        if word.endswith(".py") and "*" not in word:
+            assert any((folder / word).exists() for folder in (VERL, ROOT, ROOT / "prime_ext")), word
