@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of choices for verl's engines."""
+"""Choices for verl's engines: their names, and what a section says of its own."""
+
+from omegaconf import DictConfig
 
 CHUNKED = "chunked"
 VERL_BACKENDS = ("torch", "triton", "liger")
@@ -8,3 +10,10 @@ BACKENDS = (CHUNKED, *VERL_BACKENDS)
 CPU_BACKENDS = (CHUNKED, "torch")
 
 DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "auto": 2}
+
+
+def sequence_parallel_ranks(section: DictConfig, engine: DictConfig | None) -> int:
+    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine."""
+    key = "ulysses_sequence_parallel_size"
+    own = section.get(key) or 1
+    return own if own > 1 or engine is None else engine.get(key) or 1

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import prompts_per_update
 from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
-from prime_ext.config.engines import BACKENDS, CPU_BACKENDS
+from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
 from prime_ext.cpu import is_active
 from prime_ext.preflight.prm import has_adapter
 from prime_ext.run.console import STYLES
@@ -51,8 +51,8 @@ def actor_optimiser(config: DictConfig) -> Optimiser:
     policy = config.actor_rollout_ref
     actor = policy.actor
     micro = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
-    parallel = share = _ulysses(actor, actor.get("fsdp_config"))
-    share_of_reference = _ulysses(policy.ref, policy.ref.get("fsdp_config"))
+    parallel = share = sequence_parallel_ranks(actor, actor.get("fsdp_config"))
+    share_of_reference = sequence_parallel_ranks(policy.ref, policy.ref.get("fsdp_config"))
     if actor.strategy == MEGATRON:
         parallel = math.prod(actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL)
         share = share_of_reference = actor.megatron.context_parallel_size
@@ -64,13 +64,6 @@ def actor_optimiser(config: DictConfig) -> Optimiser:
         if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
             budgets[f"actor_rollout_ref.ref.{key}"] = (policy.ref[key], share_of_reference)
     return Optimiser("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, micro, parallel, budgets)
-
-
-def _ulysses(section: DictConfig, engine: DictConfig | None) -> int:
-    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine."""
-    key = "ulysses_sequence_parallel_size"
-    own = section.get(key) or 1
-    return own if own > 1 or engine is None else engine.get(key) or 1
 
 
 def critic_optimiser(config: DictConfig) -> Optimiser:
@@ -186,7 +179,7 @@ def _check_model(config: DictConfig, key: str, model: DictConfig) -> Iterable[st
         named = f"{key}.fused_kernel_options.impl_backend={backend}"
         yield f"{named} is not one of {', '.join(allowed)} (trainer.device={config.trainer.device})"
     section = config.prm if key == "prm.model" else config.actor_rollout_ref.actor
-    ranks = _ulysses(section, section.get("engine") or section.get("fsdp_config"))
+    ranks = sequence_parallel_ranks(section, section.get("engine") or section.get("fsdp_config"))
     attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
     if ranks > 1 and not attention.startswith("flash_attention"):
         yield (

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.config.engines import CHUNKED, DTYPE_BYTES, VERL_BACKENDS
+from prime_ext.config.engines import CHUNKED, DTYPE_BYTES, VERL_BACKENDS, sequence_parallel_ranks
 from prime_ext.config.settings import PRMSettings
 
 # Engines of verl on which the PRM's worker works.
@@ -112,10 +112,15 @@ def _check_inputs(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     """What the PRM may read in place of the rollouts, and the weights that it may take from the policy."""
     model, policy = config.prm.model, config.actor_rollout_ref
     if prm.inputs.rewrites:
-        if config.prime.process.form == "kl":
+        if config.prime.process.form == "kl" and prm.inputs.retokenize:
             yield (
-                "prm.inputs gives the PRM other tokens than the policy has, and prime.process.form=kl compares "
-                "distributions token by token; set prime.process.form to sampled or sign_preserving"
+                "prm.inputs.retokenize=true gives the PRM other tokens than the policy has, and prime.process.form=kl "
+                "compares distributions token by token; set prime.process.form to sampled or sign_preserving"
+            )
+        elif config.prime.process.form == "kl" and sequence_parallel_ranks(policy.actor, policy.actor.fsdp_config) > 1:
+            yield (
+                "prm.inputs.template with prime.process.form=kl needs whole responses on a rank; set "
+                "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=1, or prime.process.form=sampled"
             )
         if policy.rollout.multi_turn.enable:
             yield "prm.inputs rewrites responses of one turn; leave actor_rollout_ref.rollout.multi_turn.enable=false"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from omegaconf import DictConfig
 
 from prime_ext.config.checks import defaults_of
+from prime_ext.config.engines import sequence_parallel_ranks
 from prime_ext.config.reward_settings import GROUP_ESTIMATORS, OutcomeSettings, ProcessSettings, TurnSettings
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 
@@ -147,7 +148,8 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
     if prm.enable and prm.update_mode not in ("before", "none"):
         yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode}), or none"
     size = "ulysses_sequence_parallel_size"
-    ours, theirs = policy.actor.get(size, 1), config.prm.engine.get(size, 1)
+    ours = sequence_parallel_ranks(policy.actor, policy.actor.fsdp_config)
+    theirs = config.prm.engine.get(size, 1)
     if prm.enable and ours != theirs:
         yield f"{name} needs prm.engine.{size}={ours} as the policy has, it is {theirs}"
 

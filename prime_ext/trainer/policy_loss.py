@@ -6,6 +6,8 @@
 The targets are the implicit PRM and the running average of the policy's own weights. Their forward passes run inside
 the policy's micro-batch, so that nothing as wide as the vocabulary is stored or sent. The divergences are averaged over
 tokens as the policy loss is (``actor.loss_agg_mode``), and so do not depend on micro-batches or ranks.
+
+A PRM that reads another prompt than the policy (``prm.inputs.template``) reads it there too, with the same response.
 """
 
 from collections.abc import Callable
@@ -23,12 +25,15 @@ from verl.utils.metric import AggregationType, Metric
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl, log_probs_at, topk_reverse_kl
 from prime_ext.prm.engines import engine_of, register_engine
+from prime_ext.prm.implicit_prm import PRM_GROUP
 from prime_ext.prm.worker import padded_responses
 
 # Option of an update of the policy: the coefficient of each target, by the role of its engine.
 COEFFICIENTS = "prime_target_coefficients"
 # And how many tokens of the vocabulary are compared, beside one bucket for all others; None: the whole vocabulary.
 TOP_K = "prime_target_top_k"
+# Fields of rows for which the PRM has a prompt of its own: that prompt, and 1.0, or 0.0 where it lacks the hint.
+PRM_PROMPT, PRM_READS = "prime_prm_prompt", "prime_prm_reads"
 
 
 class TargetedPolicyLoss:
@@ -58,6 +63,8 @@ class TargetedPolicyLoss:
         mask_BT = data["response_mask"].to_padded_tensor(0)
         for role, coefficient in targets_of(data).items():
             kl_BT = padded_responses(model_output[f"kl_{role}"], data["responses"])
+            if role == PRM_GROUP and PRM_READS in data:
+                kl_BT = kl_BT * data[PRM_READS][:, None]
             kl = agg_loss(kl_BT, mask_BT.bool(), config.loss_agg_mode, **config.global_batch_info)
             loss = loss + coefficient * kl
             metrics[f"kl_to_{role}"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)
@@ -65,10 +72,10 @@ class TargetedPolicyLoss:
 
     @staticmethod
     def _per_token(logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
-        logits_NV, engines, k = logits_1NV[0], map(engine_of, targets_of(data)), tu.get(data, key=TOP_K)
+        logits_NV, roles, k = logits_1NV[0], targets_of(data), tu.get(data, key=TOP_K)
         with torch.autocast(logits_NV.device.type, enabled=False):
             if k is None:
-                targets = [target_logits(engine, data) for engine in engines]
+                targets = [target_logits(role, data) for role in roles]
                 log_prob_N, kl_NJ = log_probs_and_reverse_kl(
                     logits_NV, targets[0][1], [logits for logits, _ in targets]
                 )
@@ -76,11 +83,11 @@ class TargetedPolicyLoss:
             else:
                 chosen_NK = logits_NV.detach().topk(min(k, logits_NV.shape[-1]), -1).indices
                 # One target after the other: of each only the chosen tokens are kept.
-                found = [_at(chosen_NK, *target_logits(engine, data)) for engine in engines]
+                found = [_at(chosen_NK, *target_logits(role, data)) for role in roles]
                 log_prob_NM = log_probs_at(logits_NV, torch.cat([found[0][1][:, None], chosen_NK], -1))
                 log_prob_N = log_prob_NM[:, 0]
                 kls = tuple(topk_reverse_kl(log_prob_NM[:, 1:], target_NK) for target_NK, _ in found)
-        named = zip(targets_of(data), kls, strict=True)
+        named = zip(roles, kls, strict=True)
         return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
 
 
@@ -94,13 +101,16 @@ def targets_of(data: TensorDict) -> dict[str, float]:
 
 
 @torch.no_grad()
-def target_logits(engine: Any, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of an engine for a micro-batch of the policy's, divided by the temperature, and the next tokens.
+def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of a target for a micro-batch of the policy's, divided by the temperature, and the next tokens.
 
     Returns:
-        ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the policy's.
+        ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the policy's. Of
+        a PRM with a prompt of its own only those of the response mean anything.
     """
-    batch = data.copy()
+    engine, batch, place_N = engine_of(role), data.copy(), None
+    if role == PRM_GROUP and PRM_PROMPT in data:
+        place_N = _read_own_prompt(batch)
     options = {"use_fused_kernels": False, "calculate_entropy": False}
     options["use_remove_padding"] = engine.engine_config.use_remove_padding
     # verl's way to hand out logits, and to compute nothing from them.
@@ -117,7 +127,30 @@ def target_logits(engine: Any, data: TensorDict) -> tuple[torch.Tensor, torch.Te
         with torch.autocast(get_device_name(), dtype=dtype, enabled=dtype != torch.float32):
             output = engine.module(**inputs, use_cache=False)
             engine.prepare_model_outputs(output, arguments, batch, logits_processor_func=take)
-    return taken[0], arguments["input_ids_rmpad_rolled"].long()
+    logits_NV, token_N = taken[0], arguments["input_ids_rmpad_rolled"].long()
+    return (logits_NV, token_N) if place_N is None else (logits_NV[place_N], token_N[place_N])
+
+
+def _read_own_prompt(batch: TensorDict) -> torch.Tensor:
+    """Give rows the PRM's prompts in place of the policy's.
+
+    Returns:
+        For each of the policy's packed tokens where the PRM's packing has the one before the same response token; for
+        tokens before which there is none of the response, any.
+    """
+    rows = [batch[name].unbind() for name in ("prompts", PRM_PROMPT, "responses")]
+    sequences, places, begin = [], [], 0
+    for prompt, own_prompt, response in zip(*rows, strict=True):
+        sequences.append(torch.cat((own_prompt, response)))
+        place = torch.full((len(prompt) + len(response),), begin)
+        place[len(prompt) - 1 : -1] = begin + len(own_prompt) - 1 + torch.arange(len(response))
+        places.append(place)
+        begin += len(sequences[-1])
+    batch["prompts"] = batch[PRM_PROMPT]
+    batch["input_ids"] = torch.nested.as_nested_tensor(sequences, layout=torch.jagged)
+    positions = [torch.arange(len(ids), device=ids.device) for ids in sequences]
+    batch["position_ids"] = torch.nested.as_nested_tensor(positions, layout=torch.jagged)
+    return torch.cat(places).to(sequences[0].device)
 
 
 def install_targets(worker: Any) -> DataProto:

@@ -81,6 +81,8 @@ class PRMPhase:
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
         self.rows = self._rows(batch)
+        if self.own is not None and self.step.settings.distils:
+            batch = self.own.put_prompts(batch)
         if not self.rows.valid_B.any():
             # Nothing that it could learn from.
             self.mode = "none"

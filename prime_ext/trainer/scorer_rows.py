@@ -22,6 +22,7 @@ from prime_ext.algorithms.token_shares import TokenShares, token_bounds
 from prime_ext.config.prm_inputs import FIELD, OF_REWARD, PROMPT, SIBLING, InputSettings, row_text
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.step_rm.response_cut import TokenText
+from prime_ext.trainer.policy_loss import PRM_PROMPT, PRM_READS
 from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,11 @@ class ScorerRows:
     def fetch(self, name: str) -> torch.Tensor:
         """A field of the rows, carried to the tokens of the rollouts: ``(B, T)``, 0 where nothing was scored."""
         return self._returned(transfer.fetch_rows(self.batch, [name])[name])
+
+    def put_prompts(self, rollouts: KVBatchMeta) -> KVBatchMeta:
+        """Tell the rollouts the PRM's prompts, for the policy's loss; returns the batch that knows them."""
+        prompts = transfer.fetch_rows(self.batch, ["prompts"])["prompts"]
+        return transfer.put_rows(rollouts, {PRM_PROMPT: _nested(prompts), PRM_READS: self.scored_BT.any(-1).float()})
 
     def put(self, name: str, value_BT: torch.Tensor) -> None:
         """Write values of the rollouts' tokens as a field of the rows."""

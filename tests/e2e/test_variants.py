@@ -189,11 +189,16 @@ def test_distillation_from_a_teacher(tmp_path):
     assert (checkpoint / "actor").is_dir() and not (checkpoint / "prm").exists()
 
 
-def test_a_self_teacher_with_the_answer_in_its_prompt(tmp_path):
-    """The policy's average scores with a hint; a run that was resumed goes on as the uninterrupted one."""
+SAMPLED = ["prime.process.form=sampled", "prime.process.normalization=return_std", "prime.anchor.kind=none"]
+SAMPLED += ["prime.process.discount=0", "prime.process.estimator=reinforce"]
+
+
+@pytest.mark.parametrize("form", [[], SAMPLED], ids=["as a distribution", "at sampled tokens"])
+def test_a_self_teacher_with_the_answer_in_its_prompt(tmp_path, form):
+    """The policy's average reads a hint; a run that was resumed goes on as the uninterrupted one."""
     harness.write_inputs(tmp_path)
     words = ["variant=self_distillation", "prm.inputs.template='{prompt}{gold}'", "prm.follow_policy.decay=0.5"]
-    words += ["prime.process.reliability_gate=true", "trainer.save_freq=2"]
+    words += ["prime.process.reliability_gate=true", "prime.process.gate_start=0.9", "trainer.save_freq=2", *form]
     for name, stops in {"whole": (3,), "resumed": (2, 3)}.items():
         for steps in stops:
             harness.run(tmp_path, tmp_path / name, [*words, f"trainer.total_training_steps={steps}"])
@@ -201,8 +206,9 @@ def test_a_self_teacher_with_the_answer_in_its_prompt(tmp_path):
     for step, logged in whole.items():
         counted = tuple(logged[f"prm/passes/{name}"] for name in ("forward", "backward"))
         assert counted[0] > 0 and counted[1] == 0
-        assert logged["prm/inputs/without_hint"] == 0.0 and logged["prime/process/return_std"] > 0
-        for key in ("prm/reward_sum/mean", "prime/gate/value", "actor/grad_norm"):
+        pull = "prime/process/return_std" if form else "prime/kl/prm"
+        assert logged["prm/inputs/without_hint"] == 0.0 and logged[pull] > 0
+        for key in (pull, "prm/reward_sum/mean", "prime/gate/value", "actor/grad_norm"):
             assert resumed[step][key] == pytest.approx(logged[key], rel=1e-6), (step, key)
     checkpoint = tmp_path / "resumed" / "checkpoints" / "global_step_2" / "prm"
     assert (checkpoint / "model_world_size_1_rank_0.pt").is_file()

@@ -240,6 +240,8 @@ FRACTION = {ARGUMENTS: {"code_reward": "fraction"}, "prm.update_mode": "after"}
 PARALLEL = {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engine.ulysses_sequence_parallel_size": 2}
 
 FINE = [
+    ("gpu", {**TWO, **DISTILLED, **PARALLEL}),
+    ("gpu", {**TWO, **DISTILLED, "prm.inputs.template": "{prompt} {sibling}"}),
     ("cpu", {**STEPS, CREDIT: "clip", "prime.process.credit_threshold": 0.2}),
     ("cpu", {**STEPS, "prime.steps.splitter": "delimiters", "prime.steps.delimiters": [13, 26]}),
     ("cpu", {**STEPS, "prime.steps.splitter": "pattern", "prime.steps.pattern": r"^So\b"}),
@@ -417,7 +419,9 @@ REFUSED = [
     ("cpu", {"prm.follow_policy.decay": 0.5}, "prm.follow_policy.decay=0.5 has no effect"),
     ("cpu", {"prm.inputs.template": "The answer is {gold}."}, "prm.inputs.template lacks {prompt}"),
     ("cpu", {"prm.inputs.template": {"maths": "{prompt} {golds}"}}, "prm.inputs.template.maths adds nothing"),
-    ("gpu", {**TWO, **DISTILLED, "prm.inputs.template": "{prompt} {gold}"}, "prm.inputs gives the PRM other tokens"),
+    ("gpu", {**TWO, **DISTILLED, "prm.inputs.retokenize": True}, "prm.inputs.retokenize=true gives the PRM other"),
+    ("gpu", {**TWO, **DISTILLED, **PARALLEL, "prm.inputs.template": "{prompt} {gold}"}, "needs whole responses on"),
+    ("gpu", {**TWO, **DISTILLED, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2}, "prm.engine.ulysses_seq"),
     ("cpu", {"prm.inputs.retokenize": True, "actor_rollout_ref.rollout.multi_turn.enable": True}, "of one turn"),
     ("cpu", {"prm.inputs.retokenize": True, "prm.model.tokenizer_path": "t",
              "actor_rollout_ref.model.tokenizer_path": "t"}, "with the policy's tokenizer; set prm.model"),

@@ -18,11 +18,11 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.prm.engines import average_weights, register_engine
-from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, install_targets
+from prime_ext.trainer.policy_loss import COEFFICIENTS, PRM_PROMPT, PRM_READS, TOP_K, install_targets
 
 BOTH = {"prm": 0.7, "average": 0.3}
 ONE = {"prm.micro_batch_size_per_gpu": 1}
-TOP = {"top 3": 3, "all 40 tokens by top_k": 40, "top 3, packed": 3}
+TOP = {"top 3": 3, "all 40 tokens by top_k": 40, "top 3, packed": 3, "hints, top 3, packed policy": 3}
 # Coefficients, changes to the policy, changes to the PRM.
 VARIANTS = {
     "both": (BOTH, {}, {}),
@@ -36,6 +36,9 @@ VARIANTS = {
     "packed policy, padded PRM": (BOTH, PACKED, {}),
     "a PRM with fused kernels, offloaded": (BOTH, {}, CHUNKED | OFFLOAD),
     "a PRM with an adapter": (BOTH, {}, LORA),
+    "hints": (BOTH, {}, {}),
+    "hints, packed": (BOTH, PACKED, PACKED),
+    "hints, top 3, packed policy": (BOTH, PACKED, {}),
     "fsdp1": (BOTH, FSDP1, FSDP1),
     "fsdp1, packed, offloaded": (BOTH, FSDP1 | PACKED | OFFLOAD, FSDP1 | PACKED | OFFLOAD),
 }
@@ -50,11 +53,18 @@ def policy(model_path, overrides, mini_batch_size=4):
     return found
 
 
-def update(policy, rollouts, old_log_probs, coefficients, top_k=None, advantages=None):
+def prompts_of_the_prm(rollouts):
+    """Longer and shorter ones than the policy's, and that every third row has none."""
+    lengths = [1 + 2 * at % 7 for at in range(len(rollouts))]
+    prompts = [torch.arange(length) * 5 % 37 + 1 for length in lengths]
+    return {PRM_PROMPT: prompts, PRM_READS: [torch.tensor(float(at % 3 != 2)) for at in range(len(rollouts))]}
+
+
+def update(policy, rollouts, old_log_probs, coefficients, top_k=None, advantages=None, more=None):
     plan = policy.plan(rollouts)
     if advantages is None:
         advantages = [torch.full((len(r["response"]),), r["label"] - 0.5) for r in rollouts]
-    fields = {"old_log_probs": old_log_probs, "advantages": advantages}
+    fields = {"old_log_probs": old_log_probs, "advantages": advantages, **(more or {})}
     options = policy.prm._update_options() | {COEFFICIENTS: coefficients, TOP_K: top_k}
     data, _ = policy.batch(rollouts, plan.order, fields, **options)
     metrics = tu.get(policy.worker.train_mini_batch(data), "metrics")
@@ -73,10 +83,13 @@ def main(policy_path, prm_path, average_path, work_dir):
         average = base.Prm(average_path, strategy, forward_only=True)
         register_engine("average", average.worker.engine)
         prm = base.Prm(prm_path, of_prm)  # registered as the PRM by itself
-        updates = [update(trained, rollouts, old_log_probs, coefficients, TOP.get(name)) for _ in range(2)]
+        more = prompts_of_the_prm(rollouts) if "hints" in name else {}
+        options = {"top_k": TOP.get(name), "more": more}
+        updates = [update(trained, rollouts, old_log_probs, coefficients, **options) for _ in range(2)]
         results["variant", name] = {
             "coefficients": coefficients,
             "top_k": TOP.get(name),
+            "of_prm": list(zip(*more.values(), strict=True)),
             "updates": updates,
             "weights": trained.weights(),
             "prm": prm.score(rollouts),

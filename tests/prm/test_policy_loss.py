@@ -25,6 +25,9 @@ VARIANTS = [
     "packed policy, padded PRM",
     "a PRM with fused kernels, offloaded",
     "a PRM with an adapter",
+    "hints",
+    "hints, packed",
+    "hints, top 3, packed policy",
     "fsdp1",
     "fsdp1, packed, offloaded",
 ]
@@ -66,12 +69,17 @@ def likeliest(log_pi_TV, target_TV, k):
     return [torch.cat([v.gather(1, chosen_TK), r], -1) for v, r in zip((log_pi_TV, target_TV), rest, strict=True)]
 
 
-def two_updates(paths, results, coefficients, top_k):
+def two_updates(paths, results, coefficients, top_k, of_prm=()):
     """PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
     old_of = {r["key"]: old for r, old in zip(results["rollouts"], results["old_log_probs"], strict=True)}
+    # What a target reads, and whether it has a say.
+    own = {
+        r["key"]: ({**r, "prompt": prompt}, reads)
+        for r, (prompt, reads) in zip(results["rollouts"], of_prm, strict=False)
+    }
     updates = []
     for update in range(2):
         optimizer.param_groups[0]["lr"] = 1e-2 * (1 + torch.cos(torch.tensor(torch.pi * update / 10)).item()) / 2
@@ -88,8 +96,9 @@ def two_updates(paths, results, coefficients, top_k):
                 if advantage < 0:
                     token_T = torch.minimum(token_T, torch.tensor(-advantage * 3.0))
                 for name, coefficient in coefficients.items():
-                    log_pi_TK, target_TK = likeliest(log_pi_TV, distributions(targets[name], r).detach(), top_k)
-                    kl_T = (log_pi_TK.exp() * (log_pi_TK - target_TK)).sum(-1)
+                    read, says = own.get(r["key"], (r, 1.0)) if name == "prm" else (r, 1.0)
+                    log_pi_TK, target_TK = likeliest(log_pi_TV, distributions(targets[name], read).detach(), top_k)
+                    kl_T = says * (log_pi_TK.exp() * (log_pi_TK - target_TK)).sum(-1)
                     token_T = token_T + coefficient * kl_T
                     kl_sums[name] += float((kl_T * r["mask"]).sum()) / tokens
                 loss = (token_T * r["mask"]).sum() / tokens
@@ -108,7 +117,7 @@ def two_updates(paths, results, coefficients, top_k):
 def test_losses_gradients_and_weights_equal_a_plain_loop(paths, results, variant):
     found = results["variant", variant]
     coefficients = {name: value for name, value in found["coefficients"].items() if value > 0}
-    updates, weights = two_updates(paths, results, coefficients, found["top_k"])
+    updates, weights = two_updates(paths, results, coefficients, found["top_k"], found["of_prm"])
     assert_updates_close(found["updates"], updates)
     for name in coefficients:
         values = [float(value) for update in found["updates"] for value in update[f"kl_to_{name}"]]

@@ -2,9 +2,11 @@
 """The wheel: everything is in it, and it works from another folder without the repository."""
 
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,25 @@ def test_bad_settings_are_one_line_as_from_a_checkout(installed, tmp_path):
     done = run(installed, tmp_path, "-m", "prime_ext", "train", "--config-name=prime_trainer_cpu", "prm.loss=mse")
     lines = [line for line in done.stderr.splitlines() if line.startswith("prime_ext: ")]
     assert done.returncode == 2 and any("prm.loss=mse" in line or "prm.loss" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_in_an_empty_environment_it_brings_all_that_it_needs(wheel, tmp_path):
+    environment, python = tmp_path / "environment", tmp_path / "environment" / "bin" / "python"
+    torch = f"torch=={version('torch').partition('+')[0]}"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    # As recipes/make_environment.sh: first torch alone, so that its build is the wanted one.
+    for words in (shlex.split(os.environ.get("TORCH_INSTALL_ARGS", torch)), [f"{wheel}[cpu]", torch]):
+        subprocess.run([python, "-m", "pip", "install", "-q", *words], check=True, capture_output=True, timeout=900)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VERL", "PRIME"))}
+    for words, expected in {
+        ("doctor",): "verl",
+        ("train", "--help"): "verl",
+        ("export", "--help"): "usage",
+        ("eval", "--help"): "run it in a checkout of the repository",
+    }.items():
+        command = [environment / "bin" / "prime-ext", *words]
+        told = {**own, "VERL_PLATFORM": "cpu"}
+        done = subprocess.run(command, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=300, check=False)
+        assert expected in done.stdout + done.stderr, (words, done.stdout[-2000:], done.stderr[-2000:])
+        assert "Traceback" not in done.stderr and "No module named" not in done.stdout + done.stderr, done.stderr[-2000:]
