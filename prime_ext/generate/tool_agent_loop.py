@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedTokenizerBase
 from verl.experimental.agent_loop.agent_loop import register
-from verl.experimental.agent_loop.tool_agent_loop import AgentData, ToolAgentLoop
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
 
@@ -29,8 +29,9 @@ LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
 # Calls, and those of them that named no tool, whose arguments are no JSON, whose tool raised an error, or did not
-# answer in time; answers that were cut, and that were cleaned.
-COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned")
+# answer in time; answers that were cut, and that were cleaned; what begins like a call and is none, which is not among
+# the calls.
+COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned", "unreadable")
 FAILED = ("unknown", "no_json", "raised", "timeout")
 # Threads of one tool that may hang for ever; with more of them it is not asked any more.
 MOST_HANGING = 8
@@ -126,10 +127,21 @@ class BoundedToolAgentLoop(ToolAgentLoop):
         if self.tokenizer not in _patterns:
             _patterns[self.tokenizer] = forged_tokens(self.tokenizer)
 
+    async def _handle_generating_state(self, agent_data: AgentData, *args: Any, **kwargs: Any) -> AgentState:
+        parsed = agent_data.tool_calls = []
+        state = await super()._handle_generating_state(agent_data, *args, **kwargs)
+        begins = getattr(self.tool_parser, "tool_call_start_token", None)
+        # Another list: the turn was looked through for calls, and not cut off before.
+        if begins and agent_data.tool_calls is not parsed:
+            begun = self.tokenizer.decode(agent_data.response_ids).count(begins)
+            if begun > len(agent_data.tool_calls):
+                _counts(agent_data)["unreadable"] += begun - len(agent_data.tool_calls)
+        return state
+
     async def _call_tool(
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: AgentData
     ) -> tuple[ToolResponse, float, dict]:
-        name, counts = tool_call.name, agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
+        name, counts = tool_call.name, _counts(agent_data)
         counts["calls"] += 1
         tool = agent_data._active_tools.get(name)
         call = super()._call_tool(tool_call, tools_kwargs, agent_data)
@@ -159,6 +171,10 @@ class BoundedToolAgentLoop(ToolAgentLoop):
             counts["cleaned"] += text != response.text
             response = response.model_copy(update={"text": text})
         return response, reward, info
+
+
+def _counts(agent_data: AgentData) -> dict[str, int]:
+    return agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
 
 
 def _is_json(text: str) -> bool:

@@ -85,42 +85,55 @@ def result_of(study: Study, method: str, seed: int, folder: Path, run: Path) -> 
 
 
 def report(study: Study, runs: Mapping[str, Mapping[int, dict[str, Any]]]) -> tuple[dict[str, Any], str]:
-    """Means over seeds, and a table; differences from the baseline are paired by seed."""
+    """Means over seeds, and two tables; differences from the baseline are paired by seed."""
     found: dict[str, Any] = {}
-    rows, accuracies = [], study["accuracies"]
+    rows, rows_of_seconds, accuracies = [], [], study["accuracies"]
     for method, by_seed in runs.items():
         last = [run["curve"][str(study["steps"])] for run in by_seed.values()]
         reached = {str(one): {seed: _steps_to(run, one) for seed, run in by_seed.items()} for one in accuracies}
+        pace = {seed: run["seconds_per_step_median"] for seed, run in by_seed.items()}
+        seconds = {
+            one: {seed: steps and steps * pace[seed] for seed, steps in values.items()}
+            for one, values in reached.items()
+        }
         columns = {
             "accuracy": [point["accuracy"] for point in last],
             "calls_per_episode": [point["calls_per_episode"] for point in last],
             "failed_calls": [point["failed_calls"] for point in last],
-            "seconds_per_step": [run["seconds_per_step_median"] for run in by_seed.values()],
+            "seconds_per_step": list(pace.values()),
         }
         shared = sorted(set(by_seed) & set(runs.get(study["baseline"], {})))
-        found[method] = {"seeds": sorted(by_seed), "steps_to": reached}
+        found[method] = {"seeds": sorted(by_seed), "steps_to": reached, "seconds_to": seconds}
         found[method] |= {name: mean_and_error(values) for name, values in columns.items()}
         for name in ("accuracy", "calls_per_episode"):
             pairs = [(by_seed[seed], runs[study["baseline"]][seed]) for seed in shared]
             differences = [_end(study, one)[name] - _end(study, other)[name] for one, other in pairs]
             found[method][f"{name}_minus_baseline"] = mean_and_error(differences) if differences else None
-        cells = []
-        for values in reached.values():
-            arrived = [value for value in values.values() if value is not None]
-            some = f" ({len(arrived)} of {len(values)})" if len(arrived) < len(values) else ""
-            cells.append(write_mean(arrived, digits=1) + some if arrived else "never")
         ends = [
             write_mean(values, 100.0 if name in IN_PERCENT else 1.0, IN_PERCENT.get(name, 2))
             for name, values in columns.items()
         ]
-        rows.append([study["methods"][method]["label"], str(len(by_seed)), *cells, *ends])
+        title = [study["methods"][method]["label"], str(len(by_seed))]
+        rows.append([*title, *map(_arrivals, reached.values()), *ends])
+        rows_of_seconds.append([*title, *map(_arrivals, seconds.values())])
     head = ["method", "seeds", *(f"steps to {one:.0%}" for one in accuracies)]
     head += ["% right at the end", "calls an episode", "% of calls failed", "seconds a step"]
-    return found, markdown(head, rows)
+    table = markdown(head, rows)
+    if accuracies:
+        head = ["method", "seeds", *(f"seconds to {one:.0%}" for one in accuracies)]
+        table += f"\n{markdown(head, rows_of_seconds)}"
+    return found, table
 
 
 # With their digits.
 IN_PERCENT = {"accuracy": 1, "failed_calls": 1}
+
+
+def _arrivals(values: Mapping[int, float | None]) -> str:
+    """Mean over the seeds that arrived."""
+    arrived = [value for value in values.values() if value is not None]
+    some = f" ({len(arrived)} of {len(values)})" if len(arrived) < len(values) else ""
+    return write_mean(arrived, digits=1) + some if arrived else "never"
 
 
 def _steps_to(run: Mapping[str, Any], threshold: float) -> float | None:

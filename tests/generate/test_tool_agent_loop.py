@@ -189,6 +189,16 @@ def test_a_tool_that_raises_an_unknown_one_and_no_json_are_told_and_counted():
     assert asyncio.run(no_json()) == counted(calls=1, no_json=1)
 
 
+def test_what_begins_like_a_call_and_is_none_ends_the_episode_and_is_counted():
+    text, _, counts, rewards = play(lambda expression: "2", call(), call() + "<tool_call>{nothing</tool_call>", "later")
+    assert "later" in text and counts == counted(calls=2, unreadable=1) and rewards == [0.5, 0.5]
+    text, _, counts, _ = play(lambda expression: "2", "<tool_call>{nothing</tool_call>", "later")
+    assert "later" not in text and counts == counted(unreadable=1)
+    # Nobody has looked through the second turn, which is too long.
+    half = play(lambda expression: "2", call(), CALL_OPEN + "1" * 100, response_length=60)
+    assert half[2] == counted(calls=1)
+
+
 def test_a_flood_is_cut():
     text, _, counts, _ = play(lambda expression: "9" * 1_000_000, call(), "\\boxed{2}")
     assert text.count("9") < 140 and "truncated" in text and counts == counted(calls=1, truncated=1)
