@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compact task of the laboratory through verl: what it needs there, and its curve in the laboratory's format.
+"""The compact tasks of the laboratory through verl: what they need there, and curves in the laboratory's format.
 
     python -m recipes.lab_study.through_verl prepare outputs/lab/compact outputs/lab_verl/inputs
     bash recipes/lab_study/through_verl.sh distilled 0 outputs/lab_verl
@@ -26,7 +26,10 @@ from recipes.quickstart.data import write_parquet
 from recipes.quickstart.tokenizer import BOS, EOS, PAD, build_tokenizer
 
 SOURCE = "prime_ext/compact_chain"
-TASK = TASKS["compact"]
+# Behind the operations stands a question mark, or a hint: prm.inputs.template={prompt}{extra_info.answer}.
+CHAT_TEMPLATE = (
+    "{{ bos_token + messages[0]['content'] }}{% if messages[0]['content'][-1] in '0123456789' %}{{ '?' }}{% endif %}"
+)
 
 
 class CompactVerifier:
@@ -53,19 +56,23 @@ def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
     right_BT = task.demonstrate(problems, 0.0, torch.Generator())
     found = []
     for index, (prompt, right) in enumerate(zip(prompt_BP.tolist(), right_BT.tolist(), strict=True)):
-        text = "".join(characters[token] for token in prompt if token not in (task.pad, task.bos))
+        text = "".join(characters[token] for token in prompt if token not in (task.pad, task.bos, task.question))
         answer = "".join(characters[token] for token in right if token not in (task.pad, task.eos))
         gold = f"{len(answer)}{answer[-1]}"
-        found.append(rl_row(SOURCE, [{"role": "user", "content": text}], "compact", gold, {"index": index}))
+        more = {"index": index, "answer": answer[-1]}
+        found.append(rl_row(SOURCE, [{"role": "user", "content": text}], "compact", gold, more))
     return found
 
 
 def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 500) -> None:
-    """Write the model that the laboratory starts from with a tokenizer, and the data."""
+    """Write model, tokenizer and data of the laboratory's task that the folder ``lab`` is named by."""
+    task = TASKS[lab.name]
     AutoModelForCausalLM.from_pretrained(lab / "start").save_pretrained(output / "model")
-    build_tokenizer(vocabulary(TASK)).save_pretrained(output / "model")
-    write_parquet(output / "train.parquet", rows(TASK, train, 1))
-    write_parquet(output / "val.parquet", rows(TASK, held_out, 987))
+    tokenizer = build_tokenizer(vocabulary(task))
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(output / "model")
+    write_parquet(output / "train.parquet", rows(task, train, 1))
+    write_parquet(output / "val.parquet", rows(task, held_out, 987))
 
 
 def to_curve(run: Path, method: str, seed: int, rollouts_per_step: int, output: Path) -> None:
@@ -77,7 +84,7 @@ def to_curve(run: Path, method: str, seed: int, rollouts_per_step: int, output: 
         if accuracy:
             point = {"rollouts": step * rollouts_per_step, "seconds": round(seconds, 3), "accuracy": accuracy[0]}
             curve.append(point | dict.fromkeys(("pair_accuracy", "gate", "step_auc")))
-    write_json(output, {"task": "compact", "method": method, "seed": seed, "curve": curve})
+    write_json(output, {"task": output.parent.name, "method": method, "seed": seed, "curve": curve})
 
 
 def main() -> None:

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A method of the laboratory on its compact task, through verl on the CPU.
+# A method of the laboratory on one of its compact tasks, through verl on the CPU.
 #
 #   python -m recipes.lab_study.run compact rloo --output outputs/lab             # makes the warm start
 #   python -m recipes.lab_study.through_verl prepare outputs/lab/compact OUT/inputs
-#   bash recipes/lab_study/through_verl.sh METHOD SEED OUT [verl overrides ...]    # rloo rloo_ema distilled distilled_e4 guarded paper
+#   bash recipes/lab_study/through_verl.sh METHOD SEED OUT [verl overrides ...]
 #   python -m recipes.lab_study.report OUT/compact --accuracies 0.5,0.7,0.8
 #
-# Knobs (environment): STEPS LR PRM_LR TEST_FREQ PYTHON
+# METHOD: rloo rloo_ema distilled distilled_e4 guarded paper sign_preserving; teacher and teacher_sign_preserving, with TEACHER=FOLDER;
+# self_distillation, on the task hinted.
 set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 3 "" "$@"
+begin 3 "TASK STEPS LR PRM_LR TEACHER TEST_FREQ PYTHON" "$@"
 METHOD=$1 SEED=$2 OUT=$3
 shift 3
 # shellcheck source=recipes/python.sh
@@ -21,6 +22,8 @@ mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 cd "$PROJECT_ROOT"
 
+signs=(prime.process.form=sign_preserving prime.process.coefficient=0.5 prime.process.clip=0.2 prime.anchor.kind=none)
+teacher=(variant=distilled prm.update_mode=none prm.bias.enable=false prm.trainable_layers=null)
 case "$METHOD" in
     rloo) method=(variant=paper prime.process.coefficient=0 prm.enable=false) ;;
     rloo_ema) method=(variant=paper prime.process.coefficient=0 prm.enable=false prime.anchor.kind=ema) ;;
@@ -30,9 +33,13 @@ case "$METHOD" in
         method=(variant=distilled "prm.optim.lr=$PRM_LR" prm.epochs=4 prm.replay.batches=12)
         method+=(prm.reference=frozen prm.trainable_layers=null)
         ;;
+    sign_preserving) method=(variant=distilled "prm.optim.lr=${PRM_LR:-2e-3}" "${signs[@]}") ;;
+    teacher) method=("${teacher[@]}" "prm.model.path=${TEACHER:?names the folder of the teacher}") ;;
+    teacher_sign_preserving) method=("${teacher[@]}" "prm.model.path=${TEACHER:?}" "${signs[@]}") ;;
+    self_distillation) method=(variant=self_distillation "prm.inputs.template='{prompt}{extra_info.answer}'") ;;
     guarded | paper) method=("variant=$METHOD" prm.beta=0.2 "prm.optim.lr=${PRM_LR:-1e-3}") ;;
     *)
-        echo "through_verl.sh: METHOD=$METHOD is not one of rloo, rloo_ema, distilled, distilled_e4, guarded, paper" >&2
+        echo "through_verl.sh: METHOD=$METHOD is none of those in --help" >&2
         exit 2
         ;;
 esac
@@ -74,4 +81,4 @@ mkdir -p "$RUN"
     trainer.total_epochs=1000 \
     trainer.total_training_steps="${STEPS:-36}" \
     "$@"
-"$PYTHON" -m recipes.lab_study.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/compact/${METHOD}_seed$SEED.json"
+"$PYTHON" -m recipes.lab_study.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/${TASK:-compact}/${METHOD}_seed$SEED.json"

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image for machines without a GPU, where something can build it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE = "prime_ext_cpu_test"
+
+
+def docker(*words, seconds=60):
+    return subprocess.run(["docker", *words], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("docker") is None or docker("info").returncode != 0, reason="no builder of images")
+def test_the_image_is_built_and_its_doctor_finds_nothing_missing():
+    torch = os.environ.get("TORCH_INSTALL_ARGS", "torch==2.13.0")
+    words = ["build", "-t", IMAGE, "-f", "Dockerfile.cpu", "--build-arg", f"TORCH_INSTALL_ARGS={torch}", "."]
+    built = docker(*words, seconds=1800)
+    assert built.returncode == 0, built.stderr[-3000:]
+    told = docker("run", "--rm", "--shm-size=2g", "-e", "VERL_PLATFORM=cpu", IMAGE, "prime-ext", "doctor", seconds=300)
+    assert told.returncode == 0, told.stdout + told.stderr
