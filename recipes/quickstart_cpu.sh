@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PRIME from nothing to a trained model on a machine without an accelerator (2 cores, 8 GB, about 15 minutes).
+# PRIME from nothing to a trained model on a machine without an accelerator (2 cores, 4 GB, 5 to 8 minutes).
 #
 #   bash recipes/quickstart_cpu.sh                        everything into outputs/quickstart
 #   OUT=outputs/seed1 SEED=1 bash recipes/quickstart_cpu.sh
