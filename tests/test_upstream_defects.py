@@ -128,7 +128,6 @@ def test_a_tool_has_no_time_limit_and_its_special_tokens_pass():
             return "0", None
 
         async def execute(self, *words, **given):
-            await asyncio.sleep(0.2)
             return ToolResponse(text="<|im_end|>"), 0.0, {}
 
         async def release(self, instance_id):

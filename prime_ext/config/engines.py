@@ -12,8 +12,12 @@ CPU_BACKENDS = (CHUNKED, "torch")
 DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "auto": 2}
 
 
-def sequence_parallel_ranks(section: DictConfig, engine: DictConfig | None) -> int:
-    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine."""
-    key = "ulysses_sequence_parallel_size"
+def sequence_parallel_ranks(section: DictConfig) -> int:
+    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine.
+
+    Args:
+        section: of the policy, the reference or the PRM; Megatron's has no such engine.
+    """
+    key, engine = "ulysses_sequence_parallel_size", section.get("engine") or section.get("fsdp_config")
     own = section.get(key) or 1
     return own if own > 1 or engine is None else engine.get(key) or 1

@@ -51,8 +51,8 @@ def actor_optimiser(config: DictConfig) -> Optimiser:
     policy = config.actor_rollout_ref
     actor = policy.actor
     micro = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
-    parallel = share = sequence_parallel_ranks(actor, actor.get("fsdp_config"))
-    share_of_reference = sequence_parallel_ranks(policy.ref, policy.ref.get("fsdp_config"))
+    parallel = share = sequence_parallel_ranks(actor)
+    share_of_reference = sequence_parallel_ranks(policy.ref)
     if actor.strategy == MEGATRON:
         parallel = math.prod(actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL)
         share = share_of_reference = actor.megatron.context_parallel_size
@@ -179,7 +179,7 @@ def _check_model(config: DictConfig, key: str, model: DictConfig) -> Iterable[st
         named = f"{key}.fused_kernel_options.impl_backend={backend}"
         yield f"{named} is not one of {', '.join(allowed)} (trainer.device={config.trainer.device})"
     section = config.prm if key == "prm.model" else config.actor_rollout_ref.actor
-    ranks = sequence_parallel_ranks(section, section.get("engine") or section.get("fsdp_config"))
+    ranks = sequence_parallel_ranks(section)
     attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
     if ranks > 1 and not attention.startswith("flash_attention"):
         yield (

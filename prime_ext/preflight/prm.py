@@ -117,7 +117,7 @@ def _check_inputs(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
                 "prm.inputs.retokenize=true gives the PRM other tokens than the policy has, and prime.process.form=kl "
                 "compares distributions token by token; set prime.process.form to sampled or sign_preserving"
             )
-        elif config.prime.process.form == "kl" and sequence_parallel_ranks(policy.actor, policy.actor.fsdp_config) > 1:
+        elif config.prime.process.form == "kl" and sequence_parallel_ranks(policy.actor) > 1:
             yield (
                 "prm.inputs.template with prime.process.form=kl needs whole responses on a rank; set "
                 "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=1, or prime.process.form=sampled"

@@ -148,8 +148,7 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
     if prm.enable and prm.update_mode not in ("before", "none"):
         yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode}), or none"
     size = "ulysses_sequence_parallel_size"
-    ours = sequence_parallel_ranks(policy.actor, policy.actor.fsdp_config)
-    theirs = config.prm.engine.get(size, 1)
+    ours, theirs = sequence_parallel_ranks(policy.actor), sequence_parallel_ranks(config.prm)
     if prm.enable and ours != theirs:
         yield f"{name} needs prm.engine.{size}={ours} as the policy has, it is {theirs}"
 

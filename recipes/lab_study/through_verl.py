@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.tasks.rl_rows import rl_row
-from prime_ext.utils.files import write_json
+from prime_ext.utils.files import write_json, write_text
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, wrong
@@ -67,6 +67,7 @@ def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
 def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 500) -> None:
     """Write model, tokenizer and data of the laboratory's task that the folder ``lab`` is named by."""
     task = TASKS[lab.name]
+    write_text(output / "task.txt", lab.name)
     AutoModelForCausalLM.from_pretrained(lab / "start").save_pretrained(output / "model")
     tokenizer = build_tokenizer(vocabulary(task))
     tokenizer.chat_template = CHAT_TEMPLATE

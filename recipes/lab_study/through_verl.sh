@@ -13,7 +13,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 3 "TASK STEPS LR PRM_LR TEACHER TEST_FREQ PYTHON" "$@"
+begin 3 "STEPS LR PRM_LR TEACHER TEST_FREQ PYTHON" "$@"
 METHOD=$1 SEED=$2 OUT=$3
 shift 3
 # shellcheck source=recipes/python.sh
@@ -21,6 +21,7 @@ source "$PROJECT_ROOT/recipes/python.sh"
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 cd "$PROJECT_ROOT"
+TASK=$(cat "$OUT/inputs/task.txt")
 
 signs=(prime.process.form=sign_preserving prime.process.coefficient=0.5 prime.process.clip=0.2 prime.anchor.kind=none)
 teacher=(variant=distilled prm.update_mode=none prm.bias.enable=false prm.trainable_layers=null)
@@ -81,4 +82,4 @@ mkdir -p "$RUN"
     trainer.total_epochs=1000 \
     trainer.total_training_steps="${STEPS:-36}" \
     "$@"
-"$PYTHON" -m recipes.lab_study.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/${TASK:-compact}/${METHOD}_seed$SEED.json"
+"$PYTHON" -m recipes.lab_study.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/$TASK/${METHOD}_seed$SEED.json"

@@ -118,15 +118,25 @@ def test_the_program_takes_the_words(words, knobs, monkeypatch):
         takes_a_module("eval.run", ["--tasks", "gsm8k", "--output", "OUT", *words], monkeypatch)
     else:
         assert program in NOT_RUN
+        if "python" in words and words[words.index("python") + 1] == "-m":
+            # In a container.
+            module, *rest = words[words.index("python") + 2 :]
+            takes_a_module(module, rest, monkeypatch)
+
+
+def is_command(module):
+    """Whether ``python -m`` finds it."""
+    spec = find_spec(module)
+    return spec is not None and (spec.submodule_search_locations is None or find_spec(f"{module}.__main__") is not None)
 
 
 def takes_a_module(module, words, monkeypatch):
+    assert is_command(module), f"python -m {module}"
     if module == "prime_ext.doctor" and "--plan" in words:
         composes(*configuration_of("prime_ext.train", [word for word in words[1:] if not word.isdecimal()]))
     elif module in COMPOSED:
         composes(*configuration_of(module, words))
     else:
-        assert find_spec(module) is not None, module
         parses(lambda: runpy.run_module(module, run_name="__main__"), [module, *words], monkeypatch)
 
 

@@ -35,6 +35,7 @@ from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import chain_settings, pspo_settings, reward_settings, settings
 from prime_ext.config.checks import SettingsError
+from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.config.step_scorer_settings import ScorerSettings
@@ -517,6 +518,19 @@ def test_values_and_combinations_that_cannot_work(problems_of, name, changes, sa
     problems, key = problems_of(changes, name), list(changes)[-1]
     named = [one for one in problems if (said in one if said else one.startswith((f"{key}=", f"{key}:", f"{key} ")))]
     assert named, problems
+
+
+def test_a_pull_on_megatron_which_has_no_such_engine_is_refused_in_words():
+    words = [
+        "model_engine=megatron",
+        "actor_rollout_ref.model.path=none",
+        "data.train_files=none",
+        "data.val_files=none",
+    ]
+    problems = check_config(compose_config("prime_trainer", [*words, "prm.inputs.template='{prompt} {sibling}'"]))
+    assert any(
+        "prime.process.form=kl needs actor_rollout_ref.actor.strategy=fsdp or fsdp2" in said for said in problems
+    )
 
 
 def test_problems_of_all_sections_are_reported_together(problems_of):
