@@ -29,16 +29,25 @@ def mean_accuracy(curve: Sequence[Mapping[str, Any]]) -> float:
     return float(np.trapezoid(accuracy, rollouts) / (rollouts[-1] - rollouts[0]))
 
 
-def tune(task: str, output: Path) -> dict[str, list[str]]:
-    """Tune and confirm what ``study.yaml`` says of the task.
+def train_teacher(task: str, output: Path, method: str, overrides: list[str], seed: int, rollouts: int) -> Path:
+    """The folder of a model that was trained longer."""
+    run(task, [method, *overrides], [seed], output, rollouts, keep_policy=True)
+    return output / task / f"{label_of(method, overrides)}_seed{seed}"
+
+
+def tune(study: str, output: Path) -> dict[str, list[str]]:
+    """Tune and confirm what ``study.yaml`` says of the study.
 
     Returns:
-        The chosen overrides of each method, also in ``OUTPUT/TASK/chosen.json`` with the scores of all candidates.
+        The chosen overrides of each method, also in ``OUTPUT/STUDY/chosen.json`` with the scores of all candidates.
     """
-    plan = STUDIES[task]
+    plan = STUDIES[study]
+    task = plan.get("task", study)
+    teacher = train_teacher(task, output / "teacher", **plan["teacher"]) if "teacher" in plan else Path()
     chosen: dict[str, list[str]] = {}
     scores: dict[str, dict[str, float]] = {}
-    for method, candidates in plan["methods"].items():
+    for method, listed in plan["methods"].items():
+        candidates = [[word.format(teacher=teacher) for word in overrides] for overrides in listed]
         scores[method] = {}
         for overrides in candidates:
             run(task, [method, *overrides], plan["tuning_seeds"], output / "tuning", plan["rollouts"])
@@ -46,7 +55,7 @@ def tune(task: str, output: Path) -> dict[str, list[str]]:
             paths = [output / "tuning" / task / f"{label}_seed{seed}.json" for seed in plan["tuning_seeds"]]
             scores[method][label] = float(np.mean([mean_accuracy(read_json(path)["curve"]) for path in paths]))
         chosen[method] = max(candidates, key=lambda overrides, of=method: scores[of][label_of(of, overrides)])
-        write_json(output / task / "chosen.json", {"chosen": chosen, "mean_accuracy": scores})
+        write_json(output / study / "chosen.json", {"chosen": chosen, "mean_accuracy": scores})
     for name, (method, more) in plan.get("untuned", {}).items():
         chosen[name] = [*chosen[method], *more]
     for method, overrides in chosen.items():
@@ -56,11 +65,11 @@ def tune(task: str, output: Path) -> dict[str, list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=STUDIES)
+    parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--output", type=Path, default=Path("outputs/lab_study"))
     arguments = parser.parse_args()
     try:
-        chosen = tune(arguments.task, arguments.output)
+        chosen = tune(arguments.study, arguments.output)
     except SettingsError as error:
         raise SystemExit(f"error: {error}") from None
     for method, overrides in chosen.items():
