@@ -13,6 +13,7 @@ faults. Exits with 0 if nothing is wrong, 1 if something is, 2 and one line if a
 import argparse
 import asyncio
 import hashlib
+import importlib
 import json
 import sys
 from collections import Counter, defaultdict
@@ -60,14 +61,14 @@ class SourceCount:
 class Validator:
     """Checks row after row; remembers 64 bits of each name and prompt.
 
-    ``listed`` has the first ``n_listed`` faulty rows, ``kinds`` counts what is wrong. Without a tokenizer lengths are
-    in characters.
+    ``listed`` has the first ``n_listed`` different faults, where each was met first and in how many rows; ``kinds``
+    counts what is wrong. Without a tokenizer lengths are in characters.
     """
 
     def __init__(self, tokenizer: Any = None, max_prompt_length: int | None = None, n_listed: int = 20) -> None:
         self.sources: dict[str, SourceCount] = defaultdict(SourceCount)
         self.kinds: Counter[str] = Counter()
-        self.listed: list[str] = []
+        self.listed: dict[str, tuple[str, int]] = {}
         self._tokenizer = tokenizer
         self._limit = max_prompt_length
         self._n_listed = n_listed
@@ -89,8 +90,10 @@ class Validator:
             if faults:
                 count.bad += 1
                 self.kinds.update(kind for kind, _ in faults)
-                if len(self.listed) < self._n_listed:
-                    self.listed.append(f"{file} row {number}: {'; '.join(fault for _, fault in faults)}")
+                text = "; ".join(fault for _, fault in faults)
+                if text in self.listed or len(self.listed) < self._n_listed:
+                    place, met = self.listed.get(text, (f"{file} row {number}", 0))
+                    self.listed[text] = (place, met + 1)
 
     async def _deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
         faults = []
@@ -162,6 +165,19 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
+def import_verifiers(modules: Sequence[str]) -> None:
+    """Import modules that register verifiers, also from the folder in which the command was started.
+
+    Raises:
+        SourceError: one cannot be imported.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise SourceError(f"--modules {module}: {error}") from error
+
+
 def table(sources: Mapping[str, SourceCount], unit: str) -> str:
     """A line per source."""
     rows: list[tuple[str, ...]] = [
@@ -200,7 +216,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--sources", nargs="+", default=[], metavar="PATTERN=TASK", help="tasks of further data sources, as in training"
     )
-    top.add_argument("--list", type=int, default=20, metavar="N", help="faulty rows to list (default: 20)")
+    top.add_argument(
+        "--modules", nargs="+", default=[], metavar="MODULE", help="modules with verifiers of your own, as in training"
+    )
+    top.add_argument("--list", type=int, default=20, metavar="N", help="different faults to list (default: 20)")
     return top
 
 
@@ -210,6 +229,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.max_prompt_length is not None and (options.tokenizer is None or options.max_prompt_length < 1):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
     try:
+        import_verifiers(options.modules)
         for given in options.sources:
             pattern, _, task = given.partition("=")
             register_source(pattern, task)
@@ -223,13 +243,17 @@ def main(words: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     print(table(found.sources, "characters" if tokenizer is None else "tokens"))
-    print("\n".join(found.listed), end="\n" if found.listed else "")
+    for text, (place, met) in found.listed.items():
+        print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
     bad = sum(count.bad for count in found.sources.values())
     if not bad:
         print("nothing is wrong")
         return 0
     kinds = ", ".join(f"{kind} {n}" for kind, n in found.kinds.most_common())
-    print(f"{bad} rows with faults ({kinds}); {len(found.listed)} of them are listed above")
+    shown = sum(met for _, met in found.listed.values())
+    print(f"{bad} rows with faults ({kinds}); {shown} of them are listed above")
+    if any("no verifier" in text for text in found.listed):
+        print("a data source is given a verifier by --sources PATTERN=TASK, one of your own by --modules MODULE")
     return 1
 
 

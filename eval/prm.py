@@ -6,8 +6,8 @@ r"""Evaluate a process reward model (PRM).
     python -m eval.prm pairs --model PRM --input candidates.jsonl --output results/pairs
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without one) or token
-classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models of prime_ext.offline_prm the reference,
-the coefficient and the format of the steps come from prime_ext_prm.json beside the weights.
+classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models that prime_ext has exported, online and
+offline ones, reference, coefficient and format of the steps come from prime_ext_prm.json beside the weights.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
 from the hub with `--data Qwen/ProcessBench`. best-of-n and pairs read JSON Lines (or parquet) with prompt (or problem),
@@ -38,12 +38,11 @@ from eval.prm_scorers import (
     ImplicitScorer,
     LogProbModel,
     model_identity,
-    prm_description,
     score_all,
     step_scores,
 )
 from eval.store import Row, RunError, command, run_folder
-from prime_ext.offline_prm.export import versions
+from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
@@ -159,7 +158,7 @@ def complete(arguments: argparse.Namespace) -> Row:
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "subsets", "max_length") else 1):
             raise RunError(f"--{name.replace('_', '-')} {value} is too small")
-    description = prm_description(arguments.model)
+    description = read_description(arguments.model)
     if arguments.step_prefix is None:
         arguments.step_prefix = description.get("step_prefix", STEP_PREFIX)
     if arguments.step_separator is None:
@@ -177,6 +176,8 @@ def complete(arguments: argparse.Namespace) -> Row:
         arguments.reference = None
     if arguments.coefficient is None:
         arguments.coefficient = description.get("beta", DEFAULT_COEFFICIENT)
+        if "beta" not in description:
+            print(f"{arguments.model} says nothing of its beta: --coefficient is {DEFAULT_COEFFICIENT}")
     return description
 
 

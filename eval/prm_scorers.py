@@ -17,7 +17,6 @@ from tqdm import tqdm
 from eval.prm_data import Response
 from eval.store import LineFile, Row, RunError
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
-from prime_ext.offline_prm.export import FILE
 from prime_ext.step_rm.scorers.local import length_buckets, padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
@@ -25,12 +24,6 @@ from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
 LAYOUTS = ("chat", "plain", "turns")
 OVERLONG = "overlong"
-
-
-def prm_description(path: str) -> Row:
-    """What training has written beside a model; empty for other models."""
-    file = Path(path) / FILE
-    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 class LogProbModel:

@@ -293,6 +293,8 @@ def render(report: Report) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Print the report, or with ``--plan`` the plan of a run; returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
+    # What verl warns of on machines without an accelerator stands in the report.
+    os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
     if "--plan" in words:
         from prime_ext.plan import report as plan_report
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations of ``prime_ext.config``, and verl's of its SFT trainer, with one line for what is wrong."""
 
+import difflib
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from prime_ext.config.checks import SettingsError
 
 CONFIG_MODULE = "prime_ext.config"
 # The primary configuration of verl.trainer.sft_trainer.
 SFT_CONFIG = "sft_trainer_engine"
+_OVERRIDDEN = re.compile("Could not override '([^']+)'")
 
 
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -27,7 +30,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         SettingsError: it does not compose; the line names the key.
     """
     from hydra import compose, initialize_config_dir, initialize_config_module
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, MissingConfigException
 
     try:
         if name == SFT_CONFIG:
@@ -41,8 +44,33 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         # The second half of Hydra's message is advice for its own syntax; the first line names the key.
         cause = error.__cause__ or error
         line = str(error).splitlines()[0]
-        raise SettingsError(line if cause is error else f"{line} {str(cause).splitlines()[0]}") from error
+        if cause is not error:
+            line = f"{line} {str(cause).splitlines()[0]}"
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+            line += _hint(Path(error.missing_cfg_file).name, error.options or [], "")
+        elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
+            line += _hint_of_key(compose_config(name, []), found[1])
+        raise SettingsError(line) from error
     return config
+
+
+def _hint_of_key(config: DictConfig, key: str) -> str:
+    """What an unknown key may have been meant to be."""
+    section, _, rest = "", "", key
+    while True:
+        name, _, rest = rest.partition(".")
+        if name not in config:
+            return _hint(name, list(config), section)
+        config, section = config[name], f"{section}{name}."
+        if not isinstance(config, DictConfig):
+            return f"; {section[:-1]} has no keys below it"
+
+
+def _hint(name: str, known: Sequence[str], section: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean {section}{near[0]}?"
+    return f"; there {'are' if len(known) > 1 else 'is'} {', '.join(sorted(known))}" if known else ""
 
 
 def _verl_folder() -> Path:

@@ -13,6 +13,7 @@ a PRM scores, with the bias of ``prm.bias``, which the weights do not hold.
 """
 
 import argparse
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
-from prime_ext.generate.model_card import CARD_FILE, card_text
+from prime_ext.generate.model_card import CARD_FILE, card_text, prm_description
+from prime_ext.generate.prm_description import FILE, read_description
 from prime_ext.utils.files import atomic_path, read_json, write_text
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -215,10 +217,13 @@ def export(
         model.generation_config = GenerationConfig.from_pretrained(ready)
     bias = read_json(folder / BIAS_FILE) if (folder / BIAS_FILE).is_file() else None
     run = read_json(folder.parent / CARD_FILE) if (folder.parent / CARD_FILE).is_file() else None
-    text = card_text("prm" if bias is not None or folder.name == "prm" else "actor", run, bias)
-    card = {} if text is None else {"README.md": text}
+    role = "prm" if bias is not None or folder.name == "prm" else "actor"
+    text = card_text(role, run, bias, output)
+    said = {} if text is None else {"README.md": text}
+    if role == "prm" and run is not None:
+        said[FILE] = json.dumps(prm_description(run, bias, output), indent=2) + "\n"
     tokenizer = AutoTokenizer.from_pretrained(ready)
-    write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**card, **(files or {})})
+    write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**said, **(files or {})})
 
 
 def push(folder: Path, name: str, public: bool, dry_run: bool) -> None:
@@ -236,6 +241,9 @@ def push(folder: Path, name: str, public: bool, dry_run: bool) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files:
         print(f"  {path.relative_to(folder)}  {path.stat().st_size:,} bytes")
+    reference = read_description(str(folder)).get("reference", "none")
+    if Path(reference).is_dir():
+        print(f"{name}: its reference {reference} is not part of it; push that too, and name it in {FILE} and the card")
     if dry_run:
         print(f"{name}: {len(files)} files would be uploaded")
         return

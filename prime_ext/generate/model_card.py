@@ -2,7 +2,10 @@
 """The model card of an exported policy or PRM: what it is, where it comes from, and how a PRM scores."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from prime_ext.generate.prm_description import FILE, name_from, versions
 
 # What the trainer says of a step, beside the folders of policy and PRM.
 CARD_FILE = "prime_ext_card.json"
@@ -29,12 +32,17 @@ _PRM = """\
 An implicit process reward model (PRIME, arXiv 2502.01456): with q_t = log pi_prm - log pi_ref at a token of the
 response, the token is worth beta * q_t, and {chance}
 
+`python -m eval.prm` of prime_ext reads reference and beta from `{file}`. With transformers alone, in this folder:
+
 ```python
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-prm, reference = (AutoModelForCausalLM.from_pretrained(name).eval() for name in (PRM_FOLDER, "{reference}"))
-tokenizer = AutoTokenizer.from_pretrained(PRM_FOLDER)
+messages = [{{"role": "user", "content": "What is 1 + 1?"}}]
+responses = ["2", "3"]
+
+models = [AutoModelForCausalLM.from_pretrained(name).eval() for name in {names}]
+tokenizer = AutoTokenizer.from_pretrained(".")
 
 
 def token_rewards(messages, response):
@@ -42,31 +50,48 @@ def token_rewards(messages, response):
     answer = tokenizer(response, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
     ids = torch.tensor([prompt + answer])
     with torch.inference_mode():
-        log_probs = [model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1) for model in (prm, reference)]
-    return {beta} * (log_probs[0] - log_probs[1]).gather(-1, torch.tensor(answer)[:, None])[:, 0]
+        log_probs = [model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1) for model in models]
+    return {beta} * ({difference}).gather(-1, torch.tensor(answer)[:, None])[:, 0]
 
 
 best = max(responses, key=lambda response: token_rewards(messages, response).sum())  # best of N
+print(best)
 ```
 """
 
 _PLAIN = "the sum over a response orders responses of a prompt."
+_MOVED = """\
+the sum over a response orders responses of a prompt. It is no logit: in training the reference was a later policy at
+every step, and here it is the model that the PRM started from."""
 _WITH_BIAS = "the chance that the whole response is right is sigmoid(beta * sum of q + b), beta = {beta}, b = {bias}."
 
 
-def card_text(role: str, run: Mapping[str, Any] | None, bias: Mapping[str, Any] | None) -> str | None:
+def prm_description(run: Mapping[str, Any], bias: Mapping[str, Any] | None, folder: Path) -> dict[str, Any]:
+    """What is needed to score with a PRM that was trained online (:data:`prime_ext.generate.prm_description.FILE`)."""
+    kept = {name: run[name] for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")}
+    first, reference = (name_from(folder, run[name]) for name in ("prm", "reference"))
+    b = None if bias is None or run["reference_moves"] else bias["bias"]
+    return kept | {"bias": b, "reference": reference, "initial_model": first, "versions": versions()}
+
+
+def card_text(
+    role: str, run: Mapping[str, Any] | None, bias: Mapping[str, Any] | None, folder: Path = Path()
+) -> str | None:
     """The card; None if there is nothing to say.
 
     Args:
         role: ``actor`` or ``prm``.
         run: what the checkpoint says about its run; None if it says nothing.
         bias: ``beta`` and ``bias`` of a PRM whose bias was trained.
+        folder: where the card will be.
     """
     if run is None and bias is None:
         return None
     title = "Implicit process reward model" if role == "prm" else "Policy"
     tag = "process-reward-model" if role == "prm" else "reinforcement-learning"
-    known = {name: "not known" for name in FIELDS} | dict(run or {}) | {"title": title, "tag": tag}
+    known = {name: "not known" for name in FIELDS} | dict(run or {}) | {"title": title, "tag": tag, "file": FILE}
+    for model in ("policy", "prm", "reference"):
+        known[model] = name_from(folder, known[model])
     if bias is not None:
         known["beta"] = bias["beta"]
     text = _HEAD.format(**known)
@@ -74,7 +99,13 @@ def card_text(role: str, run: Mapping[str, Any] | None, bias: Mapping[str, Any] 
         text += f"| `{name}` at this step | {value:.3f} |\n"
     if role != "prm":
         return text
-    chance = _WITH_BIAS.format(**bias) if bias is not None and bias["bias"] is not None else _PLAIN
+    chance = _PLAIN
+    if known["reference_moves"] is True:
+        chance = _MOVED
+    elif bias is not None and bias["bias"] is not None:
+        chance = _WITH_BIAS.format(**bias)
+    known["names"] = '["."]' if known["reference"] == "none" else f'[".", "{known["reference"]}"]'
+    known["difference"] = "log_probs[0]" if known["reference"] == "none" else "log_probs[0] - log_probs[1]"
     return text + _PRM.format(**known, chance=chance)
 
 
@@ -88,6 +119,7 @@ FIELDS = (
     "prm",
     "reference",
     "reference_mode",
+    "reference_moves",
     "loss",
     "beta",
 )

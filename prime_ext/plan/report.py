@@ -182,15 +182,17 @@ def render(plan: Plan) -> str:
     for name, fact in run.facts.items():
         text = ", ".join(f"{key} {value:,}" for key, value in fact.items()) if isinstance(fact, dict) else fact
         lines.append(f"{name}: {text:,}" if isinstance(text, int) else f"{name}: {text}")
+        if name == "devices" and run.rollout:
+            lines[-1] += " (trainer.nnodes * trainer.n_gpus_per_node)"
     columns = [column for column in COLUMNS if not alone or column not in WAITING]
     lines += ["", "GiB per device " + "".join(f"{column:>12}" for column in columns)]
     for part in plan.memory:
-        lines.append(f"{part.name:<15}" + "".join(f"{getattr(part, column) / GIB:12.2f}" for column in columns))
+        lines.append(f"{part.name:<15}" + "".join(f"{_gib(getattr(part, column)):>12}" for column in columns))
     lines += _alone(plan) if alone else _in_turn(plan)
     checkpoint = sum(run.checkpoint.values())
-    parts = "" if alone else f" ({', '.join(f'{name} {size / GIB:.1f}' for name, size in run.checkpoint.items())})"
-    kept = "all are kept" if run.kept is None else f"{run.kept} at a time: {run.kept * checkpoint / GIB:.1f} GiB"
-    saved = f"checkpoint: {checkpoint / GIB:.1f} GiB{parts}; {kept}"
+    parts = "" if alone else f" ({', '.join(f'{name} {_gib(size)}' for name, size in run.checkpoint.items())})"
+    kept = "all are kept" if run.kept is None else f"{run.kept} at a time: {_gib(run.kept * checkpoint)} GiB"
+    saved = f"checkpoint: {_gib(checkpoint)} GiB{parts}; {kept}"
     lines += ["checkpoints: none (trainer.save_freq)" if run.kept == 0 else saved, ""]
     size, (name, peak) = run.device_bytes, plan.peak
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
@@ -201,10 +203,15 @@ def render(plan: Plan) -> str:
     return "\n".join([*lines, *(f"not here: {line}" for line in run.not_here)])
 
 
+def _gib(size: float) -> str:
+    """Bytes in GiB; what is small keeps a digit that says something."""
+    return f"{size / GIB:.2f}" if size >= 0.1 * GIB or not size else f"{size / GIB:.1g}"
+
+
 def _alone(plan: Plan) -> list[str]:
     """Peak, FLOPs and time of one model, which is trained in every step and nothing else."""
     run = plan.run
-    lines = [f"peak: {plan.peak[1] / GIB:.2f} GiB per device; {plan.memory[0].host / GIB:.2f} wait on the host", ""]
+    lines = [f"peak: {_gib(plan.peak[1])} GiB per device; {_gib(plan.memory[0].host)} wait on the host", ""]
     lines.append(f"per step: {run.tokens:,} tokens, {plan.flops:.3g} FLOPs")
     if plan.hours:
         lines.append(f"estimated time ({UTILISATION:.0%} of the peak, not measured)")
@@ -220,10 +227,10 @@ def _in_turn(plan: Plan) -> list[str]:
     """Peak, FLOPs and time of a step in which several models take turns."""
     run, lines = plan.run, []
     if run.rollout:
-        weights, cache = run.rollout["weights"] / GIB, run.rollout["cache"] / GIB
-        lines.append(f"rollout engine: {weights:.2f} weights + {cache:.2f} cache")
+        weights, cache = _gib(run.rollout["weights"]), _gib(run.rollout["cache"])
+        lines.append(f"rollout engine: {weights} weights + {cache} cache")
     lines += ["", "peak of each part of a step, GiB per device"]
-    lines += [f"  {name:<16}{size / GIB:8.2f}" for name, size in plan.phases.items()]
+    lines += [f"  {name:<16}{_gib(size):>8}" for name, size in plan.phases.items()]
     lines += ["", f"FLOPs per step: {plan.flops:.3g} at most (responses of full length)"]
     for work in plan.work:
         times_n = f"{work.flops_per_token_and_weight:5.1f} N"
@@ -244,7 +251,8 @@ def _in_turn(plan: Plan) -> list[str]:
         peak = f"{UTILISATION:.0%} of the peak, not measured"
         lines.append(f"estimated time (prime_ext/plan/estimate.py; {peak})")
     for hours in plan.hours:
-        lines.append(f"  {hours.device:<6}{hours.step_seconds:10.0f} s per step")
+        digits = 0 if hours.step_seconds >= 10 else 2
+        lines.append(f"  {hours.device:<6}{hours.step_seconds:10.{digits}f} s per step")
         if hours.run_hours is not None:
             lines[-1] += f"{hours.run_hours:10.1f} h, {hours.device_hours:,.0f} device hours"
     return lines

@@ -233,7 +233,7 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
     try:
         prepare(**arguments)
     except (ImportError, ValueError) as error:
-        yield f"{section}: {error}"
+        yield f"{section}{'.modules' if isinstance(error, ImportError) else ''}: {error}"
         return
     tasks = set()
     for key, name in _data_files(config):

@@ -82,6 +82,9 @@ class GuardedRunMixin(_Trainer):
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._say(f"going on from step {self.global_steps} ({self._checkpoint_folder()})")
+        trainer = self.config.trainer
+        if trainer.get("save_freq", -1) <= 0 and not trainer.get("val_only", False):
+            self._say("nothing will be saved, and no trained model kept: trainer.save_freq is not set")
 
     def _checkpoint_folder(self) -> Path:
         """Where verl has just resumed from."""

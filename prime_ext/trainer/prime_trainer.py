@@ -28,6 +28,7 @@ from prime_ext.config.settings import SettingsError
 from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.model_card import CARD_FILE
+from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.check import read_prime
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.prm.implicit_prm import ImplicitPRM
@@ -318,16 +319,19 @@ class PrimeTrainerMixin(GuardedRunMixin):
         config, prm = self.config, self.config.prm
         files = config.data.train_files
         metrics = {name: float(self._metrics[name]) for name in OF_THE_CARD if name in self._metrics}
+        # Of the policy as the reference only what it started from can be named.
+        known = {"none": "none", "frozen": prm.reference_path, "kl": config.actor_rollout_ref.model.path}
         return {
             "prime_ext": version("prime-ext"),
             "verl": version("verl"),
             "variant": variant_line(config),
             "step": self.global_steps,
-            "policy": config.actor_rollout_ref.model.path,
+            "policy": model_name(config.actor_rollout_ref.model.path),
             "data": ", ".join(Path(file).name for file in ([files] if isinstance(files, str) else files)),
-            "prm": prm.model.path,
-            "reference": prm.reference_path or prm.model.path,
+            "prm": model_name(prm.model.path),
+            "reference": model_name(known.get(prm.reference) or prm.model.path),
             "reference_mode": prm.reference,
+            "reference_moves": prm.reference == "policy" or prm.reference_refresh_freq > 0,
             "loss": prm.loss,
             "beta": prm.beta,
             "metrics": metrics,
@@ -354,7 +358,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
         self._metrics = metrics
         batch = super()._compute_advantage(batch, metrics)
-        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)]
+        tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
+        keys, limit = list(tags), self.config.data.max_response_length
+        cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, self._end_tokens())
+        metrics["prime/response_length/cut_off"] = len(cut_off) / len(keys)
         if uses_manager(self.config):
             metrics.update(pspo_metrics(transfer.fetch_reward_infos(keys, batch.partition_id)))
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:

@@ -158,13 +158,11 @@ class PromptJudge:
             self._accuracy[uid] = accuracies[uid]
 
     def _cut_off(self, keys: Collection[str], partition_id: str, partition: dict[str, dict]) -> set[str]:
-        """Rollouts that reached the limit of their length without an end; looked up only if the filter asks."""
+        """Only if the filter asks."""
         if not self.band.drop_truncated or not self.max_response_length:
             return set()
-        full = [key for key in keys if partition[key]["response_len"] >= self.max_response_length]
-        last = transfer.fetch_last_tokens(full, partition_id)
-        ends = set(self.end_tokens())
-        return {key for key, token in zip(full, last, strict=True) if token not in ends}
+        tags = {key: partition[key] for key in keys}
+        return transfer.find_cut_off(partition_id, tags, self.max_response_length, self.end_tokens())
 
     def keeps(self, uid: str) -> bool:
         """Whether the prompt was judged and may be trained on."""

@@ -5,7 +5,7 @@ On the driver a batch is a list of keys; tensors are fetched by key, as nested t
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from numbers import Real
@@ -176,6 +176,20 @@ def fetch_last_tokens(keys: Sequence[str], partition_id: str) -> list[int]:
         return []
     data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["responses"])
     return [int(response[-1]) for response in data["responses"].unbind()]
+
+
+def find_cut_off(partition_id: str, tags: Mapping[str, dict], limit: int, end_tokens: Collection[int]) -> set[str]:
+    """Trajectories that reached the limit of their length without an end.
+
+    Args:
+        partition_id: where they are.
+        tags: by key.
+        limit: of the tokens of a response.
+        end_tokens: those that end one; a response of that length with such a token at its end is whole.
+    """
+    full = [key for key, tag in tags.items() if tag["response_len"] >= limit]
+    last = fetch_last_tokens(full, partition_id)
+    return {key for key, token in zip(full, last, strict=True) if token not in end_tokens}
 
 
 def clear(keys: Sequence[str], partition_id: str) -> None:

@@ -42,7 +42,7 @@ class ScoredResponse(NamedTuple):
 
     @property
     def reward_sum(self) -> float:
-        """Sum of the process rewards = the logit of the PRM's belief that the answer is right."""
+        """Sum of the process rewards, by which the PRM orders responses."""
         return sum(token.reward for token in self.tokens)
 
 

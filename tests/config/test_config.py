@@ -212,3 +212,20 @@ def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeyp
     sizes = {key: section.fsdp_size for key, section in found.items() if section is not None}
     expected = dict.fromkeys(ENGINE_SECTIONS, 8) | {"critic.fsdp": 4}
     assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4 - (name == "pspo_trainer")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("prm.betta=1", "'betta' is not in struct; did you mean prm.beta?"),
+        ("prime.proces.coefficient=1", "'proces' is not in struct; did you mean prime.process?"),
+        ("trainer.qqqq=1", "; there are balance_batch, "),
+        ("prm.loss.x=1", "; prm.loss has no keys below it"),
+        ("variant=destilled", "Could not find 'variant/destilled'; did you mean distilled?"),
+        ("variant=xyzzy", "; there are answer_likelihood, distilled, "),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_what_was_meant(word, hint):
+    with pytest.raises(SettingsError) as raised:
+        compose_config("prime_trainer_cpu", [word])
+    assert hint in str(raised.value) and "\n" not in str(raised.value)

@@ -10,6 +10,7 @@ from tiny_llama import byte_tokenizer
 
 from data_preprocessing.validate import main
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row, rl_schema
+from prime_ext.verifiers import sources
 
 
 def row(index=0, gold="4", content="What is 2+2?", source="openai/gsm8k", split="train"):
@@ -81,6 +82,22 @@ def test_rows_of_eurus_2_rl_data_share_a_name_that_means_nothing(tmp_path):
 def test_own_sources_are_named_as_in_training(tmp_path, capsys):
     path = write(tmp_path / "a.parquet", [row(0, source="riddles_of_mine")])
     assert main([path]) == 1 and main([path, "--sources", "riddles_of_*=math"]) == 0
+
+
+def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
+    monkeypatch.setattr(sources, "_registered", list(sources._registered))
+    lines = ["from prime_ext.verifiers.sources import register_source, register_task"]
+    lines += ["register_task('sonnets', object)", "register_source('sonnets/*', 'sonnets')"]
+    (tmp_path / "verifier_of_sonnets.py").write_text("\n".join(lines))
+    path = write(tmp_path / "a.parquet", [row(number, source="sonnets/mine") for number in range(9)])
+    assert main([path]) == 1
+    out = capsys.readouterr().out
+    assert "a.parquet row 1 and 8 more: no verifier for data_source='sonnets/mine'" in out and "--modules" in out
+    assert out.count("no verifier") == 1 and main([path, "--modules", "verifier_of_sonnets"]) == 0
+    assert main([path, "--modules", "verifier_of_poems"]) == 2
+    assert "validate: --modules verifier_of_poems: No module named" in capsys.readouterr().err
 
 
 def test_prompts_are_measured_as_the_policy_sees_them(tmp_path, capsys):

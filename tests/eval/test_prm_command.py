@@ -14,7 +14,7 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     paths = {"prm": save_llama(folder / "prm", 1), "reference": save_llama(folder / "reference", 2)}
     paths["classifier"] = save_llama(folder / "classifier", 3, classes=2)
-    description = {"beta": 0.25, "reference": str(paths["reference"]), "step_prefix": "", "step_separator": "\n"}
+    description = {"beta": 0.25, "reference": "../reference", "step_prefix": "", "step_separator": "\n"}
     paths["described"] = save_llama(folder / "described", 1)
     (paths["described"] / "prime_ext_prm.json").write_text(json.dumps(description))
     return paths

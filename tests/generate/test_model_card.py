@@ -3,6 +3,7 @@
 
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prime_ext.generate import export
-from prime_ext.generate.model_card import card_text
+from prime_ext.generate.model_card import card_text, prm_description
 from recipes.quickstart.evaluate import HeldOutProblem, Response
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import score_response
@@ -19,6 +20,7 @@ from recipes.quickstart.tokenizer import build_tokenizer
 RUN = {
     **{"prime_ext": "0.1.0", "verl": "0.9.1", "variant": "distilled", "step": 80, "policy": "org/sft"},
     **{"data": "train.parquet", "prm": "org/sft", "reference": "org/sft", "reference_mode": "frozen"},
+    **{"reference_moves": False},
     **{"loss": "ce", "beta": 0.5, "metrics": {"prm/pair_accuracy/before_update": 0.75}},
 }
 BIAS = {"beta": 0.5, "bias": -0.25}
@@ -39,20 +41,34 @@ def test_it_says_where_a_model_comes_from():
     assert "not known" in card_text("prm", None, BIAS)
 
 
-def test_the_scorer_of_the_card_gives_the_rewards_of_the_report(tmp_path):
+def test_a_logit_is_promised_only_where_the_reference_was_one_model():
+    moved = {**RUN, "reference_mode": "policy", "reference_moves": True}
+    assert "sigmoid" in card_text("prm", RUN, BIAS) and "sigmoid" not in card_text("prm", moved, BIAS)
+    assert prm_description(RUN, BIAS, Path())["bias"] == -0.25 and prm_description(moved, BIAS, Path())["bias"] is None
+
+
+@pytest.mark.parametrize("reference", ["reference", "none"])
+def test_the_scorer_of_the_card_runs_as_it_stands_and_gives_the_rewards_of_the_report(
+    tmp_path, monkeypatch, capsys, reference
+):
     places = [save(tmp_path / name, seed) for seed, name in enumerate(("prm", "reference"))]
-    text = card_text("prm", {**RUN, "reference": places[1]}, None)
-    code = text.split("```python\n")[1].split("\nbest = ")[0]
-    names = {"PRM_FOLDER": places[0]}
+    other = places[1] if reference == "reference" else "none"
+    text = card_text("prm", {**RUN, "prm": places[1], "reference": other}, None, tmp_path / "prm")
+    assert str(tmp_path) not in text
+    code = text.split("```python\n")[1].split("```")[0].replace("What is 1 + 1?", "1+1?")
+    names = {}
+    monkeypatch.chdir(places[0])
     exec(compile(code, "card", "exec"), names)
+    assert capsys.readouterr().out.strip() in ("2", "3")
     problem, answer = HeldOutProblem("3*9+6?", "3"), "3*9=7;\\boxed{3}"
     rewards = names["token_rewards"]([{"role": "user", "content": problem.prompt}], answer)
 
     tokenizer = AutoTokenizer.from_pretrained(places[0])
-    prm, reference = (AutoModelForCausalLM.from_pretrained(place).eval() for place in places)
+    prm, start = (AutoModelForCausalLM.from_pretrained(place).eval() for place in places)
     ids = tokenizer(answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-    scored = score_response(prm, reference, tokenizer, problem, Response(ids, answer, True), RUN["beta"])
-    assert torch.allclose(rewards, torch.tensor([token.reward for token in scored.tokens]), atol=1e-6)
+    scored = score_response(prm, start, tokenizer, problem, Response(ids, answer, True), RUN["beta"])
+    own = [RUN["beta"] * token.log_prob_prm if other == "none" else token.reward for token in scored.tokens]
+    assert torch.allclose(rewards, torch.tensor(own), atol=1e-6)
     assert math.isfinite(float(rewards.sum())) and float(rewards.abs().sum()) > 0
 
 

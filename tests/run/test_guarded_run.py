@@ -177,3 +177,9 @@ def test_an_error_that_a_dead_worker_caused_is_told_as_its_death(make, monkeypat
     with pytest.raises(WorkerDied, match="the reward worker 0 died") as error:
         trainer.fit(SimpleNamespace())
     assert error.value.__cause__ is trainer.fails
+
+
+@pytest.mark.parametrize(("changes", "said"), [({"save_freq": -1}, True), ({"save_freq": 5}, False)])
+def test_a_run_that_keeps_nothing_says_so_at_its_start(make, capsys, changes, said):
+    make(logger=["console"], **changes)._load_checkpoint()
+    assert ("nothing will be saved" in capsys.readouterr().out) is said
