@@ -211,6 +211,8 @@ def run(arguments: argparse.Namespace) -> Row:
     bench, classifier = arguments.task == "processbench", arguments.scorer == "classifier"
     items = _read(arguments)
     responses = [one.response for one in items] if bench else [own for one in items for own in one.responses]
+    if not bench and all(len(response.steps) == 1 for response in responses):
+        print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
     index = arguments.plot
     if index is not None and not 0 <= index < len(responses):
         raise RunError(f"--plot {index} must be the number of one of {len(responses)} responses (from 0)")

@@ -30,7 +30,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         SettingsError: it does not compose; the line names the key.
     """
     from hydra import compose, initialize_config_dir, initialize_config_module
-    from hydra.errors import HydraException, MissingConfigException
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
     try:
         if name == SFT_CONFIG:
@@ -46,7 +46,9 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         line = str(error).splitlines()[0]
         if cause is not error:
             line = f"{line} {str(cause).splitlines()[0]}"
-        if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        if isinstance(error, OverrideParseException):
+            line = f"{error.override} is not understood ({line}); values with signs such as = , {{ want key='value'"
+        elif isinstance(error, MissingConfigException) and error.missing_cfg_file:
             line += _hint(Path(error.missing_cfg_file).name, error.options or [], "")
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
             line += _hint_of_key(compose_config(name, []), found[1])

@@ -7,6 +7,7 @@ float64 is exact in practice). Beams are transformers' own; sampled ones are mad
 transformers has one stream of random numbers for a batch.
 """
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -19,6 +20,7 @@ from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, e
 from prime_ext.generate.local_model import LocalModel, loading
 
 _BATCH_SIZE = 64
+_SMALL = 10_000_000
 
 
 class ResponseText:
@@ -251,4 +253,7 @@ def open_transformers(options: BackendOptions) -> TransformersBackend:
 
             model = PeftModel.from_pretrained(model, source.adapter).merge_and_unload(safe_merge=True)
         model = model.eval().requires_grad_(False).to(device)
+    if device.type == "cpu" and model.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
+        # Threads wait for each other longer than they compute, five times as long where the cores have other work.
+        torch.set_num_threads(1)
     return TransformersBackend(local, model, options.batch_size or _BATCH_SIZE)

@@ -35,8 +35,8 @@ case "$METHOD" in
         method+=(prm.reference=frozen prm.trainable_layers=null)
         ;;
     sign_preserving) method=(variant=distilled "prm.optim.lr=${PRM_LR:-2e-3}" "${signs[@]}") ;;
-    teacher) method=("${teacher[@]}" "prm.model.path=${TEACHER:?names the folder of the teacher}") ;;
-    teacher_sign_preserving) method=("${teacher[@]}" "prm.model.path=${TEACHER:?}" "${signs[@]}") ;;
+    teacher) method=("${teacher[@]}" "prm.model.path='${TEACHER:?names the folder of the teacher}'") ;;
+    teacher_sign_preserving) method=("${teacher[@]}" "prm.model.path='${TEACHER:?}'" "${signs[@]}") ;;
     self_distillation) method=(variant=self_distillation "prm.inputs.template='{prompt}{extra_info.answer}'") ;;
     guarded | paper) method=("variant=$METHOD" prm.beta=0.2 "prm.optim.lr=${PRM_LR:-1e-3}") ;;
     *)
