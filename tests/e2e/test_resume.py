@@ -10,6 +10,8 @@ import torch
 from e2e_harness import weights
 from transformers import AutoModelForCausalLM
 
+from prime_ext.generate.prm_description import read_description
+
 STEPS = 5
 OVERRIDES = [
     f"trainer.total_training_steps={STEPS}",
@@ -54,6 +56,10 @@ def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
     saved = weights(checkpoint, part)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, saved[f"model.{name}"], rtol=0, atol=0, msg=name)
+    if part == "prm":
+        said = read_description(str(tmp_path / "exported"))
+        assert said["reference_mode"] == "frozen" and said["beta"] > 0
+        assert AutoModelForCausalLM.from_pretrained(said["reference"]).config.hidden_size == model.config.hidden_size
 
 
 def test_old_checkpoints_are_deleted_only_after_a_new_one_is_whole(runs):
