@@ -149,9 +149,11 @@ def _file_problems(config: DictConfig) -> Iterable[str]:
     for key, name in _data_files(config):
         yield from _check_parquet(key, name, columns)
     models = {"actor_rollout_ref.model.path": policy.model.path}
+    yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
     if pspo is None and config.prm.enable:
         models["prm.model.path"] = config.prm.model.path
+        yield from _check_tokenizer("prm.model", config.prm.model)
         models |= {f"prm.teachers.{source}": path for source, path in (config.prm.teachers or {}).items()}
         yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
         yield from check_trainable_layers(config)
@@ -181,6 +183,8 @@ def _file_problems(config: DictConfig) -> Iterable[str]:
 
 # ---- data and the reward function ----------------------------------------------------------------------------------
 
+# Of all kinds: fast, of sentencepiece, of tiktoken.
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 DATA_KEYS = ("train_files", "val_files")
 REWARD_FUNCTION = "pkg://prime_ext.reward.compute_score"
 
@@ -316,6 +320,15 @@ def _check_model(key: str, path: str | None) -> Iterable[str]:
         size, ids = _n_embeddings(folder), (_tokenizer_vocabulary(folder) or {}).values()
         if size is not None and ids and max(ids) >= size:
             yield f"{key}: the tokenizer of {folder} has token ids up to {max(ids)}, its model only {size} embeddings"
+
+
+def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
+    """Whether there is a tokenizer in the folder of a model that names no other."""
+    folder = Path(model.path or "").expanduser()
+    if model.get("tokenizer_path") or not (folder / "config.json").is_file():
+        return
+    if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
+        yield f"{section}.path: {folder} has no tokenizer; save it beside the weights, or set {section}.tokenizer_path"
 
 
 def _check_same_vocabulary(key: str, path: str | None, other: str, name: str = "the policy") -> Iterable[str]:

@@ -64,14 +64,16 @@ def rows(task: CompactChain, count: int, seed: int) -> list[dict]:
     return found
 
 
-def prepare(lab: Path, output: Path, train: int = 16384, held_out: int = 500) -> None:
-    """Write model, tokenizer and data of the laboratory's task that the folder ``lab`` is named by."""
+def prepare(lab: Path, output: Path, teacher: Path | None, train: int = 16384, held_out: int = 500) -> None:
+    """Write models, tokenizer and data of the laboratory's task that the folder ``lab`` is named by."""
     task = TASKS[lab.name]
     write_text(output / "task.txt", lab.name)
-    AutoModelForCausalLM.from_pretrained(lab / "start").save_pretrained(output / "model")
     tokenizer = build_tokenizer(vocabulary(task))
     tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.save_pretrained(output / "model")
+    for name, folder in (("model", lab / "start"), ("teacher", teacher)):
+        if folder is not None:
+            AutoModelForCausalLM.from_pretrained(folder).save_pretrained(output / name)
+            tokenizer.save_pretrained(output / name)
     write_parquet(output / "train.parquet", rows(task, train, 1))
     write_parquet(output / "val.parquet", rows(task, held_out, 987))
 
@@ -94,6 +96,7 @@ def main() -> None:
     inputs = commands.add_parser("prepare", help="model, tokenizer and data")
     inputs.add_argument("lab", type=Path)
     inputs.add_argument("output", type=Path)
+    inputs.add_argument("--teacher", type=Path, help="folder of a model that recipes.lab_study.run kept")
     inputs.set_defaults(command=prepare)
     curve = commands.add_parser("curve", help="metrics of a run as a run of the laboratory")
     curve.add_argument("run", type=Path)

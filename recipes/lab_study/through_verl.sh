@@ -7,13 +7,13 @@
 #   bash recipes/lab_study/through_verl.sh METHOD SEED OUT [verl overrides ...]
 #   python -m recipes.lab_study.report OUT/compact --accuracies 0.5,0.7,0.8
 #
-# METHOD: rloo rloo_ema distilled distilled_e4 guarded paper sign_preserving; teacher and teacher_sign_preserving, with TEACHER=FOLDER;
-# self_distillation, on the task hinted.
+# METHOD: rloo rloo_ema distilled distilled_e4 guarded paper sign_preserving; teacher and teacher_sign_preserving, the one that
+# prepare --teacher was given; self_distillation, on the task hinted.
 set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 3 "STEPS LR PRM_LR TEACHER TEST_FREQ PYTHON" "$@"
+begin 3 "STEPS LR PRM_LR TEST_FREQ PYTHON" "$@"
 METHOD=$1 SEED=$2 OUT=$3
 shift 3
 # shellcheck source=recipes/python.sh
@@ -25,6 +25,7 @@ TASK=$(cat "$OUT/inputs/task.txt")
 
 signs=(prime.process.form=sign_preserving prime.process.coefficient=0.5 prime.process.clip=0.2 prime.anchor.kind=none)
 teacher=(variant=distilled prm.update_mode=none prm.bias.enable=false prm.trainable_layers=null)
+teacher+=(prm.model.path="$OUT/inputs/teacher")
 case "$METHOD" in
     rloo) method=(variant=paper prime.process.coefficient=0 prm.enable=false) ;;
     rloo_ema) method=(variant=paper prime.process.coefficient=0 prm.enable=false prime.anchor.kind=ema) ;;
@@ -35,8 +36,8 @@ case "$METHOD" in
         method+=(prm.reference=frozen prm.trainable_layers=null)
         ;;
     sign_preserving) method=(variant=distilled "prm.optim.lr=${PRM_LR:-2e-3}" "${signs[@]}") ;;
-    teacher) method=("${teacher[@]}" "prm.model.path='${TEACHER:?names the folder of the teacher}'") ;;
-    teacher_sign_preserving) method=("${teacher[@]}" "prm.model.path='${TEACHER:?}'" "${signs[@]}") ;;
+    teacher) method=("${teacher[@]}") ;;
+    teacher_sign_preserving) method=("${teacher[@]}" "${signs[@]}") ;;
     self_distillation) method=(variant=self_distillation "prm.inputs.template='{prompt}{extra_info.answer}'") ;;
     guarded | paper) method=("variant=$METHOD" prm.beta=0.2 "prm.optim.lr=${PRM_LR:-1e-3}") ;;
     *)

@@ -70,6 +70,13 @@ def write_model(folder, n_embeddings=8, tokens=("a", "b", "c"), **config):
     return str(folder)
 
 
+def bare(folder):
+    """A model without a tokenizer."""
+    write_model(folder)
+    (folder / "tokenizer.json").unlink()
+    return str(folder)
+
+
 def write_parquet(path, n_rows=2, **columns):
     values = {"prompt": "x", "data_source": "gsm8k", "reward_model": "x", **columns}
     table = pyarrow.table({name: [value] * n_rows for name, value in values.items() if value is not None})
@@ -454,7 +461,7 @@ REFUSED = [
     # arguments of the reward function
     ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
     ("cpu", {ARGUMENTS: {"sources": {"poems": "verse"}}}, f"{ARGUMENTS}: no task 'verse'"),
-    ("cpu", {ARGUMENTS: {"modules": ["no_such_module"]}}, f"{ARGUMENTS}: No module named 'no_such_module'"),
+    ("cpu", {ARGUMENTS: {"modules": ["no_such_module"]}}, f"{ARGUMENTS}.modules: No module named 'no_such_module'"),
     ("cpu", {**FRACTION, "prm.loss": "kto"}, "prm.loss=kto takes 0 and 1 only"),
     # asynchronous modes
     ("cpu", {**COLOCATE, "trainer.v1.colocate_async.num_warmup_batches": -1}, "num_warmup_batches=-1"),
@@ -601,6 +608,11 @@ FILES = [
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO, ARGUMENTS: {"math_strictness": "lenient"}}, ""),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
+    (
+        "cpu",
+        lambda path: {"prm.model.path": bare(path / "bare")},
+        "bare has no tokenizer; save it beside",
+    ),
     ("cpu", other_vocabulary, " has another vocabulary than the policy "),
     ("cpu", lambda path: {**other_vocabulary(path), "prm.inputs.retokenize": True}, "lacks a chat template for the"),
     ("cpu", lambda path: {**hint("{gold}"), **gold(path, " ")}, "is not there, or empty, in 2 of 2 rows"),
