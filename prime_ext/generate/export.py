@@ -14,6 +14,7 @@ a PRM scores, with the bias of ``prm.bias``, which the weights do not hold.
 
 import argparse
 import json
+import logging
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
@@ -108,6 +109,8 @@ def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
     """
     parts: dict[str, list[torch.Tensor]] = defaultdict(list)
     placement: dict[str, tuple] = {}
+    # It warns of meshes without process groups; only their placements are read here.
+    logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
     for path in tqdm(files, desc="Reading shards", unit="rank"):
         try:
             shard = torch.load(path, map_location="cpu", weights_only=True)

@@ -68,9 +68,9 @@ _WITH_BIAS = "the chance that the whole response is right is sigmoid(beta * sum 
 
 def prm_description(run: Mapping[str, Any], bias: Mapping[str, Any] | None, folder: Path) -> dict[str, Any]:
     """What is needed to score with a PRM that was trained online (:data:`prime_ext.generate.prm_description.FILE`)."""
-    kept = {name: run[name] for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")}
+    kept = {name: run.get(name) for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")}
     first, reference = (name_from(folder, run[name]) for name in ("prm", "reference"))
-    b = None if bias is None or run["reference_moves"] else bias["bias"]
+    b = None if bias is None or kept["reference_moves"] else bias["bias"]
     return kept | {"bias": b, "reference": reference, "initial_model": first, "versions": versions()}
 
 

@@ -17,12 +17,12 @@ from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import write_json, write_text
 from recipes.ablations.report import read_results
 from recipes.ablations.suites import SUITES
-from recipes.figures import BLUE, GREEN, ORANGE, draw_mean, new_figure, save
+from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_mean, new_figure, save
 from recipes.run_statistics import PAIR_ACCURACY, crossing, markdown, mean_and_error, training_seconds, versions
 
 SUITE = SUITES["methods"]
 BASELINE, METHODS = SUITE.baseline, {name: variant.label for name, variant in SUITE.variants.items()}
-COLOURS = {"rloo": ORANGE, "paper": GREEN, "distilled": BLUE}
+COLOURS = {"rloo": ORANGE, "paper": GREEN, "distilled": BLUE, "answer_likelihood": GREY}
 THRESHOLDS = (0.5, 0.6, 0.65)
 AXES = {"steps": "steps", "prompts": "prompts tried", "seconds": "training seconds"}
 
