@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import ray
 from omegaconf import DictConfig, open_dict
 from ray.exceptions import ActorDiedError, RayActorError
+from transfer_queue import KVBatchMeta
+from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run import checkpoint
 from prime_ext.run.console import ConsoleLines, lines_in, prints_lines
 from prime_ext.run.ray_reservations import require_resources
 from prime_ext.run.run_lock import RunLock
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,23 @@ class GuardedRunMixin(_Trainer):
             if death:
                 raise WorkerDied(death) from error
             raise
+
+    def _end_tokens(self) -> set[int]:
+        """Tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+        model = self.config.actor_rollout_ref.model
+        ends = {self.tokenizer.eos_token_id}
+        if (Path(model.path) / "generation_config.json").is_file():
+            more = GenerationConfig.from_pretrained(model.path).eos_token_id
+            ends.update(more if isinstance(more, list) else [more])
+        return ends - {None}
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """verl's, and the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
+        tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
+        limit = self.config.data.max_response_length
+        cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, self._end_tokens())
+        metrics["response_length/cut_off"] = len(cut_off) / max(1, len(tags))
+        return super()._compute_advantage(batch, metrics)
 
     def _pause(self, seconds: float) -> None:
         """Wait for those that make rollouts, outside the replay buffer. Raises ``WorkerDied``."""

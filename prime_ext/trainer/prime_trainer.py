@@ -14,7 +14,6 @@ import numpy as np
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
-from transformers import GenerationConfig
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
@@ -141,15 +140,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             rejected_limit=self.prm.settings.judged_limit if self.prm is not None else None,
             **options,
         )
-
-    def _end_tokens(self) -> set[int]:
-        """Tokens that end a response: the tokenizer's, and those of the model's generation settings."""
-        model = self.config.actor_rollout_ref.model
-        ends = {self.tokenizer.eos_token_id}
-        if (Path(model.path) / "generation_config.json").is_file():
-            more = GenerationConfig.from_pretrained(model.path).eos_token_id
-            ends.update(more if isinstance(more, list) else [more])
-        return ends - {None}
 
     @property
     def _trains_on_rejected(self) -> bool:
@@ -358,10 +348,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
         self._metrics = metrics
         batch = super()._compute_advantage(batch, metrics)
-        tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
-        keys, limit = list(tags), self.config.data.max_response_length
-        cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, self._end_tokens())
-        metrics["prime/response_length/cut_off"] = len(cut_off) / len(keys)
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)]
         if uses_manager(self.config):
             metrics.update(pspo_metrics(transfer.fetch_reward_infos(keys, batch.partition_id)))
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
