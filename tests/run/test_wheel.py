@@ -96,11 +96,12 @@ def test_bad_settings_are_one_line_as_from_a_checkout(installed, tmp_path):
 def test_in_an_empty_environment_it_brings_all_that_it_needs(wheel, tmp_path):
     environment, python = tmp_path / "environment", tmp_path / "environment" / "bin" / "python"
     torch = f"torch=={version('torch').partition('+')[0]}"
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VERL", "PRIME"))}
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     # As recipes/make_environment.sh: first torch alone, so that its build is the wanted one.
     for words in (shlex.split(os.environ.get("TORCH_INSTALL_ARGS", torch)), [f"{wheel}[cpu]", torch]):
-        subprocess.run([python, "-m", "pip", "install", "-q", *words], check=True, capture_output=True, timeout=900)
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VERL", "PRIME"))}
+        install = [python, "-m", "pip", "install", "-q", *words]
+        subprocess.run(install, check=True, env=own, capture_output=True, timeout=900)
     for words, expected in {
         ("doctor",): "verl",
         ("train", "--help"): "verl",
