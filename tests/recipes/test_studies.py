@@ -156,7 +156,7 @@ def test_the_comparison_pairs_the_seeds_and_leaves_out_the_time_of_saving(tmp_pa
             (tmp_path / "methods" / "runs" / name).mkdir(parents=True)
             lines = [{"step": step, "data": row} for step in range(1, 11)]
             write_json_lines(tmp_path / "methods" / "runs" / name / "metrics.jsonl", lines)
-    assert compare.METHODS == METHODS
+    assert METHODS.items() <= compare.METHODS.items() and set(compare.COLOURS) == set(compare.METHODS)
     summary = compare.summarize(tmp_path)
     assert summary["seeds"] == [0, 1] and summary["steps"] == [0, 10]
     assert summary["final_difference_to_rloo_temperature_1"]["distilled"]["mean"] == pytest.approx(0.15)
