@@ -110,7 +110,8 @@ def tables(summary: dict[str, Any], baseline: str, accuracies: list[float]) -> s
 
 def plot(runs: Runs, path: Path) -> None:
     """Accuracy over rollouts and over seconds: every run, and the mean over seeds as far as all of them go."""
-    figure, axes = new_figure(1, 2, (12, 4.5), sharey=True)
+    # The names below the panels, since they are as long as what was set.
+    figure, axes = new_figure(1, 2, (12, 4.5 + 0.2 * len(runs)), sharey=True)
     for panel, axis in zip(axes[0], ("rollouts", "seconds"), strict=True):
         for index, (method, seeds) in enumerate(runs.items()):
             curves = [np.array([[point[axis], point["accuracy"]] for point in run["curve"]]) for run in seeds.values()]
@@ -118,10 +119,11 @@ def plot(runs: Runs, path: Path) -> None:
                 panel.plot(*curve.T, color=COLOURS[index % 20], alpha=0.25, linewidth=0.8)
             grid = np.linspace(0, min(curve[-1, 0] for curve in curves), 200)
             mean = np.mean([np.interp(grid, *curve.T) for curve in curves], axis=0)
-            panel.plot(grid, mean, color=COLOURS[index % 20], label=method)
+            style = {"color": COLOURS[index % 20], "linestyle": ("-", "--", ":")[index // 20 % 3]}
+            panel.plot(grid, mean, linewidth=2, label=method, **style)
         panel.set_xlabel(axis)
     axes[0, 0].set_ylabel("accuracy on held-out problems, temperature 1")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", fontsize=8)
     save(figure, path)
 
 
