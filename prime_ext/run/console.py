@@ -27,7 +27,7 @@ COLUMNS = (
     ("step score", ("pspo/step_score",), ".3f", ""),
     ("steps", ("pspo/n_steps/mean",), ".1f", ""),
     ("length", ("response_length/mean",), ".0f", " tokens"),
-    ("cut off", ("response_length/cut_off",), ".1%", ""),
+    ("cut off", ("prime/response_length/cut_off",), ".1%", ""),
 )
 SECONDS = "timing_s/step"
 # The first step is slow, and speed changes with the length of responses: steps that the time left is measured on.

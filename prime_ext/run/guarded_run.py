@@ -88,7 +88,7 @@ class GuardedRunMixin(_Trainer):
         tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
         limit = self.config.data.max_response_length
         cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, self._end_tokens())
-        metrics["response_length/cut_off"] = len(cut_off) / max(1, len(tags))
+        metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
 
     def _pause(self, seconds: float) -> None:

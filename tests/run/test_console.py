@@ -17,7 +17,7 @@ PRIME = {
     "prm/reward_sum/mean": -1.83e-05,
     "prm/pair_accuracy/before_update": 0.153846,
     "response_length/mean": 8.5625,
-    "response_length/cut_off": 0.5,
+    "prime/response_length/cut_off": 0.5,
     "timing_s/step": 4.25,
     "actor/grad_norm": 0.3,
 }
