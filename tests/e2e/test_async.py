@@ -18,11 +18,12 @@ COMMON = [
     "trainer.total_epochs=50",
     f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
-    # Rollouts two at a time, all of full length: some are under way whenever the trainer turns to something else,
-    # however fast the machine generates and trains.
+    # Rollouts of full length, six at a time: some are under way whenever the trainer turns to something else. verl's
+    # client waits a second before it goes on with them, and new prompts overtake them meanwhile; with six of them some
+    # are finished within the run, however fast the machine generates and trains.
     "data.max_response_length=80",
     "actor_rollout_ref.rollout.ignore_eos=true",
-    "actor_rollout_ref.rollout.max_num_seqs=2",
+    "actor_rollout_ref.rollout.max_num_seqs=6",
     "prime.process.reliability_gate=true",
     "prm.update_mode=before",
     "algorithm.rollout_correction.rollout_is=token",
