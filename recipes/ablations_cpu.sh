@@ -4,7 +4,7 @@
 #
 #   bash recipes/ablations_cpu.sh [SUITE ...]          choices and long_chains are there; default: both
 #
-# Writes recipes/ablations/results/: a JSON file per run, and a table and a plot per suite. Finished runs are skipped and
+# Writes recipes/ablations/results/: a line of runs.jsonl per run, and a table and a plot per suite. Finished runs are skipped and
 # an interrupted one is resumed: start the same command again. A run takes 4 to 8 minutes on 2 cores.
 # Knobs (environment): SEEDS (default "0 1 2"), OUT (working folder), PYTHON
 set -euo pipefail

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Studies of many training runs through verl: one after another, those that have no result yet."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,12 +10,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from tqdm import tqdm
 
 from prime_ext.run.checkpoint import complete_steps
-from prime_ext.utils.files import write_json
+from prime_ext.utils.files import numbered_lines, write_json_lines
 
 ROOT = Path(__file__).resolve().parents[1]
+RUNS = "runs.jsonl"
+
+
+def read_runs(folder: Path) -> dict[str, dict[str, Any]]:
+    """What is kept of the runs of a study, by their names; nothing where none was kept yet."""
+    path = folder / RUNS
+    rows = [json.loads(line) for _, line in numbered_lines(path)] if path.exists() else []
+    return {row.pop("run"): row for row in rows}
+
+
+def keep_run(folder: Path, name: str, result: Mapping[str, Any]) -> None:
+    """Add a run to ``runs.jsonl``, a line each in the order of their names. Other processes may do the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{RUNS}.lock"):
+        runs = {**read_runs(folder), name: result}
+        write_json_lines(folder / RUNS, ({"run": name, **runs[name]} for name in sorted(runs)))
 
 
 def run_missing(
@@ -23,14 +41,14 @@ def run_missing(
     results: Path,
     prepare: Callable[[], None],
     training: Callable[[str, Path], tuple[Sequence[str], Mapping[str, str]]],
-    result_of: Callable[[str, Path], Any],
+    result_of: Callable[[str, Path], Mapping[str, Any]],
 ) -> None:
-    """Train and measure what has no ``<name>.json`` among the results; the others go on when one fails.
+    """Train and measure what is not among the results; the others go on when one fails.
 
     Args:
         names: of the runs; each has a folder ``runs/<name>``, whose checkpoints go once it is measured.
         folder: of the study.
-        results: a file for each run.
+        results: folder of ``runs.jsonl``.
         prepare: makes what the runs share; called if there is something to run.
         training: words of a recipe and its knobs, STEPS among them, given name and folder of a run.
         result_of: what is kept of a finished run, given the same.
@@ -38,7 +56,8 @@ def run_missing(
     Raises:
         SystemExit: some failed; the message has the end of their logs.
     """
-    missing = [name for name in names if not (results / f"{name}.json").exists()]
+    kept = read_runs(results)
+    missing = [name for name in names if name not in kept]
     if not missing:
         print(f"{results}: nothing left to run")
         return
@@ -54,7 +73,7 @@ def run_missing(
         except RuntimeError as error:
             failed.append(f"{name}: {error}")
             continue
-        write_json(results / f"{name}.json", result_of(name, run))
+        keep_run(results, name, result_of(name, run))
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
     if failed:
         raise SystemExit("\n\n".join([f"{len(failed)} runs failed; started again, they are tried again.", *failed]))

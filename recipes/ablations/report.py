@@ -4,14 +4,13 @@
     python -m recipes.ablations.report
     python -m recipes.ablations.report --steps-of outputs/ablations
 
-The first reads ``results/<suite>/*.json`` and writes ``results/<suite>.md`` and ``.png``; errors are over seeds,
+The first reads ``results/<suite>/runs.jsonl`` and writes ``results/<suite>.md`` and ``.png``; errors are over seeds,
 differences are paired by seed, against the baseline of the suite. The second reads ``metrics.jsonl`` of the runs that
 have a result and writes ``results/<suite>_steps.jsonl``: a line for each run, with one value for each step and metric,
 four significant digits.
 """
 
 import argparse
-import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -19,10 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from prime_ext.run.metrics_file import read_metrics
-from prime_ext.utils.files import read_json, write_json_lines, write_text
+from prime_ext.utils.files import write_json_lines, write_text
 from recipes.ablations.suites import SUITES, Suite
 from recipes.figures import BLUE, new_figure, save
 from recipes.run_statistics import PAIR_ACCURACY, markdown, standard_errors, write_mean
+from recipes.study_runs import read_runs
 
 RESULTS = Path(__file__).parent / "results"
 RATIO = "prime/process/return_std_over_outcome"
@@ -50,10 +50,9 @@ Results = dict[str, dict[int, dict]]
 def read_results(folder: Path, suite: Suite) -> Results:
     """The results of a suite."""
     found: Results = defaultdict(dict)
-    for path in sorted(folder.glob("*_seed*.json")):
-        match = re.fullmatch(r"(\w+)_seed(\d+)", path.stem)
-        if match and match[1] in suite.variants:
-            found[match[1]][int(match[2])] = read_json(path)
+    for run, result in read_runs(folder).items():
+        variant, seed = run.rsplit("_seed", 1)
+        found[variant][int(seed)] = result
     return {name: dict(sorted(found[name].items())) for name in suite.variants if name in found}
 
 

@@ -3,8 +3,8 @@
 
     python -m recipes.ablations.run --suite choices --seeds 0 1 2 --work-dir outputs/ablations [verl overrides ...]
 
-One file per run, ``RESULTS/<suite>/<variant>_seed<k>.json``, holds its curve, what the PRM did, its settings and the
-versions. An interrupted run is resumed from its last checkpoint; its checkpoints are deleted once it is measured.
+A line of ``RESULTS/<suite>/runs.jsonl`` for each run holds its curve, what the PRM did, its settings and versions. An
+interrupted run is resumed from its last checkpoint; its checkpoints are deleted once it is measured.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 
     python -m recipes.agent.study outcome --only rloo distilled --seeds 0 1 2 --work-dir outputs/agent_study
 
-``study.yaml`` has the studies and their methods. Writes ``RESULTS/<study>/<method>_seed<k>.json`` for each run, and
+``study.yaml`` has the studies and their methods. Writes a line of ``RESULTS/<study>/runs.jsonl`` for each run, and
 ``report.{json,md}`` beside them.
 """
 
@@ -28,7 +28,7 @@ from recipes.agent.data import write_data
 from recipes.agent.play import play, summarise
 from recipes.quickstart.evaluate import load_problems
 from recipes.run_statistics import crossing, markdown, mean_and_error, training_seconds, versions, write_mean
-from recipes.study_runs import run_missing, run_module
+from recipes.study_runs import read_runs, run_missing, run_module
 
 STUDIES = yaml.safe_load((Path(__file__).parent / "study.yaml").read_text())
 RESULTS = Path(__file__).parent / "results"
@@ -169,8 +169,7 @@ def main() -> None:
         lambda name, run: result_of(study, *wanted[name], folder, run),
     )
     runs: dict[str, dict[int, dict[str, Any]]] = {method: {} for method in study["methods"]}
-    for path in sorted(results.glob("*_seed*.json")):
-        run = read_json(path)
+    for run in read_runs(results).values():
         runs[run["method"]][run["seed"]] = run
     found, table = report(study, {method: by_seed for method, by_seed in runs.items() if by_seed})
     write_json(results / "report.json", found)

@@ -15,9 +15,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from prime_ext.utils.files import read_json, write_json, write_text
+from prime_ext.utils.files import write_json, write_text
 from recipes.figures import new_figure, save
 from recipes.run_statistics import crossing, markdown, mean_and_error
+from recipes.study_runs import read_runs as read_kept_runs
 
 Runs = dict[str, dict[int, dict[str, Any]]]
 Arrival = tuple[float, bool]  # where a run reaches an accuracy and whether it does; else the end of its curve
@@ -28,8 +29,7 @@ MEASURES = {"pair_accuracy": "pair accuracy", "gate": "gate", "step_auc": "AUC o
 def read_runs(folder: Path) -> Runs:
     """Runs by method and seed."""
     runs: Runs = defaultdict(dict)
-    for path in sorted(folder.glob("*_seed*.json")):
-        run = read_json(path)
+    for run in read_kept_runs(folder).values():
         runs[run["method"]][run["seed"]] = run
     return dict(runs)
 

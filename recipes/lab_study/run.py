@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train methods of the laboratory on a task, each with several seeds; one JSON file per run, finished runs are skipped.
+"""Train methods of the laboratory on a task, each with several seeds; finished runs are skipped.
 
     python -m recipes.lab_study.run compact rloo distilled --seeds 0,1,2 --output outputs/lab prm.epochs=2
 
-What is ``key=value`` changes a setting of all methods named, and becomes part of the name of their runs.
+A run is a line of ``runs.jsonl``, in the folder of its task. ``key=value`` changes a setting of all methods named, and
+becomes part of the name of their runs.
 """
 
 import argparse
@@ -20,11 +21,11 @@ import transformers
 from tqdm import tqdm
 
 from prime_ext.config.checks import Count, SettingsError, read
-from prime_ext.utils.files import read_json, write_json
 from recipes.lab.sample import chosen_log_probs, response_logits
 from recipes.lab.settings import METHODS, settings_of
 from recipes.lab.train import Lab, Learner, warm_up
 from recipes.lab_study.tasks import TASKS
+from recipes.study_runs import keep_run, read_runs
 
 
 def run(
@@ -42,7 +43,7 @@ def run(
         task_name: in ``TASKS``.
         methods: names in ``METHODS`` and, in between, ``key=value`` for all of them.
         seeds: one run each.
-        output: of the runs, ``TASK/METHOD_seed<k>.json``, and of the warm start, ``TASK/start``.
+        output: of the runs, ``TASK/runs.jsonl``, and of the warm start, ``TASK/start``.
         rollouts: budget of a run.
         device: for torch.
         keep_policy: save the trained model, as ``TASK/METHOD_seed<k>``: a teacher for other runs.
@@ -56,18 +57,18 @@ def run(
     names = [item for item in methods if "=" not in item]
     if not names:
         raise SettingsError(f"no method was named; there are: {', '.join(METHODS)}")
-    missing: list[tuple[Path, dict[str, Any]]] = []
+    kept = read_runs(folder)
+    missing: dict[str, dict[str, Any]] = {}
     for method, seed in itertools.product(names, seeds):
         read(Literal[tuple(METHODS)], method, "method")
         settings = settings_of(task.settings, METHODS[method], dict(item.split("=", 1) for item in changes))
         label = label_of(method, changes)
-        path = folder / f"{label}_seed{seed}.json"
+        name = f"{label}_seed{seed}"
         plan = {"task": task_name, "method": label, "seed": seed, "budget": rollouts, "settings": settings}
-        there = read_json(path) if path.exists() else None
-        if there is None:
-            missing.append((path, plan))
-        elif other := [key for key in plan if there.get(key) != plan[key]]:
-            raise SettingsError(f"{path} is of a run with another {other[0]}; choose another --output")
+        if name not in kept:
+            missing[name] = plan
+        elif other := [key for key in plan if kept[name].get(key) != plan[key]]:
+            raise SettingsError(f"{folder} has a run {name} with another {other[0]}; choose another --output")
     if not missing:
         print(f"{folder}: all runs are there")
         return
@@ -79,14 +80,14 @@ def run(
     if not start.exists():
         print(f"{start}: training the warm start")
         task.warm_start(start)
-    for path, plan in missing:
+    for name, plan in missing.items():
         lab = Lab(task, plan["settings"], plan["seed"], start, device)
-        with tqdm(total=rollouts, desc=path.stem, unit=" rollouts") as bar:
+        with tqdm(total=rollouts, desc=name, unit=" rollouts") as bar:
             curve = train(lab, rollouts, lambda examined, bar=bar: bar.update(examined - bar.n))
         versions = {"commit": commit(), "torch": torch.__version__, "transformers": transformers.__version__}
         if keep_policy:
-            lab.policy.model.save_pretrained(path.with_suffix(""))
-        write_json(path, plan | {"device": device, **versions, "curve": curve})
+            lab.policy.model.save_pretrained(folder / name)
+        keep_run(folder, name, plan | {"device": device, **versions, "curve": curve})
 
 
 def train(lab: Lab, budget: int, progress: Callable[[int], Any]) -> list[dict]:

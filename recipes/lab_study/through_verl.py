@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.tasks.rl_rows import rl_row
-from prime_ext.utils.files import write_json, write_text
+from prime_ext.utils.files import write_text
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, wrong
@@ -24,6 +24,7 @@ from recipes.lab.compact_chain import CompactChain
 from recipes.lab_study.tasks import TASKS
 from recipes.quickstart.data import write_parquet
 from recipes.quickstart.tokenizer import BOS, EOS, PAD, build_tokenizer
+from recipes.study_runs import keep_run
 
 SOURCE = "prime_ext/compact_chain"
 # Behind the operations stands a question mark, or a hint: prm.inputs.template={prompt}{extra_info.answer}.
@@ -79,7 +80,7 @@ def prepare(lab: Path, output: Path, teacher: Path | None, train: int = 16384, h
 
 
 def to_curve(run: Path, method: str, seed: int, rollouts_per_step: int, output: Path) -> None:
-    """The run of the laboratory that a run of verl is the counterpart of."""
+    """Keep the run of the laboratory that a run of verl is the counterpart of, in the folder of its task."""
     seconds, curve = 0.0, []
     for step, values in sorted(read_metrics(run / "metrics.jsonl").items()):
         seconds += values.get("timing_s/step", 0.0)
@@ -87,7 +88,8 @@ def to_curve(run: Path, method: str, seed: int, rollouts_per_step: int, output: 
         if accuracy:
             point = {"rollouts": step * rollouts_per_step, "seconds": round(seconds, 3), "accuracy": accuracy[0]}
             curve.append(point | dict.fromkeys(("pair_accuracy", "gate", "step_auc")))
-    write_json(output, {"task": output.parent.name, "method": method, "seed": seed, "curve": curve})
+    kept = {"task": output.name, "method": method, "seed": seed, "curve": curve}
+    keep_run(output, f"{method}_seed{seed}", kept)
 
 
 def main() -> None:

@@ -83,4 +83,4 @@ mkdir -p "$RUN"
     trainer.total_epochs=1000 \
     trainer.total_training_steps="${STEPS:-36}" \
     "$@"
-"$PYTHON" -m recipes.lab_study.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/$TASK/${METHOD}_seed$SEED.json"
+"$PYTHON" -m recipes.lab_study.through_verl curve "$RUN" "$METHOD" "$SEED" "$OUT/$TASK"

@@ -17,8 +17,9 @@ import numpy as np
 import yaml
 
 from prime_ext.config.checks import SettingsError
-from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.files import write_json
 from recipes.lab_study.run import label_of, run
+from recipes.study_runs import read_runs
 
 STUDIES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "study.yaml").read_text())
 
@@ -52,8 +53,9 @@ def tune(study: str, output: Path) -> dict[str, list[str]]:
         for overrides in candidates:
             run(task, [method, *overrides], plan["tuning_seeds"], output / "tuning", plan["rollouts"])
             label = label_of(method, overrides)
-            paths = [output / "tuning" / task / f"{label}_seed{seed}.json" for seed in plan["tuning_seeds"]]
-            scores[method][label] = float(np.mean([mean_accuracy(read_json(path)["curve"]) for path in paths]))
+            kept = read_runs(output / "tuning" / task)
+            curves = [kept[f"{label}_seed{seed}"]["curve"] for seed in plan["tuning_seeds"]]
+            scores[method][label] = float(np.mean([mean_accuracy(curve) for curve in curves]))
         chosen[method] = max(candidates, key=lambda overrides, of=method: scores[of][label_of(of, overrides)])
         write_json(output / study / "chosen.json", {"chosen": chosen, "mean_accuracy": scores})
     for name, (method, more) in plan.get("untuned", {}).items():

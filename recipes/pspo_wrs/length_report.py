@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table, plot and verdict of the reward-length study from the files of its runs.
+"""Table, plot and verdict of the reward-length study from its runs.
 
     python -m recipes.pspo_wrs.length_report
 
-Reads ``results/length_study/*.json`` and writes ``results/length_study.md`` and ``results/length_study.png``. A
+Reads ``results/length_study/runs.jsonl`` and writes ``results/length_study.md`` and ``results/length_study.png``. A
 standard error is over seeds. What counts as running away and as staying near four steps was fixed before the runs.
 """
 
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from prime_ext.utils.files import read_json, write_text
+from prime_ext.utils.files import write_text
 from recipes.figures import GREY, draw_mean, new_figure, save
 from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.length_study import RESULTS, SHAPES
 from recipes.pspo_wrs.measure import LONG, SUPERFLUOUS
 from recipes.pspo_wrs.plot_shapes import COLOURS
 from recipes.run_statistics import markdown, write_mean
+from recipes.study_runs import read_runs
 
 # Names of the shapes in the picture of the shapes, for the same colours.
 LABELS = {
@@ -43,8 +44,7 @@ Results = dict[tuple[str, str], dict[int, dict]]
 def read_results(folder: Path) -> Results:
     """Results by labeller and shape, in the order of the study, and seed."""
     found: Results = {(labeller, shape): {} for labeller in LABELLERS for shape in SHAPES}
-    for path in sorted(folder.glob("*_seed*.json")):
-        result = read_json(path)
+    for result in read_runs(folder).values():
         found[result["labeller"], result["shape"]][result["seed"]] = result
     return {key: dict(sorted(results.items())) for key, results in found.items() if results}
 

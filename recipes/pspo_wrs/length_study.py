@@ -7,7 +7,7 @@ Two step reward models, which differ in the labels of superfluous steps only: ``
 with every step that adds nothing) and ``lenient`` (1: it can be hacked by filler). Four shapes, each with the
 accumulation it was published with. Every run starts from one warm-started policy and sees the same prompts.
 
-One file per run, ``RESULTS/<labeller>_<shape>_seed<k>.json``. Finished runs are skipped, an interrupted one goes on
+One line of ``RESULTS/runs.jsonl`` for each run. Finished runs are skipped, an interrupted one goes on
 from its last checkpoint; its checkpoints are deleted once it is measured.
 """
 

@@ -2,14 +2,14 @@
 """Tables of docs/how_to are what the scripts in docs write, records are those of the runs."""
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from prime_ext.utils.files import read_json
+from recipes.ablations.report import read_results
+from recipes.ablations.suites import SUITES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Where the scripts of that folder find one another.
@@ -40,15 +40,15 @@ def test_the_tables_of_tuning_are_those_of_the_records(tuning):
 @pytest.mark.parametrize("suite", ["choices", "long_chains"])
 def test_the_recorded_steps_are_those_of_the_results(tuning, suite):
     runs = tuning.read_runs(suite)
-    files = sorted((tuning.RESULTS / suite).glob("*_seed*.json"))
-    assert sum(map(len, runs.values())) == len(files)
-    for path in files:
-        variant, seed = re.fullmatch(r"(\w+)_seed(\d+)", path.stem).groups()
-        for name, kept in read_json(path)["metrics"].items():
-            values = runs[variant][int(seed)][name]
+    results = read_results(tuning.RESULTS / suite, SUITES[suite])
+    found = {(variant, seed): result for variant, by_seed in results.items() for seed, result in by_seed.items()}
+    assert sum(map(len, runs.values())) == len(found)
+    for (variant, seed), result in found.items():
+        for name, kept in result["metrics"].items():
+            values = runs[variant][seed][name]
             known = values[~np.isnan(values)]
-            found = [known[:5].mean(), known[-10:].mean()]
-            assert found == pytest.approx([kept["first_5"], kept["last_10"]], rel=1e-3, abs=1e-6), (path.stem, name)
+            ends = [known[:5].mean(), known[-10:].mean()]
+            assert ends == pytest.approx([kept["first_5"], kept["last_10"]], rel=1e-3, abs=1e-6), (variant, seed, name)
 
 
 @pytest.mark.parametrize("name", ["write_memory_tables", "write_configuration"])

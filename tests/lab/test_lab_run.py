@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from prime_ext.config.checks import SettingsError
-from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.files import write_json_lines
 from recipes.lab_study import report, run
+from recipes.study_runs import RUNS, keep_run, read_runs
 
 SMALL = ["rollout.prompts=5", "actor.mini_batches=1"]
 
@@ -21,23 +22,23 @@ def tiny_task(task, start, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_run_leaves_one_file_and_is_skipped_the_second_time(tiny_task, monkeypatch, capsys):
+def test_a_run_leaves_one_line_and_is_skipped_the_second_time(tiny_task, monkeypatch, capsys):
     run.run("tiny", ["rloo", "guarded", *SMALL], [0, 1], tiny_task, 40)
     name = "guarded,actor.mini_batches=1,rollout.prompts=5"
-    result = read_json(tiny_task / "tiny" / f"{name}_seed1.json")
+    first = read_runs(tiny_task / "tiny")
+    result = first[f"{name}_seed1"]
     assert [point["rollouts"] for point in result["curve"]] == [0, 40]
     assert result["method"] == name and result["seed"] == 1 and result["budget"] == 40
     assert result["settings"]["rollout.prompts"] == 5 and result["settings"]["prm.beta"] == 0.2
     assert result["curve"][1]["pair_accuracy"] is not None and result["curve"][1]["seconds"] > 0
     assert len(result["commit"]) >= 40
-    before = {path: path.stat().st_mtime_ns for path in (tiny_task / "tiny").glob("*.json")}
-    assert len(before) == 4
+    assert len(first) == 4
 
-    (tiny_task / "tiny" / f"{name}_seed1.json").unlink()
+    write_json_lines(tiny_task / "tiny" / RUNS, ({"run": key, **kept} for key, kept in first.items() if kept != result))
     monkeypatch.setattr(run, "train", lambda lab, budget, progress: [{"rollouts": 7}])
     run.run("tiny", ["rloo", "guarded", *SMALL], [0, 1], tiny_task, 40)
-    changed = [path.name for path, time in before.items() if path.stat().st_mtime_ns != time]
-    assert changed == [f"{name}_seed1.json"]
+    second = read_runs(tiny_task / "tiny")
+    assert [key for key in first if second[key] != first[key]] == [f"{name}_seed1"] and list(second) == list(first)
     run.run("tiny", ["rloo", *SMALL], [0, 1], tiny_task, 40)
     assert "all runs are there" in capsys.readouterr().out
 
@@ -102,7 +103,7 @@ def test_runs_that_do_not_arrive_make_a_ratio_a_bound(baseline_arrives, method_a
     ],
 )
 def test_a_report_that_cannot_be_written_says_why(arguments, message, tmp_path, monkeypatch):
-    write_json(tmp_path / "rloo_seed0.json", {"method": "rloo", "seed": 0, "curve": curve(0.2, 0.5)})
+    keep_run(tmp_path, "rloo_seed0", {"method": "rloo", "seed": 0, "curve": curve(0.2, 0.5)})
     monkeypatch.setattr(sys, "argv", ["report", str(tmp_path), *arguments])
     with pytest.raises(SystemExit, match="^error: " + message):
         report.main()

@@ -24,7 +24,7 @@ from recipes.run_statistics import (
     read_seconds,
     run_metrics,
 )
-from recipes.study_runs import ROOT, run_missing
+from recipes.study_runs import ROOT, keep_run, read_runs, run_missing
 
 RECIPES = ROOT / "recipes"
 
@@ -56,7 +56,7 @@ def test_files_of_a_run_that_was_interrupted(tmp_path):
 
 def test_finished_runs_are_not_run_again_and_a_failed_one_does_not_stop_the_others(tmp_path, capsys):
     results, said = tmp_path / "results", []
-    write_json(results / "a.json", 0)
+    keep_run(results, "a", {"of": "before"})
     # That this one is trained, but not measured, is known by its checkpoint.
     trained = tmp_path / "runs" / "d" / "checkpoints" / "global_step_2"
     write_json(trained / "prime_ext_complete.json", {"files": {}})
@@ -67,10 +67,10 @@ def test_finished_runs_are_not_run_again_and_a_failed_one_does_not_stop_the_othe
         return (["make_environment.sh", "x"] if name in "bd" else ["python.sh"]), {"STEPS": "2", "PROJECT_ROOT": "."}
 
     with pytest.raises(SystemExit, match="(?s)1 runs failed.*b: .*takes no arguments"):
-        run_missing("abcd", tmp_path, results, lambda: said.append("prepare"), training, lambda name, run: name)
+        run_missing("abcd", tmp_path, results, lambda: said.append("prepare"), training, lambda name, run: {"of": name})
     assert said == ["prepare", "b", "c", "d"] and not trained.exists()
-    assert sorted(path.name for path in results.iterdir()) == ["a.json", "c.json", "d.json"]
-    run_missing("acd", tmp_path, results, lambda: said.append("prepare"), training, lambda name, run: name)
+    assert read_runs(results) == {"a": {"of": "before"}, "c": {"of": "c"}, "d": {"of": "d"}}
+    run_missing("acd", tmp_path, results, lambda: said.append("prepare"), training, lambda name, run: {})
     assert said[4:] == [] and "nothing left to run" in capsys.readouterr().out
 
 
@@ -131,9 +131,9 @@ def test_a_single_seed_and_a_variant_without_a_pair_have_no_error_and_pictures_a
     small = Suite("title", "a", {"a": Variant("first"), "b": Variant("second"), "c": Variant("third")}, steps=2)
     monkeypatch.setitem(SUITES, "small", small)
     for seed, first, second in ((0, 0.4, 0.5), (1, 0.6, 0.7)):
-        write_json(tmp_path / "small" / f"a_seed{seed}.json", result({"0": 0.2, "2": first}))
-        write_json(tmp_path / "small" / f"b_seed{seed}.json", result({"0": 0.2, "2": second}))
-    write_json(tmp_path / "small" / "c_seed7.json", result({"0": 0.2, "2": 0.4}))
+        keep_run(tmp_path / "small", f"a_seed{seed}", result({"0": 0.2, "2": first}))
+        keep_run(tmp_path / "small", f"b_seed{seed}", result({"0": 0.2, "2": second}))
+    keep_run(tmp_path / "small", "c_seed7", result({"0": 0.2, "2": 0.4}))
     monkeypatch.setattr("sys.argv", ["report", "--results", str(tmp_path)])
     report.main()
     _, second, third = (tmp_path / "small.md").read_text().splitlines()[2:]
@@ -150,7 +150,7 @@ def test_the_comparison_pairs_the_seeds_and_leaves_out_the_time_of_saving(tmp_pa
                 with pytest.raises(FileNotFoundError, match="rloo.*has \\['distilled'\\]"):
                     compare.summarize(tmp_path)
             name = f"{method}_seed{seed}"
-            write_json(tmp_path / "results" / "methods" / f"{name}.json", result({"0": 0.2, "10": accuracy}))
+            keep_run(tmp_path / "results" / "methods", name, result({"0": 0.2, "10": accuracy}))
             row = {"timing_s/step": seconds + 2.0, "timing_s/save_checkpoint": 2.0, "prime/filter/examined": 20}
             row |= {PAIR_ACCURACY: 0.75} if method == "distilled" else {}
             (tmp_path / "methods" / "runs" / name).mkdir(parents=True)
