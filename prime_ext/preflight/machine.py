@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import prompts_per_update
 from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
@@ -151,6 +151,9 @@ def _check_batches(config: DictConfig, optimiser: Optimiser) -> Iterable[str]:
         yield f"{batch} is not a multiple of {key}"
     elif together % ranks:
         yield f"{key} times rollout.n={rollouts} is {together}, which do not divide over {ranks} data-parallel ranks"
+    elif not micro and not OmegaConf.select(config, f"{optimiser.section}.use_dynamic_bsz"):
+        size = f"{optimiser.section}.ppo_micro_batch_size_per_gpu"
+        yield f"{size} is not set; set it, or {optimiser.section}.use_dynamic_bsz=true"
     elif micro and (together // ranks) % micro:
         yield f"{key} is {together // ranks} rollouts per rank, not a multiple of the micro-batch of {micro}"
 

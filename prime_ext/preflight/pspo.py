@@ -24,7 +24,6 @@ from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
 from prime_ext.preflight.machine import (
-    Optimiser,
     actor_optimiser,
     check_machine,
     check_trainer,
@@ -59,7 +58,6 @@ def read_pspo(config: DictConfig) -> PSPOSettings:
             *_check_trainer(config, pspo),
             *check_scorer(config, scorer),
             *check_async(config),
-            *_check_micro_batches(optimisers, config),
             *check_machine(config, optimisers, {"actor_rollout_ref.model": config.actor_rollout_ref.model}, strategies),
         ]
     )
@@ -94,14 +92,6 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
             f"pspo.accumulation.reward_position={position}: {key} sums the rewards of a response, wherever they are; "
             f"leave it at last_token, or use {' or '.join(TOKEN_ESTIMATORS)}"
         )
-
-
-def _check_micro_batches(optimisers: Iterable[Optimiser], config: DictConfig) -> Iterable[str]:
-    sections = {"actor_rollout_ref.actor": config.actor_rollout_ref.actor, "critic": config.critic}
-    for optimiser in optimisers:
-        section = optimiser.section
-        if not sections[section].use_dynamic_bsz and not optimiser.micro_batch:
-            yield f"{section}.ppo_micro_batch_size_per_gpu is not set; set it, or {section}.use_dynamic_bsz=true"
 
 
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:

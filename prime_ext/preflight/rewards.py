@@ -170,5 +170,3 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     for key, ours in (("gamma", "discount"), ("lam", "gae_lambda")):
         if algorithm.get(key, 1.0) != 1.0:
             yield f"algorithm.{key}={algorithm[key]} is not read; set {ours} of prime.outcome and prime.process instead"
-    if prime.critic_sources and not critic.use_dynamic_bsz and not critic.ppo_micro_batch_size_per_gpu:
-        yield "critic.ppo_micro_batch_size_per_gpu is not set; set it, or critic.use_dynamic_bsz=true"

@@ -418,6 +418,8 @@ REFUSED = [
     ("cpu", {**JUDGED, "skip.rollout_tq.enable": True}, "prm.train_on=judged needs what the filter drops"),
     ("cpu", {"prm.checkpoint.async_save": True}, "checkpoint.async_save=true"),
     ("gpu", {**EIGHT, f"{ACTOR}.use_dynamic_bsz": False}, "prm.micro_batch_size_per_gpu=None must be a whole number"),
+    ("gpu", {**EIGHT, f"{ACTOR}.use_dynamic_bsz": False, "prm.use_dynamic_bsz": True},
+     f"{ACTOR}.ppo_micro_batch_size_per_gpu is not set"),
     ("cpu", {**FROZEN_PRM, "prm.reference": "policy"}, "give it a hint with prm.inputs.template"),
     ("cpu", {"prm.follow_policy.freq": 1}, "prm.follow_policy is for a PRM that is never trained"),
     ("cpu", {**SELF_TEACHER, "actor_rollout_ref.model.lora_rank": 8}, "prm.follow_policy copies the weights of policy"),

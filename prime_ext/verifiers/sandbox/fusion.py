@@ -7,32 +7,18 @@ run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.te
 """
 
 import dataclasses
-import inspect
 import json
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from prime_ext.verifiers.sandbox import prelude
 from prime_ext.verifiers.sandbox.job import failure
 from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits
-from prime_ext.verifiers.sandbox.plain_data import ListNode, TreeNode
 from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, Request, SuiteRequest
 
 _STDERR_TAIL = 4096
 _MOST_AT_A_TIME = 16
-_PRELUDE = f"""
-import bisect, collections, copy, datetime, functools, heapq, itertools, json
-import math, operator, re, string, sys, typing
-from typing import *
-from collections import *
-from itertools import *
-from functools import *
-from heapq import *
-from bisect import *
-from typing import Any
-{inspect.getsource(ListNode)}
-{inspect.getsource(TreeNode)}
-"""
 _CALL = """
 import json as _json
 _payload = _json.loads({payload!r})
@@ -124,7 +110,7 @@ def _script(request: Request, mark: str) -> tuple[str, str]:
         stdin = request.stdin.decode("utf-8", "replace") if isinstance(request.stdin, bytes) else request.stdin
         return request.program, stdin
     template = _CALL if isinstance(request, CallRequest) else _SUITE
-    payload = json.dumps({**dataclasses.asdict(request), "limits": None, "prelude": _PRELUDE})
+    payload = json.dumps({**dataclasses.asdict(request), "limits": None, "prelude": prelude.SOURCE})
     return template.format(payload=payload, mark=mark), ""
 
 

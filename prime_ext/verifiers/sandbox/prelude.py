@@ -10,6 +10,7 @@ import copy
 import datetime
 import functools
 import heapq
+import inspect
 import itertools
 import json
 import math
@@ -27,19 +28,24 @@ _MODULES = (
     typing,
 )  # fmt: skip
 _STARRED = (typing, collections, itertools, functools, heapq, bisect)
+# A module's own name comes after what the stars bring: ``bisect`` is the module.
+_IMPORTS = "\n".join(
+    (
+        *(f"from {module.__name__} import *" for module in _STARRED),
+        "from typing import Any",
+        "from math import inf, gcd, lcm, sqrt, ceil, floor, comb, isqrt",
+        *(f"import {module.__name__}" for module in _MODULES),
+    )
+)
+# For an interpreter that has none of this package.
+SOURCE = "\n".join((_IMPORTS, inspect.getsource(ListNode), inspect.getsource(TreeNode)))
 
 
 def _namespace() -> dict[str, Any]:
     names: dict[str, Any] = {}
-    for module in _STARRED:
-        exported = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-        names.update({name: getattr(module, name) for name in exported})
-    names.update(
-        {name: getattr(math, name) for name in ("inf", "gcd", "lcm", "sqrt", "ceil", "floor", "comb", "isqrt")}
-    )
-    names.update({module.__name__: module for module in _MODULES})
-    names.update({node.__name__: node for node in (ListNode, TreeNode)})
-    return names
+    exec(_IMPORTS, names)
+    del names["__builtins__"]
+    return {**names, "ListNode": ListNode, "TreeNode": TreeNode}
 
 
 # For solutions.
