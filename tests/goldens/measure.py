@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users get, in a few numbers that a redesign must not move; this program writes goldens.json.
+"""What users get, in a few numbers that a redesign must not move.
 
-Data by its bytes, verdicts one by one, the plan that a dry run prints, and what three methods learn in a few steps of
-the laboratory, which uses the functions of training.
+``python -m tests.goldens.measure`` writes goldens.json. Data by its bytes, verdicts one by one, the plan that a dry run
+prints, and what three methods learn in a few steps of the laboratory, which uses the functions of training.
 """
 
 import hashlib
@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from recipes.study_runs import read_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_name("goldens.json")
@@ -68,7 +70,7 @@ def plans() -> dict[str, list[str]]:
 def learning(folder: Path) -> dict[str, Any]:
     """The curves of short runs in the laboratory."""
     python("recipes.lab_study.run", "compact", *METHODS, "--seeds", 0, "--rollouts", 320, "--output", folder / "lab")
-    found = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "lab").rglob("*_seed0.json"))}
+    found = read_runs(next((folder / "lab").rglob("runs.jsonl")).parent)
     kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
     return {name: [{key: point[key] for key in kept} for point in run["curve"]] for name, run in found.items()}
 
