@@ -131,22 +131,19 @@ def adapter_weights(
         key: the configuration's key, for messages.
         shape: of the model.
         rank: of the adapter.
-        target_modules: ``all-linear`` (all but the output layer), or names that a layer's name ends in.
+        target_modules: as PEFT's: ``all-linear`` (all but the output layer), names that a layer's name ends in, or the
+            regular expression of whole names.
         trust_remote_code: as in verl.
 
     Raises:
         PlanError: no layer has such a name.
     """
-    from torch import nn
+    from peft import LoraConfig, get_peft_model
 
+    targets = target_modules if isinstance(target_modules, str) else list(target_modules)
     model = _empty_model(shape.path, trust_remote_code)
-    output = model.get_output_embeddings()
-    names = [target_modules] if isinstance(target_modules, str) else list(target_modules)
-    count = 0
-    for name, module in model.named_modules():
-        named = any(name == target or name.endswith(f".{target}") for target in names)
-        if isinstance(module, nn.Linear) and (module is not output if names == ["all-linear"] else named):
-            count += rank * (module.in_features + module.out_features)
-    if not count:
-        raise PlanError(f"{key}.target_modules={target_modules} names no layer of {shape.path}")
-    return count
+    try:
+        model = get_peft_model(model, LoraConfig(r=rank, target_modules=targets), low_cpu_mem_usage=True)
+    except ValueError as error:
+        raise PlanError(f"{key}.target_modules={target_modules} names no layer of {shape.path}") from error
+    return sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
