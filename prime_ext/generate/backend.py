@@ -5,7 +5,9 @@ import queue
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 KINDS = ("vllm", "transformers", "server")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 _LOCAL = ("vllm", "transformers")
-# Why a response ended: an end token or stop text, its longest length, or no response at all.
-FINISHES = ("stop", "length", "failed")
 _LONGEST_LINE = 300
 
 
@@ -63,11 +63,10 @@ class Response:
     """What came of a request.
 
     Attributes:
-        key: of the request.
         text: without end token and prompt; empty if it failed.
         tokens: length in tokens of the model, the end token included.
         prompt_tokens: length of what the model was shown.
-        finish: one of :data:`FINISHES`.
+        finish: ``stop`` (an end token or stop text), ``length`` (its longest length), ``failed`` (no response).
         detail: what went wrong, in one line, if it failed.
     """
 
@@ -176,6 +175,7 @@ class BackendOptions:
 
 
 def optional_fields() -> list[Any]:
+    """All but the kind and the model."""
     return [each for each in fields(BackendOptions) if each.metadata]
 
 
@@ -184,21 +184,27 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-class Backend(Protocol):
+class Backend:
     """A model that answers."""
 
     def description(self) -> dict[str, Any]:
         """Backend, model, revision and everything else that responses depend on, ready for JSON."""
-        ...
+        raise NotImplementedError
+
+    def problem(self, request: Request) -> str | None:
+        """Why a request cannot be answered, in one line: a chat for a model without a chat template, a prompt that
+        leaves no room for the longest response in the model's context, beams where there are none; None if it can."""
+        raise NotImplementedError
 
     def check(self, requests: Sequence[Request]) -> None:
         """Whether the backend can answer these.
 
         Raises:
-            BackendError: a chat for a model without a chat template, a prompt that leaves no room for the longest
-                response in the model's context, beams where there are none.
+            BackendError: it cannot, see :meth:`problem`.
         """
-        ...
+        for request in requests:
+            if (problem := self.problem(request)) is not None:
+                raise BackendError(f"request {request.key}: {problem}")
 
     def shown(self, request: Request) -> str:
         """Exactly the text that the model sees for a request.
@@ -206,12 +212,36 @@ class Backend(Protocol):
         Raises:
             BackendError: this backend cannot tell.
         """
-        ...
+        raise NotImplementedError
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         """A response for every request, as they finish, in any order; what fails is a response that says so."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give back processes, memory and connections."""
-        ...
+
+
+def generate_with_progress(
+    backend: Backend, requests: Sequence[Request], title: str = "", done: int = 0
+) -> Iterator[Response]:
+    """The responses of a backend, with a bar of those done, tokens per second, failures and time left.
+
+    Args:
+        backend: what answers.
+        requests: what is asked of it.
+        title: before the bar.
+        done: responses of an earlier run, which are part of the whole but not of the speed.
+    """
+    tokens = failed = 0
+    # One response may take minutes: the average over all (smoothing 0) says more than the last ones.
+    options: dict[str, Any] = {"unit": " responses", "smoothing": 0, "dynamic_ncols": True}
+    with tqdm(total=done + len(requests), initial=done, desc=title or None, **options) as bar:
+        for response in backend.generate(requests):
+            tokens += response.tokens
+            failed += response.finish == "failed"
+            seconds = bar.format_dict["elapsed"]
+            said = f"{tokens / seconds:.0f} tokens/s" if seconds > 0 else ""
+            bar.set_postfix_str(said + (f", {failed} failed" if failed else ""), refresh=False)
+            bar.update()
+            yield response

@@ -41,22 +41,13 @@ def _usual_kind() -> str:
 
 
 def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
-    """Open what the flags of :func:`add_backend_arguments` ask for.
-
-    Raises:
-        BackendError: as in :func:`open_backend`.
-    """
+    """:func:`open_backend` as the flags of :func:`add_backend_arguments` ask for."""
     options = {each.name: getattr(arguments, each.name) for each in optional_fields()}
     return open_backend(arguments.backend or _usual_kind(), arguments.model, **options)
 
 
 def open_backend(kind: str, model: str, **options: Any) -> Backend:
-    """Open a backend.
-
-    Args:
-        kind: one of :data:`KINDS`.
-        model: see :class:`BackendOptions`.
-        options: the others of :class:`BackendOptions`, by name.
+    """Open a backend with these :class:`BackendOptions`.
 
     Raises:
         BackendError: options that do not fit together, or no such model; one line that says what would be right.
@@ -64,13 +55,13 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
     asked = BackendOptions(kind=kind, model=model, **options)
     # torch, transformers and vLLM take seconds to import, so only what is used is.
     if kind == "transformers":
-        from prime_ext.generate.transformers_backend import open_transformers
+        from prime_ext.generate.transformers_backend import TransformersBackend
 
-        return open_transformers(asked)
+        return TransformersBackend(asked)
     if kind == "vllm":
-        from prime_ext.generate.vllm_backend import open_vllm
+        from prime_ext.generate.vllm_backend import VLLMBackend
 
-        return open_vllm(asked)
+        return VLLMBackend(asked)
     from prime_ext.generate.server import ServerBackend
 
     limits = asked.given("concurrency", "attempts", "timeout", "deadline")

@@ -14,7 +14,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm import __main__ as offline
 from prime_ext.run import check_metrics
 from prime_ext.run.check_metrics import RunChecks, check, default_conditions
-from prime_ext.run.metric_conditions import ConditionError, parse
+from prime_ext.run.check_metrics import ConditionError, parse
 from prime_ext.step_rm.train import __main__ as step_rm
 from recipes.smoke.prepare import overrides, prepare
 
