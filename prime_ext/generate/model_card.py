@@ -137,4 +137,3 @@ def card_text(
     known["names"] = '["."]' if known["reference"] == "none" else f'[".", "{known["reference"]}"]'
     known["difference"] = "log_probs[0]" if known["reference"] == "none" else "log_probs[0] - log_probs[1]"
     return text + _PRM.format_map(known)
-

@@ -111,8 +111,8 @@ class ServerBackend(Backend):
             return f"servers have no beams (num_beams {beams}); use --backend transformers"
         if context is not None and n_new >= context:
             return (
-                f"{n_new} new tokens leave no room for a prompt in the {context} tokens of {self.model}; ask for fewer, "
-                "or start the server with a larger context"
+                f"{n_new} new tokens leave no room for a prompt in the {context} tokens of {self.model}; ask for "
+                "fewer, or start the server with a larger context"
             )
         return None
 

@@ -237,7 +237,7 @@ class RunChecks:
         return cls(path.resolve(), conditions, checkpoints.resolve() if asked and checkpoints is not None else None)
 
     def problems(self) -> list[str]:
-        """One line for every condition that does not hold, and one if there should be a whole checkpoint and is none."""
+        """A line for every condition that does not hold, and one if there should be a whole checkpoint and is none."""
         metrics = read_metrics(self.path)
         if not metrics:
             return [f"{self.path} has no metrics"]

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from tiny_llama import save_llama
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
-from prime_ext.generate.local_model import EXPORTED, ModelSource, find_model, weights_digest
 from prime_ext.generate.export import TRACKER, main
+from prime_ext.generate.local_model import EXPORTED, ModelSource, find_model, weights_digest
 from prime_ext.generate.open import open_backend
 
 

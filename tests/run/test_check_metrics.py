@@ -13,8 +13,7 @@ from prime_ext import sft, train
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm import __main__ as offline
 from prime_ext.run import check_metrics
-from prime_ext.run.check_metrics import RunChecks, check, default_conditions
-from prime_ext.run.check_metrics import ConditionError, parse
+from prime_ext.run.check_metrics import ConditionError, RunChecks, default_conditions, parse
 from prime_ext.step_rm.train import __main__ as step_rm
 from recipes.smoke.prepare import overrides, prepare
 
@@ -120,7 +119,7 @@ def test_the_command_reads_all_parts_of_an_interrupted_run(tmp_path, monkeypatch
     said = capsys.readouterr()
     assert len(said.err.splitlines()) == n_problems and ("all 2 conditions hold" in said.out) == (status == 0)
     assert status == 0 or end.value.code == status
-    assert check(tmp_path / "none.jsonl", []) == [f"{tmp_path}/none.jsonl has no metrics"]
+    assert RunChecks(tmp_path / "none.jsonl", ()).problems() == [f"{tmp_path}/none.jsonl has no metrics"]
 
 
 # ---- training runs ----
@@ -257,7 +256,7 @@ def test_an_offline_prm_makes_all_its_epochs(tmp_path, monkeypatch, epoch, holds
     given = ["model.path=some/model", "data.train_files=f.parquet", "trainer.output_dir=out", "trainer.device=cpu"]
     _, settings = offline.compose([*given, "trainer.epochs=2"])
     checks = RunChecks.from_environment(path, offline.default_conditions(settings))
-    assert (checks.run() == []) is holds
+    assert (checks.problems() == []) is holds
 
 
 @pytest.mark.parametrize(
