@@ -172,10 +172,8 @@ def statuses(uids: Sequence[str], partition_id: str) -> dict[str, str]:
 
 def trajectories(uids: Sequence[str], partition_id: str) -> list[str]:
     """Keys of the finished trajectories of these prompts."""
-    wanted = set(uids)
-    return [
-        key for key, tag in _tags(partition_id).items() if not tag.get("is_prompt", False) and group_uid(key) in wanted
-    ]
+    wanted, tags = set(uids), _tags(partition_id)
+    return [key for key, tag in tags.items() if not tag.get("is_prompt", False) and group_uid(key) in wanted]
 
 
 def find_cut_off(partition_id: str, tags: Mapping[str, dict], limit: int, end_tokens: Collection[int]) -> set[str]:

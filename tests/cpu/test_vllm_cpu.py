@@ -16,14 +16,6 @@ from prime_ext.cpu.install import keep_linear_weights
 PROGRAM = Path(__file__).parent / "rollout_program.py"
 
 
-@pytest.fixture(scope="module")
-def other_model_path(other_model, tokenizer, tmp_path_factory):
-    path = tmp_path_factory.mktemp("other_model")
-    other_model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
-
-
 @pytest.fixture(
     scope="module",
     params=[pytest.param("transformers", marks=pytest.mark.slow), pytest.param("vllm", marks=pytest.mark.vllm)],

@@ -25,10 +25,13 @@ def answers(server, requests, **options):
     return {response.key: response for response in backend_of(server, **options).generate(requests)}
 
 
-def test_chats_and_raw_texts_are_answered():
+def test_chats_and_raw_texts_are_answered_also_where_an_event_loop_is_running():
+    async def inside():
+        return answers(server, [chat("a", "1+1?"), Request("b", "Once", Sampling())])
+
     script = {"1+1?": "2", "Once": Answer(" upon a time", "length", tokens=3, prompt_tokens=1)}
     with ScriptedServer(script) as server:
-        found = answers(server, [chat("a", "1+1?"), Request("b", "Once", Sampling())])
+        found = asyncio.run(inside())
     assert found == {"a": Response("a", "2", 2, 1, "stop"), "b": Response("b", " upon a time", 3, 1, "length")}
 
 
@@ -103,14 +106,6 @@ def test_a_caller_that_stops_early_stops_the_requests():
         # Requests that were on their way may still arrive.
         time.sleep(0.3)
         assert len(server.requests) < 100
-
-
-def test_it_works_where_an_event_loop_is_running():
-    async def inside():
-        return answers(server, [chat("a", "q")])
-
-    with ScriptedServer() as server:
-        assert asyncio.run(inside())["a"].text == "q"
 
 
 @pytest.mark.parametrize(
