@@ -55,6 +55,8 @@ class ServerBackend(Backend):
         self._key = os.environ.get(api_key_variable, "") if api_key_variable else ""
         if api_key_variable and not self._key:
             raise BackendError(f"the environment variable {api_key_variable} with the server's key is not set")
+        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
+        self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key or "none"}
 
     @property
     def model(self) -> str:
@@ -76,7 +78,7 @@ class ServerBackend(Backend):
         """
         url = f"{self.url}/models"
         try:
-            with openai.OpenAI(**self._client_options(), max_retries=0, timeout=_LISTING_SECONDS) as client:
+            with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:
                 entries = {entry.id: entry.to_dict() for entry in client.models.list().data}
         except openai.APIStatusError as error:
             if error.status_code in (404, 405) and self._wanted:
@@ -96,7 +98,7 @@ class ServerBackend(Backend):
         raise BackendError(one_line(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
 
     def description(self) -> dict[str, Any]:
-        told = {name: self._served[name] for name in ("root", "max_model_len") if name in self._served}
+        told: dict[str, Any] = {name: self._served[name] for name in ("root", "max_model_len") if name in self._served}
         return {"backend": "server", "model": self.model, **told}
 
     def check(self, requests: Sequence[Request]) -> None:
@@ -131,11 +133,7 @@ class ServerBackend(Backend):
 
     def client(self, attempts: int, timeout: float | openai.Timeout) -> openai.AsyncOpenAI:
         """OpenAI's client of this server, which makes each request so often, for so many seconds each."""
-        return openai.AsyncOpenAI(**self._client_options(), max_retries=attempts - 1, timeout=timeout)
-
-    def _client_options(self) -> dict[str, Any]:
-        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
-        return {"base_url": self.url, "api_key": self._key or "none"}
+        return openai.AsyncOpenAI(**self._address, max_retries=attempts - 1, timeout=timeout)
 
     def said(self, text: str) -> str:
         """One line without the key, which servers repeat in their answer."""

@@ -50,18 +50,18 @@ class ResponseText:
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether the response ends with its last token because of a stop text."""
-        if len(ids) < self._min_new_tokens:
-            return False
-        if self._min_new_tokens > 1:
-            return self.cut(ids)[1]
-        tail = self.decode(ids[-self._window :])
-        return any(text in tail for text in self._stop)
+        tail = ids[-self._window :]
+        early = self._min_new_tokens - 1 - (len(ids) - len(tail))
+        return len(ids) >= self._min_new_tokens and self._cut(tail, early)[1]
 
     def cut(self, ids: Sequence[int]) -> tuple[str, bool]:
         """The text before the first stop text, and whether there is one."""
-        text = self.decode(ids)
-        early = len(self.decode(ids[: self._min_new_tokens - 1])) if self._min_new_tokens > 1 else 0
-        found = [text.find(stop, max(0, early - len(stop) + 1)) for stop in self._stop]
+        return self._cut(ids, self._min_new_tokens - 1)
+
+    def _cut(self, ids: Sequence[int], early: int) -> tuple[str, bool]:
+        """Stop texts that end within the first ``early`` tokens do not count."""
+        text, n_early = self.decode(ids), len(self.decode(ids[: max(0, early)]))
+        found = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self._stop]
         places = [place for place in found if place >= 0]
         return (text[: min(places)], True) if places else (text, False)
 
