@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a backend is opened, what it is asked and what it answers, whatever runs the model."""
+"""What a backend is asked and what it answers, whatever runs the model."""
 
 import queue
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -12,9 +11,6 @@ from tqdm import tqdm
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
-KINDS = ("vllm", "transformers", "server")
-DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-_LOCAL = ("vllm", "transformers")
 _LONGEST_LINE = 300
 
 
@@ -111,77 +107,6 @@ def stream(
         task.result()
     finally:
         task.cancel()
-
-
-def _option(kinds: tuple[str, ...], text: str, **flag: Any) -> Any:
-    """A field with what its flag says: the backends that read it, the help, and argparse's own words."""
-    return field(default=None, metadata={"kinds": kinds, "help": text, "flag": flag})
-
-
-@dataclass(frozen=True)
-class BackendOptions:
-    """How a backend is opened. None leaves a choice to the backend; what a backend does not read must be None.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        model: a Hugging Face folder or hub id, a checkpoint of verl, an adapter; of a server the name it serves.
-    """
-
-    kind: str
-    model: str
-    base_url: str | None = _option(("server",), "URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
-    api_key_env: str | None = _option(("server",), "environment variable that holds the server's key")
-    concurrency: int | None = _option(("server",), "requests at a time (default: 16)", type=int)
-    attempts: int | None = _option(("server",), "attempts per request (default: 8)", type=int)
-    timeout: float | None = _option(("server",), "seconds for one attempt (default: 1800)", type=float)
-    deadline: float | None = _option(("server",), "seconds for a request with all attempts (default: 7200)", type=float)
-    dtype: str | None = _option(
-        _LOCAL, "of weights and computation (default: auto: float32 on the CPU, else bfloat16)", choices=DTYPES
-    )
-    device: str | None = _option(("transformers",), "such as cpu, cuda or cuda:1 (default: cuda if there is one)")
-    tensor_parallel: int | None = _option(("vllm",), "devices per copy of the model (default: 1)", type=int)
-    data_parallel: int | None = _option(("vllm",), "copies of the model, a process each (default: 1)", type=int)
-    gpu_memory_utilization: float | None = _option(("vllm",), "share of a device's memory (default: 0.9)", type=float)
-    max_model_len: int | None = _option(_LOCAL, "longest prompt and response (default: the model's context)", type=int)
-    batch_size: int | None = _option(
-        _LOCAL, "responses made at a time (default: 64 for transformers, vLLM's own for vllm)", type=int
-    )
-    chat_template: Path | None = _option(_LOCAL, "file with a Jinja chat template instead of the model's", type=Path)
-    revision: str | None = _option(_LOCAL, "commit, branch or tag of a model on the hub")
-    lora: str | None = _option(_LOCAL, "folder or hub id of a LoRA adapter to apply to the model")
-    trust_remote_code: bool | None = _option(_LOCAL, "run model code that comes with the model", action="store_true")
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise BackendError(f"--backend {self.kind} must be one of {', '.join(KINDS)}")
-        for each in optional_fields():
-            value = getattr(self, each.name)
-            if value is None or value is False:
-                continue
-            flag = flag_of(each.name)
-            if self.kind not in each.metadata["kinds"]:
-                readers = " or ".join(f"--backend {kind}" for kind in each.metadata["kinds"])
-                raise BackendError(f"{flag} means nothing to --backend {self.kind}; leave it out, or use {readers}")
-            if each.metadata["flag"].get("type") in (int, float) and not value > 0:
-                raise BackendError(f"{flag} {value} must be positive")
-        if self.kind == "server" and not self.base_url:
-            raise BackendError("--backend server needs its address: --base-url http://127.0.0.1:8000/v1")
-        if self.kind != "server" and not self.model:
-            raise BackendError(f"--backend {self.kind} needs --model: a folder, a hub id or a checkpoint")
-
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of the named options that are not left to the backend."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
-def optional_fields() -> list[Any]:
-    """All but the kind and the model."""
-    return [each for each in fields(BackendOptions) if each.metadata]
-
-
-def flag_of(name: str) -> str:
-    """Of an option, on the command line."""
-    return f"--{name.replace('_', '-')}"
 
 
 class Backend:

@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 from cachetools import LRUCache
 
-from prime_ext.generate.backend import Backend, BackendError, BackendOptions, Request, one_line
+from prime_ext.generate.backend import Backend, BackendError, Request, one_line
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
 from prime_ext.utils.files import read_json
 
@@ -198,20 +198,29 @@ class LocalBackend(Backend):
 
     kind: str
 
-    def __init__(self, options: BackendOptions, on_cpu: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        on_cpu: bool,
+        *,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        chat_template: Path | None = None,
+        revision: str | None = None,
+        lora: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
         from transformers import AutoConfig, AutoTokenizer
 
-        self.source = find_model(options.model, options.lora, options.revision)
-        self.hub = {"revision": self.source.revision, "trust_remote_code": bool(options.trust_remote_code)}
-        with loading(f"--chat-template {options.chat_template}"):
-            file = options.chat_template
-            self.chat_template = None if file is None else file.read_text(encoding="utf-8")
+        self.source = find_model(model, lora, revision)
+        self.hub = {"revision": self.source.revision, "trust_remote_code": trust_remote_code}
+        with loading(f"--chat-template {chat_template}"):
+            self.chat_template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
         with loading(self.source.path):
             self.config = AutoConfig.from_pretrained(self.source.path, **self.hub)
             self.tokenizer = AutoTokenizer.from_pretrained(self.source.path, **self.hub)
-        self.context = _context(self.config, self.source.name, options.max_model_len)
-        chosen = options.dtype or "auto"
-        self.dtype = ("float32" if on_cpu else "bfloat16") if chosen == "auto" else chosen
+        self.context = _context(self.config, model, max_model_len)
+        self.dtype = ("float32" if on_cpu else "bfloat16") if dtype == "auto" else dtype
         self._ids: LRUCache[Any, list[int]] = LRUCache(_REMEMBERED)
 
     def description(self) -> dict[str, Any]:

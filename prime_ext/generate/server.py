@@ -29,7 +29,7 @@ class ServerBackend(Backend):
     Args:
         base_url: ``http://host:port/v1``; ``/v1`` may be left out.
         model: the name it is served under; empty for the only one of the server.
-        api_key_variable: environment variable with the key that is sent as a bearer token; empty for none.
+        api_key_env: environment variable with the key that is sent as a bearer token; empty for none.
         concurrency: requests at a time.
         attempts: how often a request is made before it has failed.
         timeout: seconds without an answer after which an attempt has failed.
@@ -43,7 +43,7 @@ class ServerBackend(Backend):
         self,
         base_url: str,
         model: str = "",
-        api_key_variable: str = "",
+        api_key_env: str = "",
         concurrency: int = 16,
         attempts: int = 8,
         timeout: float = 1800.0,
@@ -52,9 +52,9 @@ class ServerBackend(Backend):
         self.url = api_url(base_url)
         self.concurrency, self.attempts, self.timeout, self.deadline = concurrency, attempts, timeout, deadline
         self._wanted = model
-        self._key = os.environ.get(api_key_variable, "") if api_key_variable else ""
-        if api_key_variable and not self._key:
-            raise BackendError(f"the environment variable {api_key_variable} with the server's key is not set")
+        self._key = os.environ.get(api_key_env, "") if api_key_env else ""
+        if api_key_env and not self._key:
+            raise BackendError(f"the environment variable {api_key_env} with the server's key is not set")
         # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
         self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key or "none"}
 

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from prime_ext.generate.backend import BackendError, BackendOptions, Request, Response, Sampling, failed
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling, failed
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens, keeps_plain_cache
 from prime_ext.generate.local_model import LocalBackend, loading
 
-_BATCH_SIZE = 64
 _SMALL = 10_000_000
 
 
@@ -75,39 +74,39 @@ class TransformersBackend(LocalBackend):
 
     kind = "transformers"
 
-    def __init__(self, options: BackendOptions) -> None:
-        with loading(f"--device {options.device}"):
-            device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise BackendError(f"--device {options.device} is not here: {torch.cuda.device_count()} CUDA devices")
-        super().__init__(options, on_cpu=device.type == "cpu")
+    def __init__(self, model: str, *, device: str | None = None, batch_size: int = 64, **options: Any) -> None:
+        with loading(f"--device {device}"):
+            place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+            raise BackendError(f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices")
+        super().__init__(model, on_cpu=place.type == "cpu", **options)
         source, dtype = self.source, getattr(torch, self.dtype)
         with loading(source.path):
-            model = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **self.hub)
+            loaded = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **self.hub)
             if source.adapter is not None:
                 from peft import PeftModel
 
-                model = PeftModel.from_pretrained(model, source.adapter).merge_and_unload(safe_merge=True)
-            self.model = model.eval().requires_grad_(False).to(device)
-        if device.type == "cpu" and model.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
+                loaded = PeftModel.from_pretrained(loaded, source.adapter).merge_and_unload(safe_merge=True)
+            self.model = loaded.eval().requires_grad_(False).to(place)
+        if place.type == "cpu" and loaded.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
             # Threads wait for each other longer than they compute, five times as long where the cores have other work.
             torch.set_num_threads(1)
-        self.batch_size = options.batch_size or _BATCH_SIZE
+        self.batch_size = batch_size
         pad = self.tokenizer.pad_token_id
-        self.eos = end_tokens(self.tokenizer, model.generation_config)
+        self.eos = end_tokens(self.tokenizer, self.model.generation_config)
         self.pad = pad if pad is not None else min(self.eos, default=0)
         # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
-        model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
+        self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
         self.generator: BatchedGenerator | None = None
-        if keeps_plain_cache(model):
-            n_tokens = min(len(self.tokenizer), model.get_output_embeddings().weight.shape[0])
+        if keeps_plain_cache(self.model):
+            n_tokens = min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0])
             with loading(source.path):
                 self.generator = BatchedGenerator(
-                    model,
+                    self.model,
                     eos_token_ids=self.eos,
                     pad_token_id=self.pad,
                     n_tokens=n_tokens,
-                    max_batch_size=self.batch_size,
+                    max_batch_size=batch_size,
                 )
 
     def description(self) -> dict[str, Any]:

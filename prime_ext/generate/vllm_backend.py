@@ -15,13 +15,12 @@ from typing import Any
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from prime_ext.generate.backend import BackendError, BackendOptions, Request, Response, Sampling, failed, stream
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling, failed, stream
 from prime_ext.generate.local_model import LocalBackend, loading
 from prime_ext.utils.files import read_json
 
 # Adapter ranks that vLLM has kernels for.
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-_BATCH_SIZE = 256
 
 
 class VLLMBackend(LocalBackend):
@@ -33,14 +32,22 @@ class VLLMBackend(LocalBackend):
 
     kind = "vllm"
 
-    def __init__(self, options: BackendOptions) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        tensor_parallel: int = 1,
+        data_parallel: int = 1,
+        gpu_memory_utilization: float | None = None,
+        batch_size: int = 256,
+        **options: Any,
+    ) -> None:
         if importlib.util.find_spec("vllm") is None:
             raise BackendError(
                 "vLLM is not installed: pip install 'prime-ext[gpu]', or use --backend transformers or --backend server"
             )
         import torch
 
-        tensor_parallel, data_parallel = options.tensor_parallel or 1, options.data_parallel or 1
         on_cpu, n_devices = not torch.cuda.is_available(), torch.cuda.device_count()
         if on_cpu and tensor_parallel > 1:
             raise BackendError(f"--tensor-parallel {tensor_parallel} needs GPUs; on the CPU use --data-parallel")
@@ -49,7 +56,7 @@ class VLLMBackend(LocalBackend):
                 f"--tensor-parallel {tensor_parallel} times --data-parallel {data_parallel} needs "
                 f"{tensor_parallel * data_parallel} devices, there are {n_devices}"
             )
-        super().__init__(options, on_cpu)
+        super().__init__(model, on_cpu, **options)
         # Of vLLM's AsyncEngineArgs.
         self.arguments: dict[str, Any] = {
             "model": self.source.path,
@@ -58,10 +65,11 @@ class VLLMBackend(LocalBackend):
             "tensor_parallel_size": tensor_parallel,
             "data_parallel_size": data_parallel,
             "max_model_len": self.context,
-            "max_num_seqs": options.batch_size or _BATCH_SIZE,
+            "max_num_seqs": batch_size,
             "disable_log_stats": True,
-            **options.given("gpu_memory_utilization"),
         }
+        if gpu_memory_utilization is not None:
+            self.arguments["gpu_memory_utilization"] = gpu_memory_utilization
         if self.source.adapter is not None:
             rank = lora_rank(Path(self.source.adapter))
             self.arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}

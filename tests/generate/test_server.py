@@ -177,11 +177,11 @@ def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkey
     for name, value in (("RIGHT", "sesame"), ("WRONG", "open-barley"), ("OPENAI_API_KEY", "of-another-server")):
         monkeypatch.setenv(name, value)
     with ScriptedServer(key="sesame", models=("scripted",)) as server:
-        assert answers(server, [chat("a", "q")], api_key_variable="RIGHT")["a"].finish == "stop"
+        assert answers(server, [chat("a", "q")], api_key_env="RIGHT")["a"].finish == "stop"
         with pytest.raises(BackendError, match="HTTP 401") as refused:
-            backend_of(server, api_key_variable="WRONG").check([])
+            backend_of(server, api_key_env="WRONG").check([])
         with pytest.raises(BackendError, match="the environment variable UNSET with the server's key is not set"):
-            backend_of(server, api_key_variable="UNSET")
+            backend_of(server, api_key_env="UNSET")
     assert "open-barley" not in str(refused.value) and "***" in str(refused.value)
     with ScriptedServer() as server:
         answers(server, [chat("a", "q")])
