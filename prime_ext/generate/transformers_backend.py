@@ -9,6 +9,7 @@ transformers has one stream of random numbers for a batch.
 
 import os
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -22,45 +23,44 @@ from prime_ext.generate.local_model import LocalBackend, loading
 _SMALL = 10_000_000
 
 
+@dataclass(frozen=True)
 class ResponseText:
     """Tokens of a response as text, up to the first of the texts at which it ends.
 
-    Args:
+    Attributes:
         tokenizer: of the model.
         end_tokens: tokens that end a response and are no part of its text.
         stop: texts that end it and are no part of it.
         min_new_tokens: a stop text counts only if it ends after so many tokens.
     """
 
-    def __init__(
-        self, tokenizer: Any, end_tokens: Collection[int], stop: Sequence[str], min_new_tokens: int = 0
-    ) -> None:
-        self._tokenizer, self._end_tokens = tokenizer, frozenset(end_tokens)
-        self._stop, self._min_new_tokens = tuple(stop), min_new_tokens
-        # A token adds at least one byte, so these hold every stop text that ends with the last token.
-        self._window = max((len(text.encode()) for text in stop), default=0) + 8
+    tokenizer: Any
+    end_tokens: Collection[int]
+    stop: Sequence[str]
+    min_new_tokens: int = 0
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, without special ones and, as in vLLM, without a character that the end cut in half."""
-        if ids and ids[-1] in self._end_tokens:
+        if ids and ids[-1] in self.end_tokens:
             ids = ids[:-1]
-        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text).rstrip("\ufffd")
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether the response ends with its last token because of a stop text."""
-        tail = ids[-self._window :]
-        early = self._min_new_tokens - 1 - (len(ids) - len(tail))
-        return len(ids) >= self._min_new_tokens and self._cut(tail, early)[1]
+        # A token adds at least one byte, so these hold every stop text that ends with the last token.
+        tail = ids[-max(len(text.encode()) for text in self.stop) - 8 :]
+        early = self.min_new_tokens - 1 - (len(ids) - len(tail))
+        return len(ids) >= self.min_new_tokens and self._cut(tail, early)[1]
 
     def cut(self, ids: Sequence[int]) -> tuple[str, bool]:
         """The text before the first stop text, and whether there is one."""
-        return self._cut(ids, self._min_new_tokens - 1)
+        return self._cut(ids, self.min_new_tokens - 1)
 
     def _cut(self, ids: Sequence[int], early: int) -> tuple[str, bool]:
         """Stop texts that end within the first ``early`` tokens do not count."""
         text, n_early = self.decode(ids), len(self.decode(ids[: max(0, early)]))
-        found = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self._stop]
+        found = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self.stop]
         places = [place for place in found if place >= 0]
         return (text[: min(places)], True) if places else (text, False)
 

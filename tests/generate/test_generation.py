@@ -188,6 +188,7 @@ def test_impossible_requests_are_refused(model):
         ({"top_p": 0.0}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed"),
     ]:
         with pytest.raises(ValueError, match=message):
             GenerationRequest(**{"prompt_ids": [3], "max_new_tokens": 2, **options})
