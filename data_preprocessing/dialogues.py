@@ -23,8 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from data_preprocessing.answer_store import AnswerStore, answer_key
 from data_preprocessing.grading import Judge, Judges
-from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling
-from prime_ext.generate.progress import generate_with_progress
+from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling, generate_with_progress
 from prime_ext.utils.rows import SourceError
 
 Messages = Sequence[Mapping[str, str]]

@@ -80,9 +80,9 @@ class ImplicitScorer:
             )
 
     def tokens(self, response: Response) -> TokenizedSteps:
-        prompt, tokens = self.encoder.prompt(response.prompt), self.encoder.response(response.text)
-        ends = self.encoder.step_ends(tokens, response.char_ends)
-        return TokenizedSteps([*prompt, *tokens.ids], len(prompt), tuple(len(prompt) + end for end in ends))
+        prompt = self.encoder.prompt(response.prompt)
+        ids, ends = self.encoder.response(response.text, response.char_ends)
+        return TokenizedSteps([*prompt, *ids], len(prompt), tuple(len(prompt) + end for end in ends))
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """``log_prob`` and ``log_ratio`` (with a reference) summed over each step, and its ``tokens``."""

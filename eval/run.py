@@ -27,9 +27,8 @@ from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, TIMING, ad
 from eval.store import LineFile, Row, RunError, command, run_folder
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
-from prime_ext.generate.backend import Backend, BackendError, Request, Response
+from prime_ext.generate.backend import Backend, BackendError, Request, Response, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
-from prime_ext.generate.progress import generate_with_progress
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData
 from prime_ext.utils.files import write_json, write_json_lines

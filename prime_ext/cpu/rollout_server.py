@@ -246,17 +246,19 @@ class TransformersServer:
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"
 
+    @property
+    def _update(self) -> WeightLoader:
+        if self._loader is None:
+            raise RuntimeError("There is no weight update under way; call begin_weight_update first.")
+        return self._loader
+
     async def receive_weights(self, bucket: bytes) -> None:
         """Copy a part of the weights into the model. Raises ValueError if they do not match it."""
-        if self._loader is None:
-            raise RuntimeError("Call begin_weight_update before receive_weights.")
-        self._loader.load(bucket)
+        self._update.load(bucket)
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
         """Check that all weights arrived, set the version of the weights, and admit requests again."""
-        if self._loader is None:
-            raise RuntimeError("Call begin_weight_update before finish_weight_update.")
-        self._loader.finish()
+        self._update.finish()
         self._weights_problem = None
         self._prompt_counts.clear()
         await self.set_global_steps(global_steps)
@@ -295,12 +297,10 @@ class TransformersServer:
             self._paused = self._rejecting = False
             self._changed.notify_all()
 
-    async def sleep(self) -> None:
-        """Wait for the requests in flight, as verl's vLLM replica does. Host memory is not released."""
-        await self.wait_for_requests_to_drain()
-
     async def nothing(self, *args: Any, **kwargs: Any) -> None:
         """What verl asks of servers on accelerators: host memory is not released, keys and values live only as long as
         their request, and there is nothing to profile."""
 
+    # As verl's vLLM replica does it.
+    sleep = wait_for_requests_to_drain
     wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a backend is opened, what it is asked and what it answers, whatever runs the model."""
+"""What a backend is asked and what it answers, whatever runs the model."""
 
 import queue
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
-KINDS = ("vllm", "transformers", "server")
-DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-_LOCAL = ("vllm", "transformers")
-# Why a response ended: an end token or stop text, its longest length, or no response at all.
-FINISHES = ("stop", "length", "failed")
 _LONGEST_LINE = 300
 
 
@@ -63,11 +59,10 @@ class Response:
     """What came of a request.
 
     Attributes:
-        key: of the request.
         text: without end token and prompt; empty if it failed.
         tokens: length in tokens of the model, the end token included.
         prompt_tokens: length of what the model was shown.
-        finish: one of :data:`FINISHES`.
+        finish: ``stop`` (an end token or stop text), ``length`` (its longest length), ``failed`` (no response).
         detail: what went wrong, in one line, if it failed.
     """
 
@@ -114,91 +109,27 @@ def stream(
         task.cancel()
 
 
-def _option(kinds: tuple[str, ...], text: str, **flag: Any) -> Any:
-    """A field with what its flag says: the backends that read it, the help, and argparse's own words."""
-    return field(default=None, metadata={"kinds": kinds, "help": text, "flag": flag})
-
-
-@dataclass(frozen=True)
-class BackendOptions:
-    """How a backend is opened. None leaves a choice to the backend; what a backend does not read must be None.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        model: a Hugging Face folder or hub id, a checkpoint of verl, an adapter; of a server the name it serves.
-    """
-
-    kind: str
-    model: str
-    base_url: str | None = _option(("server",), "URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
-    api_key_env: str | None = _option(("server",), "environment variable that holds the server's key")
-    concurrency: int | None = _option(("server",), "requests at a time (default: 16)", type=int)
-    attempts: int | None = _option(("server",), "attempts per request (default: 8)", type=int)
-    timeout: float | None = _option(("server",), "seconds for one attempt (default: 1800)", type=float)
-    deadline: float | None = _option(("server",), "seconds for a request with all attempts (default: 7200)", type=float)
-    dtype: str | None = _option(
-        _LOCAL, "of weights and computation (default: auto: float32 on the CPU, else bfloat16)", choices=DTYPES
-    )
-    device: str | None = _option(("transformers",), "such as cpu, cuda or cuda:1 (default: cuda if there is one)")
-    tensor_parallel: int | None = _option(("vllm",), "devices per copy of the model (default: 1)", type=int)
-    data_parallel: int | None = _option(("vllm",), "copies of the model, a process each (default: 1)", type=int)
-    gpu_memory_utilization: float | None = _option(("vllm",), "share of a device's memory (default: 0.9)", type=float)
-    max_model_len: int | None = _option(_LOCAL, "longest prompt and response (default: the model's context)", type=int)
-    batch_size: int | None = _option(
-        _LOCAL, "responses made at a time (default: 64 for transformers, vLLM's own for vllm)", type=int
-    )
-    chat_template: Path | None = _option(_LOCAL, "file with a Jinja chat template instead of the model's", type=Path)
-    revision: str | None = _option(_LOCAL, "commit, branch or tag of a model on the hub")
-    lora: str | None = _option(_LOCAL, "folder or hub id of a LoRA adapter to apply to the model")
-    trust_remote_code: bool | None = _option(_LOCAL, "run model code that comes with the model", action="store_true")
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise BackendError(f"--backend {self.kind} must be one of {', '.join(KINDS)}")
-        for each in optional_fields():
-            value = getattr(self, each.name)
-            if value is None or value is False:
-                continue
-            flag = flag_of(each.name)
-            if self.kind not in each.metadata["kinds"]:
-                readers = " or ".join(f"--backend {kind}" for kind in each.metadata["kinds"])
-                raise BackendError(f"{flag} means nothing to --backend {self.kind}; leave it out, or use {readers}")
-            if each.metadata["flag"].get("type") in (int, float) and not value > 0:
-                raise BackendError(f"{flag} {value} must be positive")
-        if self.kind == "server" and not self.base_url:
-            raise BackendError("--backend server needs its address: --base-url http://127.0.0.1:8000/v1")
-        if self.kind != "server" and not self.model:
-            raise BackendError(f"--backend {self.kind} needs --model: a folder, a hub id or a checkpoint")
-
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of the named options that are not left to the backend."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
-def optional_fields() -> list[Any]:
-    return [each for each in fields(BackendOptions) if each.metadata]
-
-
-def flag_of(name: str) -> str:
-    """Of an option, on the command line."""
-    return f"--{name.replace('_', '-')}"
-
-
-class Backend(Protocol):
+class Backend:
     """A model that answers."""
 
     def description(self) -> dict[str, Any]:
         """Backend, model, revision and everything else that responses depend on, ready for JSON."""
-        ...
+        raise NotImplementedError
+
+    def problem(self, request: Request) -> str | None:
+        """Why a request cannot be answered, in one line: a chat for a model without a chat template, a prompt that
+        leaves no room for the longest response in the model's context, beams where there are none; None if it can."""
+        raise NotImplementedError
 
     def check(self, requests: Sequence[Request]) -> None:
         """Whether the backend can answer these.
 
         Raises:
-            BackendError: a chat for a model without a chat template, a prompt that leaves no room for the longest
-                response in the model's context, beams where there are none.
+            BackendError: it cannot, see :meth:`problem`.
         """
-        ...
+        for request in requests:
+            if (problem := self.problem(request)) is not None:
+                raise BackendError(f"request {request.key}: {problem}")
 
     def shown(self, request: Request) -> str:
         """Exactly the text that the model sees for a request.
@@ -206,12 +137,36 @@ class Backend(Protocol):
         Raises:
             BackendError: this backend cannot tell.
         """
-        ...
+        raise NotImplementedError
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         """A response for every request, as they finish, in any order; what fails is a response that says so."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give back processes, memory and connections."""
-        ...
+
+
+def generate_with_progress(
+    backend: Backend, requests: Sequence[Request], title: str = "", done: int = 0
+) -> Iterator[Response]:
+    """The responses of a backend, with a bar of those done, tokens per second, failures and time left.
+
+    Args:
+        backend: what answers.
+        requests: what is asked of it.
+        title: before the bar.
+        done: responses of an earlier run, which are part of the whole but not of the speed.
+    """
+    tokens = failed = 0
+    # One response may take minutes: the average over all (smoothing 0) says more than the last ones.
+    options: dict[str, Any] = {"unit": " responses", "smoothing": 0, "dynamic_ncols": True}
+    with tqdm(total=done + len(requests), initial=done, desc=title or None, **options) as bar:
+        for response in backend.generate(requests):
+            tokens += response.tokens
+            failed += response.finish == "failed"
+            seconds = bar.format_dict["elapsed"]
+            said = f"{tokens / seconds:.0f} tokens/s" if seconds > 0 else ""
+            bar.set_postfix_str(said + (f", {failed} failed" if failed else ""), refresh=False)
+            bar.update()
+            yield response

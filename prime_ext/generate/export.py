@@ -25,8 +25,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
-from prime_ext.generate.model_card import CARD_FILE, card_text, prm_description
-from prime_ext.generate.prm_description import FILE, read_description
+from prime_ext.generate.backend import BackendError, one_line
+from prime_ext.generate.model_card import CARD_FILE, FILE, card_text, prm_description, read_description
 from prime_ext.utils.files import atomic_path, read_json, write_text
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -35,10 +35,6 @@ LORA_META = "lora_train_meta.json"
 BIAS_FILE = "bias.json"
 ROLES = ("actor", "prm")
 _PEFT_PREFIX = "base_model.model."
-
-
-class CheckpointError(ValueError):
-    """A checkpoint cannot be exported; the message is one line and says what would be right."""
 
 
 # ---- where it is -----------------------------------------------------------------------------------------------------
@@ -52,7 +48,7 @@ def find_checkpoint(folder: Path, role: str = ROLES[0]) -> Path | None:
         role: whose, below the folder of a step.
 
     Raises:
-        CheckpointError: there are several, none, or one of Megatron.
+        BackendError: there are several, none, or one of Megatron.
     """
     if (folder / "fsdp_config.json").is_file() or any(folder.glob("model_world_size_*_rank_*.pt")):
         return folder
@@ -61,13 +57,13 @@ def find_checkpoint(folder: Path, role: str = ROLES[0]) -> Path | None:
     if (folder / TRACKER).is_file():
         step = (folder / TRACKER).read_text(encoding="utf-8").strip()
         if not (folder / f"global_step_{step}").is_dir():
-            raise CheckpointError(f"{folder / TRACKER} names step {step}, but there is no folder global_step_{step}")
+            raise BackendError(f"{folder / TRACKER} names step {step}, but there is no folder global_step_{step}")
         return find_checkpoint(folder / f"global_step_{step}", role)
     steps = sorted(folder.glob("global_step_*"), key=lambda step: (len(step.name), step.name))
     if steps:
-        raise CheckpointError(f"{folder} does not say which checkpoint is the latest ({TRACKER}); give {steps[-1]}")
+        raise BackendError(f"{folder} does not say which checkpoint is the latest ({TRACKER}); give {steps[-1]}")
     if any(folder.glob("**/dist_ckpt")):
-        raise CheckpointError(
+        raise BackendError(
             f"{folder} is a checkpoint of Megatron; merge it with python -m verl.model_merger merge --backend megatron"
         )
     return None
@@ -77,11 +73,11 @@ def shard_files(folder: Path) -> list[Path]:
     """The files ``model_world_size_N_rank_R.pt`` with the weights of all ranks.
 
     Raises:
-        CheckpointError: some are missing; the checkpoint was not written to its end, or not copied whole.
+        BackendError: some are missing; the checkpoint was not written to its end, or not copied whole.
     """
     found = sorted(folder.glob("model_world_size_*_rank_*.pt"))
     if not found:
-        raise CheckpointError(
+        raise BackendError(
             f"{folder} has no model_world_size_*_rank_*.pt: it must be the folder prm or actor of a checkpoint with "
             "'model' in checkpoint.save_contents"
         )
@@ -89,12 +85,12 @@ def shard_files(folder: Path) -> list[Path]:
     files = [folder / f"model_world_size_{size}_rank_{rank}.pt" for rank in range(size)]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
-        raise CheckpointError(
+        raise BackendError(
             f"{folder} is no whole checkpoint: {len(missing)} of {size} shards are missing, {missing[0]} first; copy "
             "the files of all ranks"
         )
     if not (folder / "huggingface" / "config.json").is_file():
-        raise CheckpointError(f"{folder} is no whole checkpoint: huggingface/config.json is missing")
+        raise BackendError(f"{folder} is no whole checkpoint: huggingface/config.json is missing")
     return files
 
 
@@ -105,7 +101,7 @@ def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
     """Whole weights from the files of all ranks, in their own dtype.
 
     Raises:
-        CheckpointError: a file is broken, or the weights are not sharded the way FSDP does it.
+        BackendError: a file is broken, or the weights are not sharded the way FSDP does it.
     """
     parts: dict[str, list[torch.Tensor]] = defaultdict(list)
     placement: dict[str, tuple] = {}
@@ -115,7 +111,7 @@ def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
         try:
             shard = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
+            raise BackendError(one_line(f"{path} cannot be read: {error}")) from error
         for name, value in shard.items():
             placement[name] = (value.placements, value.device_mesh.mesh.shape) if isinstance(value, DTensor) else ()
             parts[name].append(value._local_tensor if isinstance(value, DTensor) else value)
@@ -130,7 +126,7 @@ def _join(name: str, shards: list[torch.Tensor], placement: tuple) -> torch.Tens
         # Hybrid sharding: the first group of ranks holds everything.
         shards, placements = shards[: mesh_shape[-1]], placements[1:]
     if len(placements) != 1 or not (placements[0].is_shard() or placements[0].is_replicate()):
-        raise CheckpointError(f"{name} is placed as {placements}, which FSDP does not do")
+        raise BackendError(f"{name} is placed as {placements}, which FSDP does not do")
     if placements[0].is_replicate():
         return shards[0].clone()
     return torch.cat(shards, dim=placements[0].dim).contiguous()
@@ -148,7 +144,7 @@ def build_model(
         remote_code: whether code that comes with the model is run.
 
     Raises:
-        CheckpointError: weights are missing, or there are others.
+        BackendError: weights are missing, or there are others.
     """
     from transformers import AutoModelForCausalLM
 
@@ -159,7 +155,7 @@ def build_model(
         if name not in adapter
     }
     if not base:
-        raise CheckpointError(
+        raise BackendError(
             "the checkpoint holds a LoRA adapter without its base model (save_lora_only); save checkpoints with "
             "save_lora_only=False"
         )
@@ -170,11 +166,11 @@ def build_model(
     model.tie_weights()
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing or unexpected:
-        raise CheckpointError(f"the checkpoint does not fit its own configuration: {(missing + unexpected)[0]}")
+        raise BackendError(f"the checkpoint does not fit its own configuration: {(missing + unexpected)[0]}")
     if not adapter:
         return model
     if lora is None or not lora.get("lora_alpha"):
-        raise CheckpointError(f"the checkpoint lacks {LORA_META}, so the lora_alpha of its adapter is not known")
+        raise BackendError(f"the checkpoint lacks {LORA_META}, so the lora_alpha of its adapter is not known")
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 
     ending = ".lora_A.default.weight"
@@ -208,7 +204,7 @@ def export(
         files: more text files by name.
 
     Raises:
-        CheckpointError: the checkpoint is not whole or does not fit its configuration.
+        BackendError: the checkpoint is not whole or does not fit its configuration.
     """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
@@ -239,7 +235,7 @@ def push(folder: Path, name: str, public: bool, dry_run: bool) -> None:
         dry_run: upload nothing, and connect to nothing.
 
     Raises:
-        CheckpointError: the hub refuses, or cannot be reached.
+        BackendError: the hub refuses, or cannot be reached.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files:
@@ -258,7 +254,7 @@ def push(folder: Path, name: str, public: bool, dry_run: bool) -> None:
         print(hub.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Exported by prime_ext"))
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{folder} is exported, but was not uploaded to {name}: {reason}") from error
+        raise BackendError(f"{folder} is exported, but was not uploaded to {name}: {reason}") from error
 
 
 def main() -> None:
@@ -283,7 +279,7 @@ def main() -> None:
         print(f"{arguments.output}: {folder}")
         if arguments.push is not None:
             push(arguments.output, arguments.push, arguments.public, arguments.dry_run)
-    except CheckpointError as error:
+    except BackendError as error:
         sys.exit(f"prime_ext.generate.export: {error}")
 
 

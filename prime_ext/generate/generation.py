@@ -63,18 +63,16 @@ class GenerationRequest:
     ends: Callable[[Sequence[int]], bool] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.prompt_ids) == 0:
-            raise ValueError("prompt_ids is empty; a request needs at least one prompt token.")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1.")
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or positive.")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it must be in (0, 1].")
-        if self.top_k < -1:
-            raise ValueError(f"top_k is {self.top_k}; it must be -1 (all tokens) or positive.")
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed is {self.seed}; it must be in [0, 2**64).")
+        for holds, wanted in (
+            (len(self.prompt_ids) > 0, "prompt_ids is empty; a request needs at least one prompt token"),
+            (self.max_new_tokens >= 1, f"max_new_tokens={self.max_new_tokens} must be at least 1"),
+            (self.temperature >= 0, f"temperature={self.temperature} must be 0 (greedy) or positive"),
+            (0 < self.top_p <= 1, f"top_p={self.top_p} must be in (0, 1]"),
+            (self.top_k >= -1, f"top_k={self.top_k} must be -1 (all tokens) or positive"),
+            (0 <= self.seed < 2**64, f"seed={self.seed} must be in [0, 2**64)"),
+        ):
+            if not holds:
+                raise ValueError(wanted)
 
 
 @dataclass(frozen=True)
@@ -139,22 +137,24 @@ def sample_by_inversion(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tor
 
 @dataclass
 class _Row:
-    """A request in the batch, and what it has so far."""
+    """A request, and what it has so far; its uniforms once it is decoded."""
 
     ticket: int
     request: GenerationRequest
     stop_ids: frozenset[int]
-    uniforms: np.ndarray
+    uniforms: np.ndarray = field(default_factory=lambda: np.empty(0))
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
     def output(self, stop_reason: StopReason) -> GenerationOutput:
         return GenerationOutput(self.token_ids, self.log_probs, stop_reason)
 
-    def stopped(self) -> bool:
-        """Whether the completion ends with its last token, whatever its length."""
+    def ended(self) -> StopReason | None:
+        """Why the completion ends with its last token; None if it goes on."""
         ends = self.request.ends
-        return self.token_ids[-1] in self.stop_ids or (ends is not None and ends(self.token_ids))
+        if self.token_ids[-1] in self.stop_ids or (ends is not None and ends(self.token_ids)):
+            return "stop"
+        return "length" if len(self.token_ids) >= self.request.max_new_tokens else None
 
 
 @dataclass
@@ -260,8 +260,8 @@ class BatchedGenerator:
         self._forward_options = (
             {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
         )
-        self._next_ticket = 0
-        self._waiting: deque[tuple[int, GenerationRequest]] = deque()
+        self._n_submitted = 0
+        self._waiting: deque[_Row] = deque()
         self._batch: _Batch | None = None
 
     @property
@@ -271,17 +271,18 @@ class BatchedGenerator:
 
     def submit(self, request: GenerationRequest) -> int:
         """Queue a request; returns the ticket under which :meth:`step` will report it. Safe while a step runs."""
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._waiting.append((ticket, request))
-        return ticket
+        self._n_submitted += 1
+        stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else self._eos_token_ids)
+        row = _Row(self._n_submitted, request, stop_ids)
+        self._waiting.append(row)
+        return row.ticket
 
     @torch.inference_mode()
     def step(self) -> dict[int, GenerationOutput]:
         """Admit waiting requests, decode one token for every row, and return what finished, by ticket."""
         finished: dict[int, GenerationOutput] = {}
         while self._waiting and self._n_active < self._max_batch_size:
-            admitted = self._prefill(self._take_waiting(), finished)
+            admitted = self._prefilled(self._take_waiting(), finished)
             if self._batch is None or admitted is None:
                 self._batch = self._batch or admitted
             else:
@@ -303,9 +304,8 @@ class BatchedGenerator:
 
     def abort(self) -> dict[int, GenerationOutput]:
         """Drop all requests and return what they have so far, by ticket, with the stop reason "aborted"."""
-        aborted = {ticket: GenerationOutput([], [], "aborted") for ticket, _ in self._waiting}
-        for row in self._batch.rows if self._batch is not None else []:
-            aborted[row.ticket] = row.output("aborted")
+        rows = [*self._waiting, *(self._batch.rows if self._batch is not None else [])]
+        aborted = {row.ticket: row.output("aborted") for row in rows}
         self._waiting.clear()
         self._batch = None
         return aborted
@@ -314,31 +314,26 @@ class BatchedGenerator:
     def _n_active(self) -> int:
         return 0 if self._batch is None else len(self._batch.rows)
 
-    def _take_waiting(self) -> list[tuple[int, GenerationRequest]]:
+    def _take_waiting(self) -> list[_Row]:
         taken = [self._waiting.popleft()]
-        longest = len(taken[0][1].prompt_ids)
+        longest = len(taken[0].request.prompt_ids)
         while self._waiting and self._n_active + len(taken) < self._max_batch_size:
-            longest = max(longest, len(self._waiting[0][1].prompt_ids))
+            longest = max(longest, len(self._waiting[0].request.prompt_ids))
             if longest * (len(taken) + 1) > self._max_prefill_tokens:
                 break
             taken.append(self._waiting.popleft())
         return taken
 
-    def _prefill(
-        self, admitted: list[tuple[int, GenerationRequest]], finished: dict[int, GenerationOutput]
-    ) -> _Batch | None:
-        """The admitted requests with their first token; those that end with it are finished."""
-        length = max(len(request.prompt_ids) for _, request in admitted)
-        token_BL = torch.full((len(admitted), length), self._pad_token_id)
-        mask_BL = torch.zeros(len(admitted), length, dtype=torch.long)
-        rows = []
-        for place, (ticket, request) in enumerate(admitted):
-            n_prompt = len(request.prompt_ids)
+    def _prefilled(self, rows: list[_Row], finished: dict[int, GenerationOutput]) -> _Batch | None:
+        """The rows with their first token; those that end with it are finished."""
+        length = max(len(row.request.prompt_ids) for row in rows)
+        token_BL = torch.full((len(rows), length), self._pad_token_id)
+        mask_BL = torch.zeros(len(rows), length, dtype=torch.long)
+        for place, row in enumerate(rows):
+            request, n_prompt = row.request, len(row.request.prompt_ids)
             token_BL[place, length - n_prompt :] = torch.as_tensor(list(request.prompt_ids))
             mask_BL[place, length - n_prompt :] = 1
-            stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else self._eos_token_ids)
-            uniforms = request_uniforms(request.seed, n_prompt, request.max_new_tokens)
-            rows.append(_Row(ticket, request, stop_ids, uniforms))
+            row.uniforms = request_uniforms(request.seed, n_prompt, request.max_new_tokens)
         batch = _Batch(rows, mask_BL.to(self.model.device), DynamicCache())
         position_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
         return self._append_tokens(batch, self._forward(token_BL, position_BL, batch), finished)
@@ -387,10 +382,8 @@ class BatchedGenerator:
         for place, (row, token, log_prob) in enumerate(zip(rows, token_B.tolist(), log_prob_B.tolist(), strict=True)):
             row.token_ids.append(token)
             row.log_probs.append(log_prob)
-            if row.stopped():
-                finished[row.ticket] = row.output("stop")
-            elif len(row.token_ids) >= row.request.max_new_tokens:
-                finished[row.ticket] = row.output("length")
+            if reason := row.ended():
+                finished[row.ticket] = row.output(reason)
             else:
                 kept.append(place)
         if not kept:

@@ -1,59 +1,230 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers and vLLM need of a model alike: where it is, its tokenizer, its context, and what it is shown."""
+"""A model on this machine, for transformers and vLLM alike: where it is, its tokenizer, its context, what it is shown.
+
+It may be a Hugging Face folder, a hub id, a checkpoint of verl, or a LoRA adapter.
+"""
 
 import hashlib
+import json
+import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from cachetools import LRUCache
 
-from prime_ext.generate.backend import BackendError, BackendOptions, Request, one_line
-from prime_ext.generate.checkpoints import ModelSource, find_model
+from prime_ext.generate.backend import Backend, BackendError, Request, one_line
+from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
+from prime_ext.utils.files import read_json
 
+EXPORTED = "exported_hf"
+MARK = "prime_ext_export.json"
+# Where exported models go when the checkpoint's folder cannot be written to.
+CACHE_VARIABLE = "PRIME_EXT_CACHE"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
+_ADAPTER = "adapter_config.json"
+_ADAPTER_WEIGHTS = ("adapter_model*.safetensors", "adapter_model*.bin")
+_SAMPLED_BYTES = 2**20
 # Requests for one problem follow each other, so a few prompts are enough.
 _REMEMBERED = 1024
 
 
-class LocalModel:
-    """A model that is here, before its weights are loaded.
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model's weights are.
+
+    Attributes:
+        name: as it was asked for.
+        path: Hugging Face folder or hub id.
+        adapter: folder or hub id of a LoRA adapter; None for none.
+        revision: on the hub; None for the newest.
+    """
+
+    name: str
+    path: str
+    adapter: str | None = None
+    revision: str | None = None
+
+    def description(self) -> dict[str, Any]:
+        """For results: name, revision, and what tells the same name with other weights apart."""
+        known: dict[str, Any] = {"model": self.name, "revision": self.revision}
+        if Path(self.path).is_dir():
+            known["weights"] = weights_digest(Path(self.path))
+        if self.adapter is not None:
+            known["lora"] = Path(self.adapter).name if Path(self.adapter).is_dir() else self.adapter
+            if Path(self.adapter).is_dir():
+                known["lora_weights"] = weights_digest(Path(self.adapter))
+        return known
+
+
+def weights_digest(folder: Path) -> str:
+    """A hash of the sizes, first and last bytes of the weight files: cheap, and the same for a copy."""
+    digest = hashlib.sha256()
+    for file in sorted(file for pattern in _WEIGHTS + _ADAPTER_WEIGHTS for file in folder.glob(pattern)):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(_SAMPLED_BYTES))
+            stream.seek(max(0, size - _SAMPLED_BYTES))
+            digest.update(stream.read())
+    return digest.hexdigest()[:16]
+
+
+def find_model(model: str, lora: str | None = None, revision: str | None = None) -> ModelSource:
+    """Make of what a user names something that transformers and vLLM can load.
+
+    Args:
+        model: a Hugging Face folder or hub id; a checkpoint of verl (the folder with ``fsdp_config.json``, the
+            ``global_step_N`` above it, or the run's folder with ``latest_checkpointed_iteration.txt``), which is
+            exported; or a folder with a LoRA adapter, which names its base.
+        lora: an adapter to apply.
+        revision: on the hub.
+
+    Raises:
+        BackendError: one line with what was found and what would be right.
+    """
+    if lora is not None and (Path(lora).expanduser().exists() or not _HUB_ID.fullmatch(lora)):
+        lora = str(Path(lora).expanduser())
+        if not Path(lora, _ADAPTER).is_file():
+            raise BackendError(f"--lora {lora} is no LoRA adapter; give a folder with {_ADAPTER}, or a hub id")
+    folder = Path(model).expanduser()
+    if not folder.exists():
+        if _HUB_ID.fullmatch(model):
+            return ModelSource(model, model, lora, revision)
+        raise BackendError(
+            f"--model {model} does not exist; give a folder, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
+        )
+    if revision is not None:
+        raise BackendError(f"--revision {revision} is for models on the hub; {model} is a folder")
+    if folder.is_file():
+        raise BackendError(f"--model {model} is a file; give the folder it is in")
+    if (folder / _ADAPTER).is_file():
+        return _adapted(model, folder, lora)
+    checkpoint = find_checkpoint(folder)
+    if checkpoint is None:
+        ready = folder
+        if not (folder / "config.json").is_file():
+            names = sorted(entry.name for entry in folder.iterdir())
+            raise BackendError(
+                f"{folder} is neither a Hugging Face model (config.json), a LoRA adapter ({_ADAPTER}) nor a checkpoint "
+                f"of verl (fsdp_config.json); it holds {', '.join(names[:5]) or 'nothing'}"
+            )
+        if not _has_weights(folder):
+            raise BackendError(f"{folder} has a config.json but no weights ({_WEIGHTS[0]})")
+    else:
+        ready = checkpoint / "huggingface"
+        # With LoRA, verl's hf_model holds names of the wrapped model, which nothing else can load.
+        if not _has_weights(ready) or (checkpoint / LORA_META).is_file():
+            ready = _exported(checkpoint)
+    return ModelSource(model, str(ready), lora)
+
+
+def _exported(folder: Path) -> Path:
+    """The exported model of a checkpoint: in its folder, or below ``$PRIME_EXT_CACHE`` if that cannot be written to.
+
+    It is made once, and again when the files of the checkpoint have changed.
+
+    Raises:
+        BackendError: the checkpoint is not whole.
+    """
+    shards = shard_files(folder)
+    files = [*shards, folder / LORA_META, *(folder / "huggingface").iterdir()]
+    state = sorted([str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file())
+    target = folder / EXPORTED
+    if not target.is_dir() and not os.access(folder, os.W_OK):
+        cache = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "prime_ext")
+        target = cache / "exported" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    if (target / MARK).is_file() and read_json(target / MARK) == state:
+        return target
+    print(f"exporting {folder} ({len(shards)} shards) to {target}", file=sys.stderr, flush=True)
+    export(folder, target, files={MARK: json.dumps(state)})
+    return target
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(file.stat().st_size for pattern in _WEIGHTS for file in folder.glob(pattern))
+
+
+def _adapted(model: str, folder: Path, lora: str | None) -> ModelSource:
+    """The base that an adapter names, with the adapter."""
+    if lora is not None:
+        raise BackendError(f"--model {model} is itself an adapter; give its base as --model, and one adapter as --lora")
+    config = read_json(folder / _ADAPTER)
+    base = str(config.get("base_model_name_or_path"))
+    if not Path(base).exists() and not _HUB_ID.fullmatch(base):
+        raise BackendError(f"{folder} is an adapter of {base}, which is not here; give --model BASE --lora {model}")
+    found = find_model(base, None, config.get("revision") if not Path(base).exists() else None)
+    if found.adapter is not None:
+        raise BackendError(f"{folder} is an adapter of {base}, which has an adapter of its own; merge that one first")
+    return ModelSource(model, found.path, str(folder), found.revision)
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """A block that loads something of a model; what goes wrong in it is one line.
+
+    Raises:
+        BackendError: instead of what transformers, peft, vLLM or the hub raise.
+    """
+    try:
+        yield
+    except BackendError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+        raise BackendError(one_line(f"{name} cannot be loaded: {error}")) from error
+
+
+class LocalBackend(Backend):
+    """A model that is here; the backends that run it load its weights.
 
     Attributes:
         source: where it is.
-        name: as it was asked for, for messages.
+        hub: what transformers' loaders want to know of it.
         config: of transformers.
         tokenizer: of transformers.
         context: tokens of prompt and response together.
         chat_template: instead of the tokenizer's; None for that one.
         dtype: of weights and computation.
-        remote_code: whether code that comes with it is run.
 
     Raises:
         BackendError: no such model, or options that it does not allow.
     """
 
-    def __init__(self, options: BackendOptions, on_cpu: bool) -> None:
+    kind: str
+
+    def __init__(
+        self,
+        model: str,
+        on_cpu: bool,
+        *,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        chat_template: Path | None = None,
+        revision: str | None = None,
+        lora: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
         from transformers import AutoConfig, AutoTokenizer
 
-        self.name = options.model
-        self.source: ModelSource = find_model(options.model, options.lora, options.revision)
-        self.remote_code = bool(options.trust_remote_code)
-        with loading(f"--chat-template {options.chat_template}"):
-            file = options.chat_template
-            self.chat_template = None if file is None else file.read_text(encoding="utf-8")
-        hub: dict[str, Any] = {"revision": self.source.revision, "trust_remote_code": self.remote_code}
+        self.source = find_model(model, lora, revision)
+        self.hub = {"revision": self.source.revision, "trust_remote_code": trust_remote_code}
+        with loading(f"--chat-template {chat_template}"):
+            self.chat_template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
         with loading(self.source.path):
-            self.config = AutoConfig.from_pretrained(self.source.path, **hub)
-            self.tokenizer = AutoTokenizer.from_pretrained(self.source.path, **hub)
-        self.context = _context(self.config, self.name, options.max_model_len)
-        chosen = options.dtype or "auto"
-        self.dtype = ("float32" if on_cpu else "bfloat16") if chosen == "auto" else chosen
+            self.config = AutoConfig.from_pretrained(self.source.path, **self.hub)
+            self.tokenizer = AutoTokenizer.from_pretrained(self.source.path, **self.hub)
+        self.context = _context(self.config, model, max_model_len)
+        self.dtype = ("float32" if on_cpu else "bfloat16") if dtype == "auto" else dtype
         self._ids: LRUCache[Any, list[int]] = LRUCache(_REMEMBERED)
 
     def description(self) -> dict[str, Any]:
-        """For results."""
-        known = self.source.description()
+        known = {"backend": self.kind, **self.source.description()}
         # The commit of a model on the hub, which a branch alone does not tell.
         if commit := getattr(self.config, "_commit_hash", None):
             known["revision"] = commit
@@ -70,43 +241,37 @@ class LocalModel:
         """
         if isinstance(prompt, str):
             return prompt
+        name = self.source.name
         if self.chat_template is None and not self.tokenizer.chat_template:
-            raise BackendError(
-                f"{self.name} has no chat template; give one with --chat-template FILE, or use a raw prompt"
-            )
+            raise BackendError(f"{name} has no chat template; give one with --chat-template FILE, or use a raw prompt")
         chat = [dict(message) for message in prompt]
         options = {"chat_template": self.chat_template, "tokenize": False, "add_generation_prompt": True}
         try:
             return str(self.tokenizer.apply_chat_template(chat, **options))
         except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise BackendError(one_line(f"the chat template of {self.name} refuses the chat: {error}")) from None
+            raise BackendError(one_line(f"the chat template of {name} refuses the chat: {error}")) from None
 
-    def ids(self, prompt: Sequence[Mapping[str, str]] | str) -> list[int]:
+    def ids(self, request: Request) -> list[int]:
         """The prompt as token ids. Of raw texts the tokenizer's own first token is added; templates bring theirs.
 
         Raises:
             BackendError: as :meth:`text`.
         """
+        prompt = request.prompt
         key = prompt if isinstance(prompt, str) else tuple(tuple(sorted(message.items())) for message in prompt)
         if key not in self._ids:
             text = self.text(prompt)
             self._ids[key] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str))["input_ids"]
         return self._ids[key]
 
-    def shown(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
-        """Exactly what the model sees, special tokens included.
-
-        Raises:
-            BackendError: as :meth:`text`.
-        """
-        text, first = self.text(prompt), self.tokenizer.bos_token
-        starts = self.ids(prompt)[:1] == [self.tokenizer.bos_token_id] and first is not None
+    def shown(self, request: Request) -> str:
+        text, first = self.text(request.prompt), self.tokenizer.bos_token
+        starts = self.ids(request)[:1] == [self.tokenizer.bos_token_id] and first is not None
         return first + text if starts and not text.startswith(first) else text
 
     def problem(self, request: Request) -> str | None:
-        """Why the model cannot answer a request, in one line; None if it can."""
         try:
-            n_prompt = len(self.ids(request.prompt))
+            n_prompt = len(self.ids(request))
         except BackendError as error:
             return str(error)
         if n_prompt == 0:
@@ -116,30 +281,17 @@ class LocalModel:
             return None
         return (
             f"{n_prompt} tokens of prompt and {n_new} new ones do not fit into the context of {self.context} tokens of "
-            f"{self.name}; ask for at most {max(0, self.context - n_prompt)} new ones, or shorten the prompt"
+            f"{self.source.name}; ask for at most {max(0, self.context - n_prompt)} new ones, or shorten the prompt"
         )
 
 
 def _context(config: Any, name: str, max_model_len: int | None) -> int:
     """Tokens of prompt and response together that a model can hold, or :class:`BackendError`."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(positions, int) and max_model_len is None:
-        raise BackendError(f"the config.json of {name} does not tell its context; give --max-model-len")
-    if isinstance(positions, int) and max_model_len is not None and max_model_len > positions:
+    if not isinstance(positions, int):
+        if max_model_len is None:
+            raise BackendError(f"the config.json of {name} does not tell its context; give --max-model-len")
+        return max_model_len
+    if max_model_len is not None and max_model_len > positions:
         raise BackendError(f"--max-model-len {max_model_len} is more than the {positions} positions of {name}")
-    return max_model_len if max_model_len is not None else int(positions)  # type: ignore[arg-type]
-
-
-@contextmanager
-def loading(name: str) -> Iterator[None]:
-    """A block that loads something of a model; what goes wrong in it is one line.
-
-    Raises:
-        BackendError: instead of what transformers, peft, vLLM or the hub raise.
-    """
-    try:
-        yield
-    except BackendError:
-        raise
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
-        raise BackendError(one_line(f"{name} cannot be loaded: {error}")) from error
+    return max_model_len or positions

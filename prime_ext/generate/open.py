@@ -3,9 +3,35 @@
 
 import argparse
 import importlib.util
+from pathlib import Path
 from typing import Any
 
-from prime_ext.generate.backend import KINDS, Backend, BackendOptions, flag_of, optional_fields
+from prime_ext.generate.backend import Backend, BackendError
+
+KINDS = ("vllm", "transformers", "server")
+_LOCAL, _SERVER = ("vllm", "transformers"), ("server",)
+_INTEGER, _NUMBER, _FILE = {"type": int}, {"type": float}, {"type": Path}
+_DTYPES = {"choices": ("auto", "float32", "bfloat16", "float16", "float64")}
+# By name of the backends' argument: those that read it, its help, and argparse's own words.
+_OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
+    "base_url": (_SERVER, "URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1", {}),
+    "api_key_env": (_SERVER, "environment variable that holds the server's key", {}),
+    "concurrency": (_SERVER, "requests at a time (default: 16)", _INTEGER),
+    "attempts": (_SERVER, "attempts per request (default: 8)", _INTEGER),
+    "timeout": (_SERVER, "seconds for one attempt (default: 1800)", _NUMBER),
+    "deadline": (_SERVER, "seconds for a request with all attempts (default: 7200)", _NUMBER),
+    "dtype": (_LOCAL, "of weights and computation (default: auto: float32 on the CPU, else bfloat16)", _DTYPES),
+    "device": (("transformers",), "such as cpu, cuda or cuda:1 (default: cuda if there is one)", {}),
+    "tensor_parallel": (("vllm",), "devices per copy of the model (default: 1)", _INTEGER),
+    "data_parallel": (("vllm",), "copies of the model, a process each (default: 1)", _INTEGER),
+    "gpu_memory_utilization": (("vllm",), "share of a device's memory (default: 0.9)", _NUMBER),
+    "max_model_len": (_LOCAL, "longest prompt and response (default: the model's context)", _INTEGER),
+    "batch_size": (_LOCAL, "responses made at a time (default: 64 for transformers, vLLM's own for vllm)", _INTEGER),
+    "chat_template": (_LOCAL, "file with a Jinja chat template instead of the model's", _FILE),
+    "revision": (_LOCAL, "commit, branch or tag of a model on the hub", {}),
+    "lora": (_LOCAL, "folder or hub id of a LoRA adapter to apply to the model", {}),
+    "trust_remote_code": (_LOCAL, "run model code that comes with the model", {"action": "store_true"}),
+}
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +48,58 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="a Hugging Face folder or hub id, a checkpoint of verl or a LoRA adapter; of a server the name it serves",
     )
-    for each in optional_fields():
-        group.add_argument(
-            flag_of(each.name),
-            default=None,
-            help=f"{each.metadata['help']} [{', '.join(each.metadata['kinds'])}]".replace("%", "%%"),
-            **each.metadata["flag"],
-        )
+    for name, (kinds, text, words) in _OPTIONS.items():
+        told = f"{text} [{', '.join(kinds)}]".replace("%", "%%")
+        group.add_argument(_flag(name), default=None, help=told, **words)
+
+
+def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
+    """:func:`open_backend` as the flags of :func:`add_backend_arguments` ask for."""
+    options = {name: getattr(arguments, name) for name in _OPTIONS}
+    return open_backend(arguments.backend or _usual_kind(), arguments.model, **options)
+
+
+def open_backend(kind: str, model: str, **options: Any) -> Backend:
+    """Open a backend.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        model: a Hugging Face folder or hub id, a checkpoint of verl, an adapter; of a server the name it serves.
+        options: the flags, with underscores; None leaves a choice to the backend.
+
+    Raises:
+        BackendError: options that do not fit together, or no such model; one line that says what would be right.
+    """
+    if kind not in KINDS:
+        raise BackendError(f"--backend {kind} must be one of {', '.join(KINDS)}")
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    for name, value in given.items():
+        kinds, _, words = _OPTIONS[name]
+        if kind not in kinds:
+            readers = " or ".join(f"--backend {reader}" for reader in kinds)
+            raise BackendError(f"{_flag(name)} means nothing to --backend {kind}; leave it out, or use {readers}")
+        if words.get("type") in (int, float) and not value > 0:
+            raise BackendError(f"{_flag(name)} {value} must be positive")
+    if kind == "server" and not given.get("base_url"):
+        raise BackendError("--backend server needs its address: --base-url http://127.0.0.1:8000/v1")
+    if kind != "server" and not model:
+        raise BackendError(f"--backend {kind} needs --model: a folder, a hub id or a checkpoint")
+    # torch, transformers and vLLM take seconds to import, so only what is used is.
+    if kind == "transformers":
+        from prime_ext.generate.transformers_backend import TransformersBackend
+
+        return TransformersBackend(model, **given)
+    if kind == "vllm":
+        from prime_ext.generate.vllm_backend import VLLMBackend
+
+        return VLLMBackend(model, **given)
+    from prime_ext.generate.server import ServerBackend
+
+    return ServerBackend(model=model, **given)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _usual_kind() -> str:
@@ -38,40 +109,3 @@ def _usual_kind() -> str:
     import torch
 
     return "vllm" if torch.cuda.is_available() else "transformers"
-
-
-def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
-    """Open what the flags of :func:`add_backend_arguments` ask for.
-
-    Raises:
-        BackendError: as in :func:`open_backend`.
-    """
-    options = {each.name: getattr(arguments, each.name) for each in optional_fields()}
-    return open_backend(arguments.backend or _usual_kind(), arguments.model, **options)
-
-
-def open_backend(kind: str, model: str, **options: Any) -> Backend:
-    """Open a backend.
-
-    Args:
-        kind: one of :data:`KINDS`.
-        model: see :class:`BackendOptions`.
-        options: the others of :class:`BackendOptions`, by name.
-
-    Raises:
-        BackendError: options that do not fit together, or no such model; one line that says what would be right.
-    """
-    asked = BackendOptions(kind=kind, model=model, **options)
-    # torch, transformers and vLLM take seconds to import, so only what is used is.
-    if kind == "transformers":
-        from prime_ext.generate.transformers_backend import open_transformers
-
-        return open_transformers(asked)
-    if kind == "vllm":
-        from prime_ext.generate.vllm_backend import open_vllm
-
-        return open_vllm(asked)
-    from prime_ext.generate.server import ServerBackend
-
-    limits = asked.given("concurrency", "attempts", "timeout", "deadline")
-    return ServerBackend(asked.base_url or "", model, asked.api_key_env or "", **limits)

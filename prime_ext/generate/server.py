@@ -5,7 +5,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ import anyio
 import openai
 from anyio.from_thread import start_blocking_portal
 
-from prime_ext.generate.backend import BackendError, Request, Response, failed, one_line, stream
+from prime_ext.generate.backend import Backend, BackendError, Request, Response, failed, one_line, stream
 
 # What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
 _FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
@@ -23,17 +23,13 @@ _CONNECTING_SECONDS = 30.0
 _UNREACHABLE = 8
 
 
-class MalformedAnswer(ValueError):
-    """An answer that is no completion; another attempt may bring one."""
-
-
-class ServerBackend:
+class ServerBackend(Backend):
     """A model behind ``/v1/chat/completions`` and ``/v1/completions``.
 
     Args:
         base_url: ``http://host:port/v1``; ``/v1`` may be left out.
         model: the name it is served under; empty for the only one of the server.
-        api_key_variable: environment variable with the key that is sent as a bearer token; empty for none.
+        api_key_env: environment variable with the key that is sent as a bearer token; empty for none.
         concurrency: requests at a time.
         attempts: how often a request is made before it has failed.
         timeout: seconds without an answer after which an attempt has failed.
@@ -47,7 +43,7 @@ class ServerBackend:
         self,
         base_url: str,
         model: str = "",
-        api_key_variable: str = "",
+        api_key_env: str = "",
         concurrency: int = 16,
         attempts: int = 8,
         timeout: float = 1800.0,
@@ -56,30 +52,25 @@ class ServerBackend:
         self.url = api_url(base_url)
         self.concurrency, self.attempts, self.timeout, self.deadline = concurrency, attempts, timeout, deadline
         self._wanted = model
-        self._entry: dict[str, Any] | None = None
-        self._key = os.environ.get(api_key_variable, "") if api_key_variable else ""
-        if api_key_variable and not self._key:
-            raise BackendError(f"the environment variable {api_key_variable} with the server's key is not set")
-
-    # ---- what is served --------------------------------------------------------------------------------------------
+        self._key = os.environ.get(api_key_env, "") if api_key_env else ""
+        if api_key_env and not self._key:
+            raise BackendError(f"the environment variable {api_key_env} with the server's key is not set")
+        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
+        self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key or "none"}
 
     @property
     def model(self) -> str:
         """The name of the model, asked for once."""
-        return str(self._served()["id"])
+        return str(self._served["id"])
 
     @property
     def context(self) -> int | None:
         """Tokens of its context, if the server tells."""
-        found = self._served().get("max_model_len")
+        found = self._served.get("max_model_len")
         return found if isinstance(found, int) else None
 
+    @cached_property
     def _served(self) -> dict[str, Any]:
-        if self._entry is None:
-            self._entry = self._listed()
-        return self._entry
-
-    def _listed(self) -> dict[str, Any]:
         """The entry of the model in the server's list; its name alone if the server has no list.
 
         Raises:
@@ -87,7 +78,7 @@ class ServerBackend:
         """
         url = f"{self.url}/models"
         try:
-            with openai.OpenAI(**self._client_options(), max_retries=0, timeout=_LISTING_SECONDS) as client:
+            with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:
                 entries = {entry.id: entry.to_dict() for entry in client.models.list().data}
         except openai.APIStatusError as error:
             if error.status_code in (404, 405) and self._wanted:
@@ -106,28 +97,26 @@ class ServerBackend:
         asked = f"does not serve {self._wanted!r}" if self._wanted else "needs a model's name (--model)"
         raise BackendError(one_line(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
 
-    # ---- Backend ---------------------------------------------------------------------------------------------------
-
     def description(self) -> dict[str, Any]:
-        served = self._served()
-        told: dict[str, Any] = {name: served[name] for name in ("root", "max_model_len") if name in served}
+        told: dict[str, Any] = {name: self._served[name] for name in ("root", "max_model_len") if name in self._served}
         return {"backend": "server", "model": self.model, **told}
 
     def check(self, requests: Sequence[Request]) -> None:
-        """As in :class:`~prime_ext.generate.backend.Backend`; the lengths of prompts are known to the server only."""
-        context = self.context
-        for request in requests:
-            sampling = request.sampling
-            if sampling.num_beams > 1:
-                raise BackendError(
-                    f"request {request.key}: servers have no beams (num_beams {sampling.num_beams}); "
-                    "use --backend transformers"
-                )
-            if context is not None and sampling.max_new_tokens >= context:
-                raise BackendError(
-                    f"request {request.key}: {sampling.max_new_tokens} new tokens leave no room for a prompt in the "
-                    f"{context} tokens of {self.model}; ask for fewer, or start the server with a larger context"
-                )
+        # Also without requests: whether there is such a server.
+        _ = self._served
+        super().check(requests)
+
+    def problem(self, request: Request) -> str | None:
+        # The lengths of prompts are known to the server only.
+        beams, n_new, context = request.sampling.num_beams, request.sampling.max_new_tokens, self.context
+        if beams > 1:
+            return f"servers have no beams (num_beams {beams}); use --backend transformers"
+        if context is not None and n_new >= context:
+            return (
+                f"{n_new} new tokens leave no room for a prompt in the {context} tokens of {self.model}; ask for "
+                "fewer, or start the server with a larger context"
+            )
+        return None
 
     def shown(self, request: Request) -> str:
         if isinstance(request.prompt, str):
@@ -142,18 +131,9 @@ class ServerBackend:
         with start_blocking_portal() as portal:
             yield from stream(portal, work)
 
-    def close(self) -> None:
-        """Connections live as long as a call of ``generate``."""
-
-    # ---- requests --------------------------------------------------------------------------------------------------
-
     def client(self, attempts: int, timeout: float | openai.Timeout) -> openai.AsyncOpenAI:
         """OpenAI's client of this server, which makes each request so often, for so many seconds each."""
-        return openai.AsyncOpenAI(**self._client_options(), max_retries=attempts - 1, timeout=timeout)
-
-    def _client_options(self) -> dict[str, Any]:
-        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
-        return {"base_url": self.url, "api_key": self._key or "none"}
+        return openai.AsyncOpenAI(**self._address, max_retries=attempts - 1, timeout=timeout)
 
     def said(self, text: str) -> str:
         """One line without the key, which servers repeat in their answer."""
@@ -193,14 +173,12 @@ class ServerBackend:
 
     async def _answer(self, client: openai.AsyncOpenAI, request: Request, model: str) -> Response:
         create: Any = client.completions.create if isinstance(request.prompt, str) else client.chat.completions.create
-        for attempt in range(1, self.attempts + 1):
+        for _ in range(self.attempts - 1):
             try:
                 return read_completion(await create(**payload(request, model)), request)
-            except ValueError:  # MalformedAnswer, or a body that is not JSON; the client repeats all else
-                if attempt == self.attempts:
-                    raise
+            except ValueError:  # a malformed answer, or a body that is not JSON; the client repeats all else
                 await asyncio.sleep(1.0)
-        raise AssertionError("no attempt was made")
+        return read_completion(await create(**payload(request, model)), request)
 
 
 def status_text(error: openai.APIStatusError) -> str:
@@ -253,17 +231,17 @@ def read_completion(completion: Any, request: Request) -> Response:
     """An answer as a response. Lengths that a server does not tell (``usage``) are 0, and ``detail`` says so.
 
     Raises:
-        MalformedAnswer: no choice, no text, or no reason why it ended.
+        ValueError: no choice, no text, or no reason why it ended.
     """
     try:
         choice = completion.choices[0]
         text = choice.text if isinstance(request.prompt, str) else choice.message.content
         reason = choice.finish_reason
     except (AttributeError, IndexError, TypeError):
-        raise MalformedAnswer(f"no choice with a text in {str(completion)!r}") from None
+        raise ValueError(f"no choice with a text in {str(completion)!r}") from None
     # Servers that take reasoning out of the text have none left where it was cut off within the reasoning.
     if not isinstance(reason, str) or not isinstance(text, str if reason != "length" else str | None):
-        raise MalformedAnswer(f"no text, or no reason why it ended (finish_reason), in {str(choice)!r}")
+        raise ValueError(f"no text, or no reason why it ended (finish_reason), in {str(choice)!r}")
     tokens, prompt_tokens = (getattr(completion.usage, f"{part}_tokens", None) for part in ("completion", "prompt"))
     if reason not in _FINISHES:
         return failed(request, f"the server ended the response: {reason}", prompt_tokens or 0)

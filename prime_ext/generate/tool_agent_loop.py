@@ -16,8 +16,8 @@ import logging
 import re
 import threading
 from collections.abc import Coroutine
+from functools import cache
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedTokenizerBase
 from verl.experimental.agent_loop.agent_loop import register
@@ -106,10 +106,10 @@ def clean(text: str, tokens: re.Pattern[str] | None) -> str:
 
 
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# verl makes a loop for every trajectory; tools and tokenizer are the same for all. By id, with the tool itself, because
-# verl's function tools cannot be hashed.
+# verl makes a loop for every trajectory; tools and tokenizer are the same for all.
+_forged_tokens = cache(forged_tokens)
+# By id, with the tool itself, because verl's function tools cannot be hashed.
 _threads: dict[int, tuple[Any, ToolThread]] = {}
-_patterns: WeakKeyDictionary[PreTrainedTokenizerBase, re.Pattern[str] | None] = WeakKeyDictionary()
 
 
 @register(LOOP_NAME)
@@ -124,8 +124,6 @@ class BoundedToolAgentLoop(ToolAgentLoop):
     def __init__(self, *args: Any, tool_timeout_seconds: float = 60.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._seconds = tool_timeout_seconds
-        if self.tokenizer not in _patterns:
-            _patterns[self.tokenizer] = forged_tokens(self.tokenizer)
 
     async def _handle_generating_state(self, agent_data: AgentData, *args: Any, **kwargs: Any) -> AgentState:
         parsed = agent_data.tool_calls = []
@@ -167,7 +165,7 @@ class BoundedToolAgentLoop(ToolAgentLoop):
     ) -> tuple[ToolResponse, float, dict]:
         response, reward, info = answer
         if response.text:
-            text = clean(response.text, _patterns[self.tokenizer])
+            text = clean(response.text, _forged_tokens(self.tokenizer))
             counts["cleaned"] += text != response.text
             response = response.model_copy(update={"text": text})
         return response, reward, info

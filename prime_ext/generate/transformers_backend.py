@@ -9,93 +9,110 @@ transformers has one stream of random numbers for a batch.
 
 import os
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig
 
-from prime_ext.generate.backend import BackendError, BackendOptions, Request, Response, Sampling, failed
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling, failed
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens, keeps_plain_cache
-from prime_ext.generate.local_model import LocalModel, loading
+from prime_ext.generate.local_model import LocalBackend, loading
 
-_BATCH_SIZE = 64
 _SMALL = 10_000_000
 
 
+@dataclass(frozen=True)
 class ResponseText:
     """Tokens of a response as text, up to the first of the texts at which it ends.
 
-    Args:
+    Attributes:
         tokenizer: of the model.
         end_tokens: tokens that end a response and are no part of its text.
         stop: texts that end it and are no part of it.
         min_new_tokens: a stop text counts only if it ends after so many tokens.
     """
 
-    def __init__(
-        self, tokenizer: Any, end_tokens: Collection[int], stop: Sequence[str], min_new_tokens: int = 0
-    ) -> None:
-        self._tokenizer, self._end_tokens = tokenizer, frozenset(end_tokens)
-        self._stop, self._min_new_tokens = tuple(stop), min_new_tokens
-        # A token adds at least one byte, so these hold every stop text that ends with the last token.
-        self._window = max((len(text.encode()) for text in stop), default=0) + 8
+    tokenizer: Any
+    end_tokens: Collection[int]
+    stop: Sequence[str]
+    min_new_tokens: int = 0
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, without special ones and, as in vLLM, without a character that the end cut in half."""
-        if ids and ids[-1] in self._end_tokens:
+        if ids and ids[-1] in self.end_tokens:
             ids = ids[:-1]
-        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text).rstrip("\ufffd")
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether the response ends with its last token because of a stop text."""
-        if len(ids) < self._min_new_tokens:
-            return False
-        if self._min_new_tokens > 1:
-            return self.cut(ids)[1]
-        tail = self.decode(ids[-self._window :])
-        return any(text in tail for text in self._stop)
+        # A token adds at least one byte, so these hold every stop text that ends with the last token.
+        tail = ids[-max(len(text.encode()) for text in self.stop) - 8 :]
+        early = self.min_new_tokens - 1 - (len(ids) - len(tail))
+        return len(ids) >= self.min_new_tokens and self._cut(tail, early)[1]
 
     def cut(self, ids: Sequence[int]) -> tuple[str, bool]:
         """The text before the first stop text, and whether there is one."""
-        text = self.decode(ids)
-        early = len(self.decode(ids[: self._min_new_tokens - 1])) if self._min_new_tokens > 1 else 0
-        found = [text.find(stop, max(0, early - len(stop) + 1)) for stop in self._stop]
+        return self._cut(ids, self.min_new_tokens - 1)
+
+    def _cut(self, ids: Sequence[int], early: int) -> tuple[str, bool]:
+        """Stop texts that end within the first ``early`` tokens do not count."""
+        text, n_early = self.decode(ids), len(self.decode(ids[: max(0, early)]))
+        found = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self.stop]
         places = [place for place in found if place >= 0]
         return (text[: min(places)], True) if places else (text, False)
 
 
-class TransformersBackend:
-    """A model of transformers.
+class TransformersBackend(LocalBackend):
+    """A model of transformers, with its adapter merged into it.
 
-    Args:
-        local: what is known of the model.
-        model: itself, in evaluation mode, with its adapter merged into it.
-        batch_size: responses made at a time; beams count.
+    Raises:
+        BackendError: no such model or device.
     """
 
-    def __init__(self, local: LocalModel, model: PreTrainedModel, batch_size: int) -> None:
-        self.local, self.model, self.batch_size = local, model, batch_size
-        tokenizer = local.tokenizer
-        self.eos = end_tokens(tokenizer, model.generation_config)
-        self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos, default=0)
-        # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
-        model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
-        self.generator = self._generator() if keeps_plain_cache(model) else None
+    kind = "transformers"
 
-    # ---- Backend ---------------------------------------------------------------------------------------------------
+    def __init__(self, model: str, *, device: str | None = None, batch_size: int = 64, **options: Any) -> None:
+        with loading(f"--device {device}"):
+            place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+            raise BackendError(f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices")
+        super().__init__(model, on_cpu=place.type == "cpu", **options)
+        source, dtype = self.source, getattr(torch, self.dtype)
+        with loading(source.path):
+            loaded = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **self.hub)
+            if source.adapter is not None:
+                from peft import PeftModel
+
+                loaded = PeftModel.from_pretrained(loaded, source.adapter).merge_and_unload(safe_merge=True)
+            self.model = loaded.eval().requires_grad_(False).to(place)
+        if place.type == "cpu" and loaded.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
+            # Threads wait for each other longer than they compute, five times as long where the cores have other work.
+            torch.set_num_threads(1)
+        self.batch_size = batch_size
+        pad = self.tokenizer.pad_token_id
+        self.eos = end_tokens(self.tokenizer, self.model.generation_config)
+        self.pad = pad if pad is not None else min(self.eos, default=0)
+        # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
+        self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
+        self.generator: BatchedGenerator | None = None
+        if keeps_plain_cache(self.model):
+            n_tokens = min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0])
+            with loading(source.path):
+                self.generator = BatchedGenerator(
+                    self.model,
+                    eos_token_ids=self.eos,
+                    pad_token_id=self.pad,
+                    n_tokens=n_tokens,
+                    max_batch_size=batch_size,
+                )
 
     def description(self) -> dict[str, Any]:
-        return {"backend": "transformers", **self.local.description(), "device": self.model.device.type}
+        return super().description() | {"device": self.model.device.type}
 
-    def check(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if (problem := self._problem(request)) is not None:
-                raise BackendError(f"request {request.key}: {problem}")
-
-    def _problem(self, request: Request) -> str | None:
-        """Why a request cannot be answered, in one line; None if it can."""
+    def problem(self, request: Request) -> str | None:
         if request.sampling.num_beams > 1 and request.sampling.stop:
             return "beams have no stop texts; leave out one of the two"
         if request.sampling.num_beams == 1 and self.generator is None:
@@ -103,20 +120,17 @@ class TransformersBackend:
                 f"{type(self.model).__name__} does not keep plain keys and values, so --backend transformers has only "
                 "beams for it; use --backend vllm"
             )
-        return self.local.problem(request)
-
-    def shown(self, request: Request) -> str:
-        return self.local.shown(request.prompt)
+        return super().problem(request)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         answerable: list[Request] = []
         for request in requests:
-            if (problem := self._problem(request)) is not None:
+            if (problem := self.problem(request)) is not None:
                 yield failed(request, problem)
             else:
                 answerable.append(request)
         # The longest first: too large a batch shows at once, and the last ones are done quickly.
-        answerable.sort(key=self._length, reverse=True)
+        answerable.sort(key=lambda request: len(self.ids(request)), reverse=True)
         try:
             if self.generator is not None:
                 plain = [request for request in answerable if request.sampling.num_beams == 1]
@@ -131,56 +145,38 @@ class TransformersBackend:
     def close(self) -> None:
         self.model.to("meta")
 
-    def _length(self, request: Request) -> int:
-        return len(self.local.ids(request.prompt))
-
-    def _response(self, request: Request, ids: Sequence[int], text: ResponseText) -> Response:
-        said, stopped = text.cut(ids)
-        finish = "stop" if stopped or (ids and ids[-1] in self.eos) else "length"
-        return Response(request.key, said, len(ids), self._length(request), finish)
-
     def _text(self, sampling: Sampling) -> ResponseText:
-        return ResponseText(self.local.tokenizer, self.eos, sampling.stop, sampling.min_new_tokens)
+        return ResponseText(self.tokenizer, self.eos, sampling.stop, sampling.min_new_tokens)
 
-    # ---- greedy and sampled ----------------------------------------------------------------------------------------
-
-    def _generator(self) -> BatchedGenerator:
-        with loading(self.local.source.path):
-            return BatchedGenerator(
-                self.model,
-                eos_token_ids=self.eos,
-                pad_token_id=self.pad,
-                n_tokens=min(len(self.local.tokenizer), self.model.get_output_embeddings().weight.shape[0]),
-                max_batch_size=self.batch_size,
-            )
+    def _response(self, request: Request, ids: Sequence[int]) -> Response:
+        said, stopped = self._text(request.sampling).cut(ids)
+        finish = "stop" if stopped or (ids and ids[-1] in self.eos) else "length"
+        return Response(request.key, said, len(ids), len(self.ids(request)), finish)
 
     def _continuous(self, generator: BatchedGenerator, requests: Sequence[Request]) -> Iterator[Response]:
-        asked: dict[int, tuple[Request, ResponseText]] = {}
+        asked: dict[int, Request] = {}
         for request in requests:
-            sampling, text = request.sampling, self._text(request.sampling)
+            sampling = request.sampling
             ticket = generator.submit(
                 GenerationRequest(
-                    self.local.ids(request.prompt),
+                    self.ids(request),
                     max_new_tokens=sampling.max_new_tokens,
                     temperature=sampling.temperature,
                     top_p=sampling.top_p,
                     top_k=sampling.top_k,
                     seed=request.seed % 2**64,
                     min_new_tokens=sampling.min_new_tokens,
-                    ends=text.ended if sampling.stop else None,
+                    ends=self._text(sampling).ended if sampling.stop else None,
                 )
             )
-            asked[ticket] = request, text
+            asked[ticket] = request
         try:
             while generator.has_work:
                 for ticket, output in generator.step().items():
-                    request, text = asked.pop(ticket)
-                    yield self._response(request, output.token_ids, text)
+                    yield self._response(asked.pop(ticket), output.token_ids)
         finally:
             # A caller that stops early leaves nothing to the next call.
             generator.abort()
-
-    # ---- beams -----------------------------------------------------------------------------------------------------
 
     def _beams(self, requests: Sequence[Request]) -> Iterator[Response]:
         # Neighbours have equal settings and similar lengths, so that a batch is padded little.
@@ -204,7 +200,7 @@ class TransformersBackend:
             use_cache=True,
             **(sampled if sampling.temperature > 0 else {}),
         )
-        rows = [self.local.ids(request.prompt) for request in requests]
+        rows = [self.ids(request) for request in requests]
         longest = max(map(len, rows))
         token_BL = torch.tensor([[self.pad] * (longest - len(row)) + row for row in rows])
         mask_BL = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
@@ -214,46 +210,9 @@ class TransformersBackend:
             output_BL = self.model.generate(
                 input_ids=token_BL.to(device), attention_mask=mask_BL.to(device), generation_config=config
             )
-        text = self._text(sampling)
-        new = [_to_end(row, self.eos, self.pad) for row in output_BL[:, longest:].tolist()]
-        return [self._response(request, ids, text) for request, ids in zip(requests, new, strict=True)]
-
-
-def _to_end(ids: Sequence[int], eos: set[int], pad: int) -> list[int]:
-    """A row without padding: up to its first end token."""
-    ends = [place for place, token in enumerate(ids) if token in eos]
-    if ends:
-        return list(ids[: ends[0] + 1])
-    while ids and ids[-1] == pad:
-        ids = ids[:-1]
-    return list(ids)
-
-
-def open_transformers(options: BackendOptions) -> TransformersBackend:
-    """Load a model.
-
-    Raises:
-        BackendError: no such model or device.
-    """
-    with loading(f"--device {options.device}"):
-        device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BackendError(f"--device {options.device} is not here: {torch.cuda.device_count()} CUDA devices")
-    local = LocalModel(options, on_cpu=device.type == "cpu")
-    source = local.source
-    with loading(source.path):
-        model = AutoModelForCausalLM.from_pretrained(
-            source.path,
-            dtype=getattr(torch, local.dtype),
-            revision=source.revision,
-            trust_remote_code=local.remote_code,
-        )
-        if source.adapter is not None:
-            from peft import PeftModel
-
-            model = PeftModel.from_pretrained(model, source.adapter).merge_and_unload(safe_merge=True)
-        model = model.eval().requires_grad_(False).to(device)
-    if device.type == "cpu" and model.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
-        # Threads wait for each other longer than they compute, five times as long where the cores have other work.
-        torch.set_num_threads(1)
-    return TransformersBackend(local, model, options.batch_size or _BATCH_SIZE)
+        # Behind the first end token is padding; a row without one has all its tokens.
+        new_BL = output_BL[:, longest:].tolist()
+        ends = [next((place for place, token in enumerate(ids) if token in self.eos), len(ids)) for ids in new_BL]
+        return [
+            self._response(request, ids[: end + 1]) for request, ids, end in zip(requests, new_BL, ends, strict=True)
+        ]

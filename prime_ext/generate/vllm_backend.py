@@ -15,46 +15,77 @@ from typing import Any
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from prime_ext.generate.backend import BackendError, BackendOptions, Request, Response, Sampling, failed, stream
-from prime_ext.generate.local_model import LocalModel, loading
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling, failed, stream
+from prime_ext.generate.local_model import LocalBackend, loading
 from prime_ext.utils.files import read_json
 
 # Adapter ranks that vLLM has kernels for.
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-_BATCH_SIZE = 256
 
 
-class VLLMBackend:
+class VLLMBackend(LocalBackend):
     """A model in vLLM. Its engines, processes of vLLM, start with the first responses, so that checks cost nothing.
 
-    Args:
-        local: what is known of the model.
-        arguments: of vLLM's ``AsyncEngineArgs``.
+    Raises:
+        BackendError: no vLLM, no such model, or too few devices.
     """
 
-    def __init__(self, local: LocalModel, arguments: dict[str, Any]) -> None:
-        self.local, self.arguments = local, arguments
+    kind = "vllm"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        tensor_parallel: int = 1,
+        data_parallel: int = 1,
+        gpu_memory_utilization: float | None = None,
+        batch_size: int = 256,
+        **options: Any,
+    ) -> None:
+        if importlib.util.find_spec("vllm") is None:
+            raise BackendError(
+                "vLLM is not installed: pip install 'prime-ext[gpu]', or use --backend transformers or --backend server"
+            )
+        import torch
+
+        on_cpu, n_devices = not torch.cuda.is_available(), torch.cuda.device_count()
+        if on_cpu and tensor_parallel > 1:
+            raise BackendError(f"--tensor-parallel {tensor_parallel} needs GPUs; on the CPU use --data-parallel")
+        if not on_cpu and tensor_parallel * data_parallel > n_devices:
+            raise BackendError(
+                f"--tensor-parallel {tensor_parallel} times --data-parallel {data_parallel} needs "
+                f"{tensor_parallel * data_parallel} devices, there are {n_devices}"
+            )
+        super().__init__(model, on_cpu, **options)
+        # Of vLLM's AsyncEngineArgs.
+        self.arguments: dict[str, Any] = {
+            "model": self.source.path,
+            **self.hub,
+            "dtype": self.dtype,
+            "tensor_parallel_size": tensor_parallel,
+            "data_parallel_size": data_parallel,
+            "max_model_len": self.context,
+            "max_num_seqs": batch_size,
+            "disable_log_stats": True,
+        }
+        if gpu_memory_utilization is not None:
+            self.arguments["gpu_memory_utilization"] = gpu_memory_utilization
+        if self.source.adapter is not None:
+            rank = lora_rank(Path(self.source.adapter))
+            self.arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}
         self._exit = ExitStack()
         self._portal: BlockingPortal | None = None
         self._engine: Any = None
         self._n_requests = 0
 
     def description(self) -> dict[str, Any]:
-        parallel = self.arguments["tensor_parallel_size"]
-        return {"backend": "vllm", **self.local.description(), "tensor_parallel": parallel}
+        return super().description() | {"tensor_parallel": self.arguments["tensor_parallel_size"]}
 
-    def check(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            problem = self.local.problem(request)
-            if request.sampling.num_beams > 1:
-                problem = (
-                    f"--backend vllm has no beams (num_beams {request.sampling.num_beams}); use --backend transformers"
-                )
-            if problem is not None:
-                raise BackendError(f"request {request.key}: {problem}")
-
-    def shown(self, request: Request) -> str:
-        return self.local.shown(request.prompt)
+    def problem(self, request: Request) -> str | None:
+        beams = request.sampling.num_beams
+        if beams > 1:
+            return f"--backend vllm has no beams (num_beams {beams}); use --backend transformers"
+        return super().problem(request)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         yield from stream(self._started(), partial(self._answer_all, requests))
@@ -70,7 +101,7 @@ class VLLMBackend:
         if self._portal is None:
             # vLLM's processes import the main program again; a fork would copy the threads of this one.
             os.environ |= {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
-            with loading(self.local.source.path), ExitStack() as opened:
+            with loading(self.source.path), ExitStack() as opened:
                 portal = opened.enter_context(start_blocking_portal())
                 self._engine = portal.call(_engine, self.arguments)
                 self._portal, self._exit = portal, opened.pop_all()
@@ -82,13 +113,13 @@ class VLLMBackend:
                 group.start_soon(self._answer, request, put)
 
     async def _answer(self, request: Request, put: Callable[[Response], None]) -> None:
-        if (problem := self.local.problem(request)) is not None:
+        if (problem := self.problem(request)) is not None:
             return put(failed(request, problem))
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind
 
-        ids, adapter = self.local.ids(request.prompt), self.local.source.adapter
+        ids, adapter = self.ids(request), self.source.adapter
         arguments = sampling_arguments(request.sampling, request.seed)
         self._n_requests += 1
         outputs = self._engine.generate(
@@ -144,43 +175,3 @@ def lora_rank(adapter: Path) -> int:
     if not fitting:
         raise BackendError(f"{adapter} has rank {rank}, vLLM takes at most {_LORA_RANKS[-1]}; merge it into its base")
     return fitting[0]
-
-
-def open_vllm(options: BackendOptions) -> VLLMBackend:
-    """Prepare a model.
-
-    Raises:
-        BackendError: no vLLM, no such model, or too few devices.
-    """
-    if importlib.util.find_spec("vllm") is None:
-        raise BackendError(
-            "vLLM is not installed: pip install 'prime-ext[gpu]', or use --backend transformers or --backend server"
-        )
-    import torch
-
-    tensor_parallel, data_parallel = options.tensor_parallel or 1, options.data_parallel or 1
-    on_cpu, n_devices = not torch.cuda.is_available(), torch.cuda.device_count()
-    if on_cpu and tensor_parallel > 1:
-        raise BackendError(f"--tensor-parallel {tensor_parallel} needs GPUs; on the CPU use --data-parallel")
-    if not on_cpu and tensor_parallel * data_parallel > n_devices:
-        raise BackendError(
-            f"--tensor-parallel {tensor_parallel} times --data-parallel {data_parallel} needs "
-            f"{tensor_parallel * data_parallel} devices, there are {n_devices}"
-        )
-    local = LocalModel(options, on_cpu)
-    source = local.source
-    arguments: dict[str, Any] = {
-        "model": source.path,
-        "revision": source.revision,
-        "dtype": local.dtype,
-        "trust_remote_code": local.remote_code,
-        "tensor_parallel_size": tensor_parallel,
-        "data_parallel_size": data_parallel,
-        "max_model_len": local.context,
-        "max_num_seqs": options.batch_size or _BATCH_SIZE,
-        "disable_log_stats": True,
-        **options.given("gpu_memory_utilization"),
-    }
-    if source.adapter is not None:
-        arguments |= {"enable_lora": True, "max_lora_rank": lora_rank(Path(source.adapter)), "max_loras": 1}
-    return VLLMBackend(local, arguments)

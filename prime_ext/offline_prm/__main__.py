@@ -23,8 +23,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mixed, read_data
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
-from prime_ext.run.check_metrics import RunChecks
-from prime_ext.run.metric_conditions import ConditionError
+from prime_ext.run.check_metrics import ConditionError, RunChecks
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from verl.utils.tracking import Tracking
 
     from prime_ext.generate.export import build_model, write_folder
-    from prime_ext.generate.prm_description import FILE, model_name, versions
+    from prime_ext.generate.model_card import FILE, model_name, versions
     from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
     from prime_ext.offline_prm.trainer import OfflineTrainer
 

@@ -37,9 +37,8 @@ class TokenRow:
 
 def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length: int) -> TokenRow:
     """Tokens of a response, cut at ``max_length``; steps that end behind the cut lose their label."""
-    tokens = encoder.response(example.text)
-    ids = tokens.ids[: max_length - len(prompt)]
-    ends = encoder.step_ends(tokens, example.char_ends)
+    ids, ends = encoder.response(example.text, example.char_ends)
+    ids = ids[: max_length - len(prompt)]
     labels = tuple(label if end < len(ids) else None for end, label in zip(ends, example.step_labels, strict=True))
     return TokenRow(torch.tensor(prompt), torch.tensor(ids), tuple(min(end, len(ids) - 1) for end in ends), labels)
 
@@ -149,7 +148,7 @@ def usable_groups(
         if overlong != "truncate":
             # A token is at least one character, so only long texts have to be tokenised to know.
             room = max_length - len(ids)
-            fits = [len(e.text) + 1 <= room or len(encoder.response(e.text).ids) <= room for e in examples]
+            fits = [len(e.text) + 1 <= room or len(encoder.response(e.text)[0]) <= room for e in examples]
             if overlong == "error" and not all(fits):
                 where = examples[fits.index(False)].where
                 raise BadData(f"{where}: a response does not fit into data.max_length={max_length}")

@@ -13,8 +13,7 @@ from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_r
 from prime_ext.cpu import is_active
 from prime_ext.preflight.prm import has_adapter
 from prime_ext.run.console import STYLES
-from prime_ext.run.ray_cluster import address_of
-from prime_ext.run.ray_reservations import check_own_cpus, reservation
+from prime_ext.run.ray_cluster import address_of, check_own_cpus, reservation
 
 MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.

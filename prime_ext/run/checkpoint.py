@@ -85,21 +85,23 @@ def complete_steps(root: Path) -> list[int]:
 
     The one that the tracker names is whole even without a marker, because the tracker is written last.
     """
-    return sorted(step for step, problem in _declared(root).items() if not problem)
+    return [step for step, problem in _declared(root).items() if not problem]
+
+
+def _folders(root: Path) -> dict[int, Path]:
+    """The folders of checkpoints below ``root``, by step."""
+    found = {folder: _FOLDER.fullmatch(folder.name) for folder in root.glob("global_step_*") if folder.is_dir()}
+    return {int(match[1]): folder for folder, match in found.items() if match}
 
 
 def _declared(root: Path) -> dict[int, str]:
     """The checkpoints that were declared whole, and what is wrong with each."""
-    tracked = _tracked_step(root)
-    found = {}
-    for folder in root.glob("global_step_*"):
-        match = _FOLDER.fullmatch(folder.name)
-        if not (match and folder.is_dir()):
-            continue
+    tracked, found = _tracked_step(root), {}
+    for step, folder in sorted(_folders(root).items()):
         if (folder / MARKER).exists():
-            found[int(match[1])] = damage(folder)
-        elif int(match[1]) == tracked:
-            found[tracked] = ""
+            found[step] = damage(folder)
+        elif step == tracked:
+            found[step] = ""
     return found
 
 
@@ -112,8 +114,8 @@ def repair_tracker(root: Path) -> int | None:
         CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
     """
     declared = _declared(root)
-    steps = sorted(step for step, problem in declared.items() if not problem)
-    damaged = [f"global_step_{step}: {problem}" for step, problem in sorted(declared.items()) if problem]
+    steps = [step for step, problem in declared.items() if not problem]
+    damaged = [f"global_step_{step}: {problem}" for step, problem in declared.items() if problem]
     for line in damaged:
         logger.warning("checkpoint %s/%s: it is damaged and not used", root, line)
     tracked = _tracked_step(root)
@@ -141,14 +143,13 @@ def prune(root: Path, keep: int | None, newest: int) -> list[int]:
         return []
     kept = set([step for step in complete_steps(root) if step <= newest][-keep:])
     deleted = []
-    for folder in root.glob("global_step_*"):
-        match = _FOLDER.fullmatch(folder.name)
-        if match and int(match[1]) < newest and int(match[1]) not in kept:
+    for step, folder in sorted(_folders(root).items()):
+        if step < newest and step not in kept:
             mark_incomplete(folder)
             try:
                 shutil.rmtree(folder)
             except OSError as error:
                 logger.warning("old checkpoint %s could not be deleted: %s", folder, error)
             else:
-                deleted.append(int(match[1]))
-    return sorted(deleted)
+                deleted.append(step)
+    return deleted

@@ -16,9 +16,10 @@ from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
 
+from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint
 from prime_ext.run.console import ConsoleLines, lines_in, prints_lines
-from prime_ext.run.ray_reservations import require_resources
+from prime_ext.run.ray_cluster import require_resources
 from prime_ext.run.run_lock import RunLock
 from prime_ext.utils import transfer_queue as transfer
 
@@ -69,19 +70,15 @@ class GuardedRunMixin(_Trainer):
             raise
         except Exception as error:
             # What a dead worker leaves behind, as rollouts that failed, is not the reason.
-            death = self._watch.death()
-            if death:
+            if death := self._watch.death():
                 raise WorkerDied(death) from error
             raise
 
     def _end_tokens(self) -> set[int]:
         """Tokens that end a response: the tokenizer's, and those of the model's generation settings."""
-        model = self.config.actor_rollout_ref.model
-        ends = {self.tokenizer.eos_token_id}
-        if (Path(model.path) / "generation_config.json").is_file():
-            more = GenerationConfig.from_pretrained(model.path).eos_token_id
-            ends.update(more if isinstance(more, list) else [more])
-        return ends - {None}
+        path = Path(self.config.actor_rollout_ref.model.path)
+        told = (path / "generation_config.json").is_file()
+        return end_tokens(self.tokenizer, GenerationConfig.from_pretrained(path) if told else GenerationConfig())
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's, and the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
@@ -186,43 +183,39 @@ class WorkerWatch:
         Raises:
             WorkerDied: a worker died.
         """
-        if not self._asked or time.monotonic() < self._next:
+        if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._seconds
-        answered, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=0)
-        for name in [name for name, asked in self._asked.items() if asked in answered]:
-            death = _death_of(name, self._asked[name])
-            if death:
-                raise WorkerDied(death)
-            self._asked[name] = self._actors[name].__ray_ready__.remote()
+        if death := self._look(0.0):
+            raise WorkerDied(death)
 
     def death(self) -> str:
         """Who is dead now, in one line; empty if nobody is, as far as Ray can tell in two seconds.
 
         Rollouts fail at once when one of those who make them dies, so a run may notice their failure first.
         """
-        if not self._actors:
-            return ""
         try:
-            asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
-            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=2.0)
-            deaths = (_death_of(name, reference) for name, reference in asked.items() if reference in answered)
-            return next(filter(None, deaths), "")
+            # First the answers to what was asked before that.
+            return self._look(0.0) or self._look(2.0)
         except Exception:
             # Ray itself is gone.
             return ""
 
-
-def _death_of(name: str, answered: Any) -> str:
-    """What a worker that has answered, or failed to, says of its death, in one line; empty if it is alive."""
-    try:
-        ray.get(answered)
-    except ActorDiedError as error:
-        return f"the {name} died ({cause_of_death(error)})"
-    except RayActorError:
-        # Out of reach for the moment, as during a restart.
-        pass
-    return ""
+    def _look(self, seconds: float) -> str:
+        """Who of those that answer in that time is dead, in one line; the others are asked again."""
+        if not self._asked:
+            return ""
+        answered, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=seconds)
+        for name in [name for name, asked in self._asked.items() if asked in answered]:
+            try:
+                ray.get(self._asked[name])
+            except ActorDiedError as error:
+                return f"the {name} died ({cause_of_death(error)})"
+            except RayActorError:
+                # Out of reach for the moment, as during a restart.
+                pass
+            self._asked[name] = self._actors[name].__ray_ready__.remote()
+        return ""
 
 
 def cause_of_death(error: RayActorError) -> str:

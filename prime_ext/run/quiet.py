@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import warnings
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -35,25 +36,19 @@ _RECORDS = (
 _LEVELS = {"VERL_LOGGING_LEVEL": "WARNING", "TQ_LOGGING_LEVEL": "WARNING"}
 
 
-class _Without(logging.Filter):
-    def __init__(self, start: str):
-        super().__init__()
-        self.start = start
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith(self.start)
-
-
+@cache
 def install() -> None:
     """Hide them in this process; a second call changes nothing. verl's plug-in calls it in every process."""
     if not sys.warnoptions:
         for start, module in _WARNINGS:
             warnings.filterwarnings("ignore", start, UserWarning, module)
     for name, start in _RECORDS:
-        logger = logging.getLogger(name)
-        if not any(isinstance(existing, _Without) for existing in logger.filters):
-            logger.addFilter(_Without(start))
+        logging.getLogger(name).addFilter(partial(_begins_otherwise, start))
     wrapt.register_post_import_hook(_without_dumps, "verl.trainer.main_ppo")
+
+
+def _begins_otherwise(start: str, record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(start)
 
 
 def set_levels() -> None:

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run on a Ray cluster that is already there: its address, and the environment of its workers.
+"""What a run wants of Ray: the address of a running cluster, the environment of its workers, and what it reserves.
 
 Ray that a run starts itself hands its environment on. Workers of a running cluster have that of ``ray start`` instead,
-on every node; what a run needs and a recipe sets has to travel with ``ray.init``.
+on every node; what a run needs and a recipe sets has to travel with ``ray.init``. With fewer logical CPUs than it
+reserves, or GPUs for a step scorer, Ray waits without a word.
 """
 
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
+
+from prime_ext.config.asynchronous import rollout_ranks
+from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
 
 ADDRESS = "RAY_ADDRESS"
 _INIT = "ray_kwargs.ray_init"
@@ -35,6 +42,12 @@ _NAMES = (
     "VERL_USE_EXTERNAL_MODULES",
 )
 
+# verl 0.9.1: per worker process (ResourcePoolManager), and for TransferQueue's controller.
+CPUS_PER_RANK = 3
+CPUS_PER_ROLLOUT_RANK = 2
+CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+_ON_CPU = "step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
+
 
 def address_words(overrides: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """``RAY_ADDRESS`` as an override, so that the configuration says what the run uses; none if it already does.
@@ -42,7 +55,8 @@ def address_words(overrides: Sequence[str], environment: Mapping[str, str]) -> l
     Returns no word either for ``RAY_ADDRESS=local``, which is Ray's word for a cluster of one's own.
     """
     address = environment.get(ADDRESS, "").strip()
-    if not address or address == "local" or any(_names(word, f"{_INIT}.address") for word in overrides):
+    given = re.compile(rf"\+{{0,2}}{re.escape(_INIT)}\.address=")
+    if not address or address == "local" or any(map(given.match, overrides)):
         return []
     return [f"++{_INIT}.address={_quoted(address)}"]
 
@@ -89,10 +103,123 @@ def check_cluster(config: DictConfig) -> Iterable[str]:
             )
 
 
-def _names(word: str, key: str) -> bool:
-    return re.match(rf"\+{{0,2}}{re.escape(key)}=", word) is not None
-
-
 def _quoted(value: str) -> str:
     """As Hydra reads it literally."""
     return "'" + value.replace("'", "\\'") + "'"
+
+
+# ---- what a run reserves --------------------------------------------------------------------------------------------
+
+
+class ClusterTooSmall(RuntimeError):
+    """A run could not get what it reserves."""
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """What a run reserves: ranks that train, ranks that only generate, TransferQueue's storage units."""
+
+    ranks: int
+    rollouts: int
+    units: int
+
+    @property
+    def cpus(self) -> int:
+        """Logical CPUs, over all nodes."""
+        workers = CPUS_PER_RANK * self.ranks + CPUS_PER_ROLLOUT_RANK * self.rollouts
+        return workers + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + self.units
+
+    def __str__(self) -> str:
+        return (
+            f"verl reserves {self.cpus} logical CPUs ({CPUS_PER_RANK} for each of {self.ranks} ranks, "
+            f"{f'{CPUS_PER_ROLLOUT_RANK} for each of {self.rollouts} rollout ranks, ' if self.rollouts else ''}"
+            f"{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {self.units} for TransferQueue), Ray would wait forever"
+        )
+
+
+def reservation(config: DictConfig) -> Reservation:
+    """That of a configuration."""
+    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    return Reservation(ranks, rollout_ranks(config), config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+
+
+def check_own_cpus(config: DictConfig) -> Iterable[str]:
+    """Whether the Ray that a run starts on this machine would have too few; nothing for a running cluster."""
+    if address_of(config) is not None:
+        return
+    given, needed = config.ray_kwargs.ray_init.num_cpus, reservation(config)
+    cpus = (os.cpu_count() or 1) if given is None else given
+    if cpus < needed.cpus:
+        yield (
+            f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}; they are only a number to Ray, so "
+            f"set it to {needed.cpus} or more"
+        )
+
+
+def scorer_gpus(config: DictConfig) -> float:
+    """GPUs that a local step scorer reserves on each node beside those that train; 0 without one."""
+    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
+    return float(scorer.actor.num_gpus) if scorer is not None and scorer.kind == "local" else 0.0
+
+
+def check_own_gpus(config: DictConfig) -> Iterable[str]:
+    """Whether a run on GPUs has the platform, and Ray on this machine the GPUs; nothing for other devices.
+
+    Of a running cluster only the platform is asked here.
+    """
+    if config.trainer.device != "cuda":
+        return
+    platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    if platform == "cpu":
+        yield (
+            "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and trainer.device=cuda; "
+            "unset VERL_PLATFORM, or use the configuration for the CPU (--config-name=..._cpu)"
+        )
+        return
+    # trainer.device=cuda is verl's default, and means NPUs where there are some.
+    if address_of(config) is not None or platform not in ("", "cuda") or find_spec("torch_npu") is not None:
+        return
+    import torch
+
+    given = config.ray_kwargs.ray_init.get("num_gpus")
+    found = torch.cuda.device_count() if given is None else given
+    trainer, pool, extra = config.trainer, config.reward.reward_model, scorer_gpus(config)
+    parts = {"trainer.n_gpus_per_node": trainer.n_gpus_per_node, "rollout servers of their own": rollout_ranks(config)}
+    if pool.enable and pool.enable_resource_pool:
+        parts["reward.reward_model"] = pool.nnodes * pool.n_gpus_per_node
+    parts["step_scorer.actor.num_gpus"] = extra
+    if found < sum(parts.values()):
+        wanted = " + ".join(f"{number:g} ({name})" for name, number in parts.items() if number)
+        remedy = f"; or {_ON_CPU}: the step scorer on the CPU" if extra else ""
+        yield f"this machine has {found} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
+
+
+def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Ask for enough logical CPUs in all nodes together, for the ranks of a node on one, and for a GPU for the scorer.
+
+    Args:
+        config: of the run.
+        nodes: ``ray.nodes()``.
+
+    Raises:
+        ClusterTooSmall: there are fewer.
+    """
+    found = [node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]]
+    needed, more = reservation(config), "give `ray start` more with --num-cpus"
+    if sum(found) < needed.cpus:
+        raise ClusterTooSmall(f"Ray has {sum(found):g} logical CPUs, and {needed}; {more}")
+    ranks, wanted = config.trainer.n_gpus_per_node, config.trainer.nnodes
+    enough = sum(cpus >= CPUS_PER_RANK * ranks for cpus in found)
+    if enough < wanted:
+        raise ClusterTooSmall(
+            f"{enough} of {len(found)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
+            f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
+        )
+    extra = scorer_gpus(config)
+    gpus = [node["Resources"].get("GPU", 0) for node in nodes if node["Alive"]]
+    if extra and sum(count >= ranks + extra for count in gpus) < wanted:
+        raise ClusterTooSmall(
+            f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants "
+            f"step_scorer.actor.num_gpus={extra:g} on each beside trainer.n_gpus_per_node={ranks}; lower one of the "
+            f"two, or set {_ON_CPU}"
+        )

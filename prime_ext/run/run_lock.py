@@ -43,11 +43,14 @@ class RunLock:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            if not self._taken(0):
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
                 if wait_seconds > 0:
                     logger.warning("%s; waiting up to %.0f s for it to end", self._in_use(), wait_seconds)
-                if not self._taken(wait_seconds):
-                    raise RunFolderInUse(f"{self._in_use()}; wait for that run to end, or choose another folder")
+                self._lock.acquire(timeout=wait_seconds, poll_interval=_POLL_SECONDS)
+        except Timeout:
+            raise RunFolderInUse(f"{self._in_use()}; wait for that run to end, or choose another folder") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise
@@ -57,13 +60,6 @@ class RunLock:
     def release(self) -> None:
         """Let go of it."""
         self._lock.release()
-
-    def _taken(self, wait_seconds: float) -> bool:
-        try:
-            self._lock.acquire(timeout=wait_seconds, poll_interval=_POLL_SECONDS)
-        except Timeout:
-            return False
-        return True
 
     def _in_use(self) -> str:
         return (

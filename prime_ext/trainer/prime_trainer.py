@@ -26,8 +26,7 @@ from prime_ext.config.pspo_settings import uses_manager
 from prime_ext.config.settings import SettingsError
 from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.config.variant import variant_line
-from prime_ext.generate.model_card import CARD_FILE
-from prime_ext.generate.prm_description import model_name
+from prime_ext.generate.model_card import CARD_FILE, model_name
 from prime_ext.preflight.check import read_prime
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.prm.implicit_prm import ImplicitPRM

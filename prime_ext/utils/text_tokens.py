@@ -43,31 +43,6 @@ def join_steps(
 
 
 @dataclass(frozen=True)
-class ResponseTokens:
-    """A tokenised response.
-
-    Attributes:
-        ids: tokens, the end-of-sequence token included if it was asked for.
-        starts: position of the first character of each token; the length of the text for the end of sequence.
-    """
-
-    ids: list[int]
-    starts: list[int]
-
-    def end_of(self, position: int) -> int:
-        """Index of the last token that holds a character before ``position``: where a step that ends there ends.
-
-        Raises:
-            TextError: there is none.
-        """
-        # Byte-level tokens of one character share its start, and the last of them counts.
-        found = bisect_left(self.starts, position) - 1
-        if found < 0:
-            raise TextError(f"no token starts before character {position}")
-        return found
-
-
-@dataclass(frozen=True)
 class TokenizedSteps:
     """A prompt and a response of steps, ready for a model.
 
@@ -137,18 +112,26 @@ class TextEncoder:
         begin = self.tokenizer.bos_token_id
         return [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
 
-    def response(self, text: str) -> ResponseTokens:
-        """Tokens of a response."""
+    def response(self, text: str, char_ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+        """Tokens of a response, and the index of the last token of each step.
+
+        That is the last token that holds a character of the step; the end of sequence belongs to the last step.
+
+        Args:
+            text: the response.
+            char_ends: position after the last character of each step.
+
+        Raises:
+            TextError: no token starts within a step or before it.
+        """
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, starts = list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
+        # Byte-level tokens of one character share its start, and the last of them counts.
+        ends = [bisect_left(starts, position) - 1 for position in char_ends]
+        if min(ends, default=0) < 0:
+            raise TextError(f"no token starts before character {min(char_ends)}")
         if self.append_eos:
             ids.append(self.tokenizer.eos_token_id)
-            starts.append(len(text))
-        return ResponseTokens(ids, starts)
-
-    def step_ends(self, tokens: ResponseTokens, char_ends: Sequence[int]) -> list[int]:
-        """Index of the last token of each step; the end of sequence belongs to the last step."""
-        ends = [tokens.end_of(position) for position in char_ends]
-        if self.append_eos and ends:
-            ends[-1] = len(tokens.ids) - 1
-        return ends
+            if ends:
+                ends[-1] = len(ids) - 1
+        return ids, ends

@@ -39,9 +39,14 @@ def is_padding(tag: Mapping[str, Any]) -> bool:
     return bool(tag.get(IS_PADDING, False))
 
 
+def _get(keys: Sequence[str], partition_id: str, *names: str) -> Any:
+    """Fields of rows by name, in the order of the keys."""
+    return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=list(names))
+
+
 def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Tensor]:
     """Token-level fields as ``(B, T)`` tensors, padded with 0, rows in the order of ``batch.keys``."""
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
+    data = _get(batch.keys, batch.partition_id, *names)
     missing = [name for name in names if name not in data]
     if missing:
         raise RuntimeError(f"rollouts have no field {missing[0]!r}; present: {sorted(map(str, data.keys()))}")
@@ -50,7 +55,7 @@ def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Te
 
 def fetch_rows(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, list[torch.Tensor]]:
     """Token-level fields, one tensor of the row's own length for each row."""
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
+    data = _get(batch.keys, batch.partition_id, *names)
     return {name: list(data[name].unbind()) for name in names}
 
 
@@ -58,13 +63,12 @@ def refuse_images(batch: KVBatchMeta, feature: str) -> None:
     """For what knows token-level fields only.
 
     Args:
-        batch: rollouts.
         feature: what that is, and how it is switched off.
 
     Raises:
         RuntimeError: a row has images or videos.
     """
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[_MULTI_MODAL])
+    data = _get(batch.keys, batch.partition_id, _MULTI_MODAL)
     for key, value in zip(batch.keys, list(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False):
         if getattr(value, "data", value):
             raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
@@ -79,8 +83,7 @@ def _values(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:
     """A field that is no tensor."""
     if not keys:
         return []
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=[name])
-    return [getattr(value, "data", value) for value in list(data[name])]
+    return [getattr(value, "data", value) for value in list(_get(keys, partition_id, name)[name])]
 
 
 def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
@@ -157,39 +160,35 @@ def fetch_labels(keys: Sequence[str], partition_id: str, name: str) -> list[floa
     return [label_of(key, info, name) for key, info in zip(keys, infos, strict=True)]
 
 
+def _tags(partition_id: str) -> dict[str, dict]:
+    return (tq.kv_list(partition_id) or {}).get(partition_id, {})
+
+
 def statuses(uids: Sequence[str], partition_id: str) -> dict[str, str]:
     """Where the generation of each of these prompts stands: ``pending``, ``running``, ``finished`` or ``failure``."""
-    tags = (tq.kv_list(partition_id) or {}).get(partition_id, {})
+    tags = _tags(partition_id)
     return {uid: tags[uid]["status"] for uid in uids}
 
 
 def trajectories(uids: Sequence[str], partition_id: str) -> list[str]:
     """Keys of the finished trajectories of these prompts."""
-    wanted = set(uids)
-    tags = (tq.kv_list(partition_id) or {}).get(partition_id, {})
+    wanted, tags = set(uids), _tags(partition_id)
     return [key for key, tag in tags.items() if not tag.get("is_prompt", False) and group_uid(key) in wanted]
-
-
-def fetch_last_tokens(keys: Sequence[str], partition_id: str) -> list[int]:
-    """The last token of each response."""
-    if not keys:
-        return []
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["responses"])
-    return [int(response[-1]) for response in data["responses"].unbind()]
 
 
 def find_cut_off(partition_id: str, tags: Mapping[str, dict], limit: int, end_tokens: Collection[int]) -> set[str]:
     """Trajectories that reached the limit of their length without an end.
 
     Args:
-        partition_id: where they are.
-        tags: by key.
+        tags: of trajectories, by key.
         limit: of the tokens of a response.
         end_tokens: those that end one; a response of that length with such a token at its end is whole.
     """
     full = [key for key, tag in tags.items() if tag["response_len"] >= limit]
-    last = fetch_last_tokens(full, partition_id)
-    return {key for key, token in zip(full, last, strict=True) if token not in end_tokens}
+    if not full:
+        return set()
+    responses = _get(full, partition_id, "responses")["responses"].unbind()
+    return {key for key, response in zip(full, responses, strict=True) if int(response[-1]) not in end_tokens}
 
 
 def clear(keys: Sequence[str], partition_id: str) -> None:
@@ -203,16 +202,11 @@ def put_rollouts(
     fields: Mapping[str, Sequence[torch.Tensor]],
     padding: Sequence[bool] = (),
 ) -> KVBatchMeta:
-    """Write rollouts under keys of their own: a tensor per rollout and field, ``prompts`` and ``responses`` among them.
+    """Write rollouts under keys of their own, and return the new rows.
 
     Args:
-        keys: of the rows.
-        partition_id: where.
-        fields: by name.
+        fields: by name a tensor per rollout; ``prompts`` and ``responses`` are among them.
         padding: which rows are as verl's padding; empty: none.
-
-    Returns:
-        the new rows.
     """
     pairs = zip(fields["prompts"], fields["responses"], strict=True)
     lengths = [(len(prompt), len(response)) for prompt, response in pairs]
@@ -237,8 +231,6 @@ def put_sequences(
     """:func:`put_rollouts` of plain texts.
 
     Args:
-        keys: of the rows.
-        partition_id: where.
         sequences: tokens of the prompt, of the response, and which of the latter count.
         padding: which rows are as verl's padding; empty: none.
     """
@@ -258,8 +250,8 @@ def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchM
 
 def put_tokens(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:
     """Write ``(B, T)`` tensors as nested tensors of each response's length; returns the batch that knows them."""
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
-    return put_rows(batch, {name: response_to_nested(value, data["response_mask"]) for name, value in fields.items()})
+    mask = _get(batch.keys, batch.partition_id, "response_mask")["response_mask"]
+    return put_rows(batch, {name: response_to_nested(value, mask) for name, value in fields.items()})
 
 
 def select(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:

@@ -29,7 +29,7 @@ from verl.workers.rollout.replica import TokenOutput
 from prime_ext.config.compose import compose_config
 from prime_ext.cpu.agent_loop import SeededToolAgentLoop
 from prime_ext.cpu.rollout_server import TransformersServer
-from prime_ext.generate.checkpoints import find_model
+from prime_ext.generate.local_model import find_model
 from prime_ext.generate.tool_agent_loop import FAILED
 from prime_ext.generate.tool_agent_loop import FIELD as CALLS
 from prime_ext.tasks.calculator_tool import FIELD as OUTCOMES_FIELD

@@ -18,8 +18,8 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from prime_ext.generate.checkpoints import find_model
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
+from prime_ext.generate.local_model import find_model
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_json
 

@@ -28,5 +28,15 @@ def save_model(model, tokenizer, path):
 
 
 @pytest.fixture(scope="session")
+def other_model_path(other_model, tokenizer, tmp_path_factory):
+    return save_model(other_model, tokenizer, tmp_path_factory.mktemp("other_model"))
+
+
+@pytest.fixture(scope="session")
 def model_path(model, tokenizer, tmp_path_factory):
     return save_model(model, tokenizer, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"

@@ -21,21 +21,11 @@ ENVIRONMENT = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "PYTHONPATH")
 def rollout_config(name):
     from verl.workers.config import RolloutConfig
 
-    return RolloutConfig(
-        name=name,
-        prompt_length=16,
-        response_length=24,
-        max_model_len=64,
-        max_num_seqs=16,
-        max_num_batched_tokens=1024,
-        dtype="float32",
-        load_format="auto",
-        tensor_model_parallel_size=1,
-        enforce_eager=True,
-        free_cache_engine=False,
-        enable_sleep_mode=False,
-        calculate_log_probs=True,
-    )
+    lengths = {"prompt_length": 16, "response_length": 24, "max_model_len": 64}
+    sizes = {"max_num_seqs": 16, "max_num_batched_tokens": 1024, "tensor_model_parallel_size": 1}
+    off = {"enforce_eager": True, "free_cache_engine": False, "enable_sleep_mode": False}
+    weights = {"dtype": "float32", "load_format": "auto"}
+    return RolloutConfig(name=name, calculate_log_probs=True, **lengths, **sizes, **off, **weights)
 
 
 def model_config(path):

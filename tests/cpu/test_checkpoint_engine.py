@@ -8,14 +8,8 @@ import torch
 
 from prime_ext.cpu.checkpoint_engine import TCPCheckpointEngine
 
-WEIGHTS = [
-    ("a", torch.randn(3, 4)),
-    ("b", torch.randn(5).bfloat16()),
-    ("c", torch.arange(7)),
-    ("scalar", torch.tensor(2.5)),
-    ("empty", torch.zeros(0, 3)),
-    ("d", torch.randn(40, 10)),
-]
+WEIGHTS = [("a", torch.randn(3, 4)), ("b", torch.randn(5).bfloat16()), ("c", torch.arange(7))]
+WEIGHTS += [("scalar", torch.tensor(2.5)), ("empty", torch.zeros(0, 3)), ("d", torch.randn(40, 10))]
 
 
 def connect(n_actors, n_rollouts, bucket_size=64, timeout=600.0):

@@ -22,16 +22,9 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty":
 
 
 def rollout_config(**options) -> RolloutConfig:
-    defaults = dict(
-        name="transformers",
-        prompt_length=16,
-        response_length=24,
-        dtype="float32",
-        tensor_model_parallel_size=1,
-        load_format="auto",
-        seed=3,
-    )
-    return RolloutConfig(**(defaults | options))
+    lengths = {"prompt_length": 16, "response_length": 24, "tensor_model_parallel_size": 1}
+    kind = {"name": "transformers", "dtype": "float32", "load_format": "auto", "seed": 3}
+    return RolloutConfig(**{**kind, **lengths, **options})
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +66,13 @@ def assert_log_probs_of(model, output, prompt=PROMPT):
     torch.testing.assert_close(torch.tensor(output.log_probs), expected, atol=1e-5, rtol=0)
 
 
-def test_log_probs_equal_the_trainers_before_and_after_a_weight_update(make_server, model, other_model):
-    async def run():
-        server = make_server()
-        await server.set_global_steps(0)
-        before = await server.generate(PROMPT, SAMPLING, "a")
-        await update(server, other_model, global_steps=1)
-        return before, await server.generate(PROMPT, SAMPLING, "b")
-
-    before, after = asyncio.run(run())
+@pytest.mark.anyio
+async def test_log_probs_equal_the_trainers_before_and_after_a_weight_update(make_server, model, other_model):
+    server = make_server()
+    await server.set_global_steps(0)
+    before = await server.generate(PROMPT, SAMPLING, "a")
+    await update(server, other_model, global_steps=1)
+    after = await server.generate(PROMPT, SAMPLING, "b")
     assert_log_probs_of(model, before)
     assert_log_probs_of(other_model, after)
     assert (before.extra_fields["global_steps"], after.extra_fields["global_steps"]) == (0, 1)
@@ -89,69 +80,60 @@ def test_log_probs_equal_the_trainers_before_and_after_a_weight_update(make_serv
     assert before.token_ids != after.token_ids
 
 
-def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes(make_server, model):
-    async def samples(server, n=6, other_prompts=()):
+@pytest.mark.anyio
+async def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes(make_server, model):
+    async def samples(n=6, other_prompts=()):
         prompts = [*([PROMPT] * n), *other_prompts]
         outputs = await asyncio.gather(*[server.generate(p, SAMPLING, str(i)) for i, p in enumerate(prompts)])
         return sorted(tuple(output.token_ids) for output in outputs[:n])
 
-    async def run():
-        server = make_server()
-        await server.set_global_steps(1)
-        first = await samples(server)
-        await update(server, model, global_steps=2)  # the same weights as another version
-        second = await samples(server)
-        await update(server, model, global_steps=1)
-        return first, second, await samples(server, other_prompts=[[9, 9], [4]])
-
-    first, second, again = asyncio.run(run())
-    assert len(set(first)) > 1
-    assert first == again != second
+    server = make_server()
+    await server.set_global_steps(1)
+    first = await samples()
+    await update(server, model, global_steps=2)  # the same weights as another version
+    assert await samples() != first and len(set(first)) > 1
+    await update(server, model, global_steps=1)
+    assert await samples(other_prompts=[[9, 9], [4]]) == first
 
 
-def test_requests_in_flight_finish_with_the_old_weights_and_later_ones_use_the_new(make_server, model, other_model):
-    async def run():
-        server = make_server(ignore_eos=True)
-        await server.set_global_steps(4)
-        early = [asyncio.create_task(server.generate(PROMPT, SAMPLING, str(i))) for i in range(8)]
-        await generating(server)
-        await server.begin_weight_update()
-        assert all(task.done() for task in early)
-        late = asyncio.create_task(server.generate(PROMPT, SAMPLING, "late"))
-        async for bucket in pack_in_buckets(other_model.named_parameters(), 1 << 20):
-            await server.receive_weights(bucket)
-        assert not late.done()
-        await server.finish_weight_update(5)
-        return [task.result() for task in early], await late
-
-    early, late = asyncio.run(run())
-    for output in early:
+@pytest.mark.anyio
+async def test_requests_in_flight_finish_with_the_old_weights_and_later_ones_use_the_new(
+    make_server, model, other_model
+):
+    server = make_server(ignore_eos=True)
+    await server.set_global_steps(4)
+    early = [asyncio.create_task(server.generate(PROMPT, SAMPLING, str(i))) for i in range(8)]
+    await generating(server)
+    await server.begin_weight_update()
+    assert all(task.done() for task in early)
+    late = asyncio.create_task(server.generate(PROMPT, SAMPLING, "late"))
+    async for bucket in pack_in_buckets(other_model.named_parameters(), 1 << 20):
+        await server.receive_weights(bucket)
+    assert not late.done()
+    await server.finish_weight_update(5)
+    for output in [task.result() for task in early]:
         assert_log_probs_of(model, output)
         assert output.extra_fields["global_steps"] == 4
-    assert_log_probs_of(other_model, late)
-    assert late.extra_fields["global_steps"] == 5
+    assert_log_probs_of(other_model, await late)
+    assert late.result().extra_fields["global_steps"] == 5
 
 
-def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(make_server):
-    async def run():
-        server = make_server(ignore_eos=True, response_length=100)
-        tasks = [asyncio.create_task(server.generate(PROMPT, SAMPLING, str(i))) for i in range(4)]
-        await generating(server)
-        report = await server.abort_all_requests()
-        partial = [await task for task in tasks]
-        held = asyncio.create_task(server.generate(PROMPT, SAMPLING, "held"))
-        await asyncio.sleep(0.05)
-        assert not held.done()
-        await server.resume_generation()
-        completed = await asyncio.wait_for(held, 600)
-        await server.abort_all_requests(reject_request=True)
-        rejected = await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "rejected"), 600)
-        return report, partial, completed, rejected
-
-    report, partial, completed, rejected = asyncio.run(run())
-    assert report["aborted_count"] == 4
+@pytest.mark.anyio
+async def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(make_server):
+    server = make_server(ignore_eos=True, response_length=100)
+    tasks = [asyncio.create_task(server.generate(PROMPT, SAMPLING, str(i))) for i in range(4)]
+    await generating(server)
+    assert (await server.abort_all_requests())["aborted_count"] == 4
+    partial = [await task for task in tasks]
     assert all(output.stop_reason == "aborted" and len(output.token_ids) < 100 for output in partial)
+    held = asyncio.create_task(server.generate(PROMPT, SAMPLING, "held"))
+    await asyncio.sleep(0.05)
+    assert not held.done()
+    await server.resume_generation()
+    completed = await asyncio.wait_for(held, 600)
     assert completed.stop_reason == "completed" and len(completed.token_ids) == 100
+    await server.abort_all_requests(reject_request=True)
+    rejected = await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "rejected"), 600)
     assert rejected.stop_reason == "aborted" and rejected.token_ids == []
 
 
@@ -170,7 +152,10 @@ class _Client(FullyAsyncLLMServerClient):
         pass
 
 
-def test_an_interrupted_rollout_goes_on_where_it_was_and_says_which_weights_drew_it(make_server, model, other_model):
+@pytest.mark.anyio
+async def test_an_interrupted_rollout_goes_on_where_it_was_and_says_which_weights_drew_it(
+    make_server, model, other_model
+):
     async def run(interrupt_with=None):
         server = make_server(ignore_eos=True, dtype="float64", response_length=100, max_num_seqs=8)
         await update(server, model, global_steps=1)
@@ -187,77 +172,73 @@ def test_an_interrupted_rollout_goes_on_where_it_was_and_says_which_weights_drew
             await server.resume_generation()
         return [await asyncio.wait_for(task, 600) for task in tasks]
 
-    whole, same, other = (asyncio.run(run(weights)) for weights in (None, model, other_model))
+    whole, same, other = [await run(weights) for weights in (None, model, other_model)]
     for expected, resumed, changed in zip(whole, same, other, strict=True):
         assert resumed.token_ids == expected.token_ids and len(resumed.token_ids) == 100
         assert resumed.log_probs == pytest.approx(expected.log_probs, abs=1e-9)
-        assert (expected.extra_fields["min_global_steps"], expected.extra_fields["max_global_steps"]) == (1, 1)
-        assert (resumed.extra_fields["min_global_steps"], resumed.extra_fields["max_global_steps"]) == (1, 2)
+        assert [expected.extra_fields[f"{end}_global_steps"] for end in ("min", "max")] == [1, 1]
+        assert [resumed.extra_fields[f"{end}_global_steps"] for end in ("min", "max")] == [1, 2]
         assert len(changed.token_ids) == 100 and changed.token_ids != expected.token_ids
 
 
-def test_a_failing_generation_fails_its_requests_and_leaves_the_server_usable(make_server):
-    async def run():
-        server = make_server()
-        forward, server.model.forward = server.model.forward, lambda **_: 1 / 0
-        results = await asyncio.wait_for(
-            asyncio.gather(*[server.generate(PROMPT, SAMPLING, str(i)) for i in range(3)], return_exceptions=True), 600
-        )
-        server.model.forward = forward
-        return results, await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "ok"), 600)
-
-    results, output = asyncio.run(run())
+@pytest.mark.anyio
+async def test_a_failing_generation_fails_its_requests_and_leaves_the_server_usable(make_server):
+    server = make_server()
+    forward, server.model.forward = server.model.forward, lambda **_: 1 / 0
+    asked = [server.generate(PROMPT, SAMPLING, str(i)) for i in range(3)]
+    results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 600)
     assert all(isinstance(result, RuntimeError) and "ZeroDivisionError" in str(result) for result in results)
+    server.model.forward = forward
+    output = await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "ok"), 600)
     assert output.stop_reason == "completed"
 
 
-def test_without_weights_the_server_refuses_to_generate_and_a_broken_update_does_not_hang(make_server, model):
-    async def run():
-        server = make_server(load_format="dummy")
-        with pytest.raises(RuntimeError, match="received no weights"):
-            await server.generate(PROMPT, SAMPLING, "a")
-        await server.begin_weight_update()
-        await server.receive_weights(save({"model.norm.weight": model.model.norm.weight}))
-        with pytest.raises(ValueError, match="were not sent"):
-            await server.finish_weight_update(1)
-        await server.abandon_weight_update()
-        with pytest.raises(RuntimeError, match="did not finish"):
-            await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "b"), 600)
-        await update(server, model)
-        return await server.generate(PROMPT, SAMPLING, "c")
-
-    assert_log_probs_of(model, asyncio.run(run()))
+@pytest.mark.anyio
+async def test_without_weights_the_server_refuses_to_generate_and_a_broken_update_does_not_hang(make_server, model):
+    server = make_server(load_format="dummy")
+    with pytest.raises(RuntimeError, match="received no weights"):
+        await server.generate(PROMPT, SAMPLING, "a")
+    await server.begin_weight_update()
+    await server.receive_weights(save({"model.norm.weight": model.model.norm.weight}))
+    with pytest.raises(ValueError, match="were not sent"):
+        await server.finish_weight_update(1)
+    await server.abandon_weight_update()
+    with pytest.raises(RuntimeError, match="did not finish"):
+        await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "b"), 600)
+    await update(server, model)
+    assert_log_probs_of(model, await server.generate(PROMPT, SAMPLING, "c"))
 
 
-def test_tied_weights_may_arrive_under_any_of_their_names_but_not_with_two_values(model_path, other_model):
-    async def load(loader, weights):
+@pytest.mark.anyio
+async def test_tied_weights_may_arrive_under_any_of_their_names_but_not_with_two_values(model_path, other_model):
+    async def load(weights):
+        receiver = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+        loader = WeightLoader(receiver)
         async for bucket in pack_in_buckets(weights, 1 << 12):
             loader.load(bucket)
+        loader.finish()
+        return receiver
 
     embedding = other_model.model.embed_tokens.weight
     others = [(name, value) for name, value in other_model.named_parameters() if value is not embedding]
     for aliases in (["lm_head.weight"], ["model.embed_tokens.weight"], ["lm_head.weight", "model.embed_tokens.weight"]):
-        receiver = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-        loader = WeightLoader(receiver)
-        asyncio.run(load(loader, [*((alias, embedding) for alias in aliases), *others]))
-        loader.finish()
+        receiver = await load([*((alias, embedding) for alias in aliases), *others])
         assert torch.equal(receiver(torch.tensor([PROMPT])).logits, other_model(torch.tensor([PROMPT])).logits)
-    with pytest.raises(ValueError, match="tied in the rollout model"):
-        asyncio.run(
-            load(WeightLoader(receiver), [("lm_head.weight", embedding), ("model.embed_tokens.weight", embedding + 1)])
-        )
-    for name, message in (("nothing", "not in the rollout model"), ("model.norm.weight", "has shape")):
+    for weights, message in (
+        ([("lm_head.weight", embedding), ("model.embed_tokens.weight", embedding + 1)], "tied in the rollout model"),
+        ([("nothing", torch.zeros(2))], "not in the rollout model"),
+        ([("model.norm.weight", torch.zeros(2))], "has shape"),
+    ):
         with pytest.raises(ValueError, match=message):
-            WeightLoader(receiver).load(save({name: torch.zeros(2)}))
+            await load(weights)
 
 
 def test_lengths_are_limited_as_in_verls_vllm_server_and_unsupported_parameters_refused():
     config = rollout_config(prompt_length=16, response_length=24)
 
     def limit(n_prompt, max_model_len=128, **sampling):
-        return build_request(
-            [1] * n_prompt, sampling, config=config, max_model_len=max_model_len, seed=0
-        ).max_new_tokens
+        options = {"config": config, "max_model_len": max_model_len, "seed": 0}
+        return build_request([1] * n_prompt, sampling, **options).max_new_tokens
 
     assert limit(4) == 24  # the response length ...
     assert limit(20) == 20  # ... within prompt length + response length

@@ -16,14 +16,6 @@ from prime_ext.cpu.install import keep_linear_weights
 PROGRAM = Path(__file__).parent / "rollout_program.py"
 
 
-@pytest.fixture(scope="module")
-def other_model_path(other_model, tokenizer, tmp_path_factory):
-    path = tmp_path_factory.mktemp("other_model")
-    other_model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
-
-
 @pytest.fixture(
     scope="module",
     params=[pytest.param("transformers", marks=pytest.mark.slow), pytest.param("vllm", marks=pytest.mark.vllm)],
@@ -41,14 +33,11 @@ def results(request, model_path, other_model_path, tmp_path_factory):
         "VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin",
         "VERL_USE_EXTERNAL_PLUGINS": "none",
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-        "OMP_NUM_THREADS": "1",
-        "TORCH_COMPILE_DISABLE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "HF_HUB_OFFLINE": "1",
     }
+    on = ("OMP_NUM_THREADS", "TORCH_COMPILE_DISABLE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE")
+    environment |= dict.fromkeys(on, "1")
     arguments = [request.param, str(model_path), str(other_model_path), str(work_dir / "results.json")]
     program = subprocess.run(
         [sys.executable, str(PROGRAM), *arguments], env=environment, capture_output=True, text=True, timeout=900

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user may name as a model, and what each becomes."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -13,9 +12,10 @@ from safetensors.torch import load_file
 from tiny_llama import save_llama
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
-from prime_ext.generate.checkpoints import EXPORTED, ModelSource, find_model, weights_digest
 from prime_ext.generate.export import TRACKER, main
+from prime_ext.generate.local_model import EXPORTED, ModelSource, find_model, weights_digest
 from prime_ext.generate.open import open_backend
+from prime_ext.utils.files import read_json, write_json
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,7 @@ def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(mode
         (lambda path: path.write_text(""), "here is a file"),
         (lambda path: (path / "data.pt").mkdir(parents=True), "here is neither .* it holds data.pt"),
         (lambda path: (path / "config.json").mkdir(parents=True), "here is neither .* it holds config.json"),
+        (lambda path: write_json(path / "config.json", {}), "here has a config.json but no weights"),
         (lambda path: (path / "global_step_1" / "actor" / "dist_ckpt").mkdir(parents=True), "global_step_1"),
         (lambda path: (path / "actor" / "model" / "dist_ckpt").mkdir(parents=True), "Megatron; .*verl.model_merger"),
     ],
@@ -54,12 +55,6 @@ def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, messag
     make(tmp_path / "here")
     with pytest.raises(BackendError, match=message):
         find_model(str(tmp_path / "here"))
-
-
-def test_a_folder_without_weights_is_refused(model_path, tmp_path):
-    shutil.copy(model_path / "config.json", tmp_path)
-    with pytest.raises(BackendError, match="has a config.json but no weights"):
-        find_model(str(tmp_path))
 
 
 # ---- LoRA ------------------------------------------------------------------------------------------------------------
@@ -95,8 +90,7 @@ def test_adapters_that_cannot_be_applied_are_refused(model_path, adapter_path, t
     with pytest.raises(BackendError, match="--lora .* is no LoRA adapter"):
         find_model(str(model_path), lora=str(model_path))
     lost = shutil.copytree(adapter_path, tmp_path / "lost")
-    config = json.loads((lost / "adapter_config.json").read_text())
-    (lost / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "/gone/base"}))
+    write_json(lost / "adapter_config.json", {"base_model_name_or_path": "/gone/base"})
     with pytest.raises(BackendError, match="is an adapter of /gone/base, which is not here"):
         find_model(str(lost))
 
@@ -139,7 +133,7 @@ def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved
     main()
     exported = load_file(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(exported[name], weights[name].bfloat16()) for name in weights)
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert read_json(tmp_path / "out" / "config.json")["dtype"] == "bfloat16"
     with pytest.raises(SystemExit, match="out exists; name a folder that does not"):
         main()
     monkeypatch.setattr("sys.argv", ["export", str(tmp_path), str(tmp_path / "other")])

@@ -15,7 +15,6 @@ from prime_ext.generate.generation import (
     BatchedGenerator,
     GenerationRequest,
     processed_logits,
-    request_uniforms,
     sample_by_inversion,
 )
 
@@ -33,15 +32,11 @@ def engine(model, **options) -> BatchedGenerator:
 
 def random_requests(n, seed=0, **options) -> list[GenerationRequest]:
     generator = np.random.default_rng(seed)
-    return [
-        GenerationRequest(
-            prompt_ids=generator.integers(2, 40, size=generator.integers(1, 12)).tolist(),
-            max_new_tokens=int(generator.integers(1, 20)),
-            seed=i,
-            **options,
-        )
-        for i in range(n)
-    ]
+    requests = []
+    for seed in range(n):
+        prompt_ids = generator.integers(2, 40, size=generator.integers(1, 12)).tolist()
+        requests.append(GenerationRequest(prompt_ids, int(generator.integers(1, 20)), seed=seed, **options))
+    return requests
 
 
 def plain_log_probs(model, request, token_ids, temperature=1.0):
@@ -54,6 +49,7 @@ def plain_log_probs(model, request, token_ids, temperature=1.0):
     ("mode", "options", "temperature"),
     [
         ("processed_logprobs", {}, 1.0),
+        ("processed_logprobs", {"temperature": 0.0}, 1.0),
         ("processed_logprobs", {"temperature": 0.6}, 0.6),
         # Raw ones ignore temperature and truncation.
         ("raw_logprobs", {"temperature": 0.5, "top_k": 2}, 1.0),
@@ -71,23 +67,17 @@ def test_greedy_equals_generate_of_transformers(model):
     requests = random_requests(20, temperature=0.0)
     for request, output in zip(requests, engine(model).generate(requests), strict=True):
         ids = torch.tensor([request.prompt_ids])
-        expected = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=request.max_new_tokens
-        )
+        options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": request.max_new_tokens}
+        expected = model.generate(ids, do_sample=False, **options)
         assert output.token_ids == expected[0, ids.shape[1] :].tolist()
-        torch.testing.assert_close(
-            torch.tensor(output.log_probs).float(), plain_log_probs(model, request, output.token_ids), atol=1e-5, rtol=0
-        )
 
 
-@pytest.mark.parametrize("max_batch_size", [1, 3, 64])
-@pytest.mark.parametrize("order", ["forward", "reversed"])
-def test_samples_do_not_depend_on_the_batch_nor_on_the_order_of_arrival(model, max_batch_size, order):
+def test_samples_do_not_depend_on_the_batch_nor_on_the_order_of_arrival(model):
     requests = random_requests(48)
     expected = [engine(model).generate([request])[0].token_ids for request in requests]
-    step = 1 if order == "forward" else -1
-    outputs = engine(model, max_batch_size=max_batch_size, max_prefill_tokens=32).generate(requests[::step])[::step]
-    assert [output.token_ids for output in outputs] == expected
+    for size, step in ((1, -1), (3, 1), (3, -1), (64, 1), (64, -1)):
+        outputs = engine(model, max_batch_size=size, max_prefill_tokens=32).generate(requests[::step])[::step]
+        assert [output.token_ids for output in outputs] == expected
 
 
 @pytest.mark.parametrize(("double", "tolerance"), [(False, 1e-5), (True, 1e-12)])
@@ -198,6 +188,7 @@ def test_impossible_requests_are_refused(model):
         ({"top_p": 0.0}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed"),
     ]:
         with pytest.raises(ValueError, match=message):
             GenerationRequest(**{"prompt_ids": [3], "max_new_tokens": 2, **options})
@@ -213,13 +204,6 @@ def test_models_without_a_plain_key_value_cache_are_refused():
     )
     with pytest.raises(ValueError, match="attention models only"):
         BatchedGenerator(Mamba2ForCausalLM(config).eval(), eos_token_ids=[1], pad_token_id=0, n_tokens=20)
-
-
-def test_the_stream_of_uniforms_is_fixed():
-    whole = request_uniforms(seed=7, start=0, count=10)
-    assert (whole >= 0).all() and (whole < 1).all() and len(set(whole)) == 10
-    assert (request_uniforms(seed=7, start=4, count=6) == whole[4:]).all()
-    assert request_uniforms(seed=2**64 - 1, start=0, count=1)[0] != request_uniforms(seed=0, start=0, count=1)[0]
 
 
 @given(

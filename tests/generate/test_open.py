@@ -6,9 +6,8 @@ import argparse
 import pytest
 from scripted_server import Answer, ScriptedServer
 
-from prime_ext.generate.backend import BackendError, Request, Sampling
+from prime_ext.generate.backend import BackendError, Request, Sampling, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments, open_backend
-from prime_ext.generate.progress import generate_with_progress
 
 
 def opened(*words):

@@ -25,10 +25,13 @@ def answers(server, requests, **options):
     return {response.key: response for response in backend_of(server, **options).generate(requests)}
 
 
-def test_chats_and_raw_texts_are_answered():
+def test_chats_and_raw_texts_are_answered_also_where_an_event_loop_is_running():
+    async def inside():
+        return answers(server, [chat("a", "1+1?"), Request("b", "Once", Sampling())])
+
     script = {"1+1?": "2", "Once": Answer(" upon a time", "length", tokens=3, prompt_tokens=1)}
     with ScriptedServer(script) as server:
-        found = answers(server, [chat("a", "1+1?"), Request("b", "Once", Sampling())])
+        found = asyncio.run(inside())
     assert found == {"a": Response("a", "2", 2, 1, "stop"), "b": Response("b", " upon a time", 3, 1, "length")}
 
 
@@ -105,14 +108,6 @@ def test_a_caller_that_stops_early_stops_the_requests():
         assert len(server.requests) < 100
 
 
-def test_it_works_where_an_event_loop_is_running():
-    async def inside():
-        return answers(server, [chat("a", "q")])
-
-    with ScriptedServer() as server:
-        assert asyncio.run(inside())["a"].text == "q"
-
-
 @pytest.mark.parametrize(
     "script, expected",
     [
@@ -182,11 +177,11 @@ def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkey
     for name, value in (("RIGHT", "sesame"), ("WRONG", "open-barley"), ("OPENAI_API_KEY", "of-another-server")):
         monkeypatch.setenv(name, value)
     with ScriptedServer(key="sesame", models=("scripted",)) as server:
-        assert answers(server, [chat("a", "q")], api_key_variable="RIGHT")["a"].finish == "stop"
+        assert answers(server, [chat("a", "q")], api_key_env="RIGHT")["a"].finish == "stop"
         with pytest.raises(BackendError, match="HTTP 401") as refused:
-            backend_of(server, api_key_variable="WRONG").check([])
+            backend_of(server, api_key_env="WRONG").check([])
         with pytest.raises(BackendError, match="the environment variable UNSET with the server's key is not set"):
-            backend_of(server, api_key_variable="UNSET")
+            backend_of(server, api_key_env="UNSET")
     assert "open-barley" not in str(refused.value) and "***" in str(refused.value)
     with ScriptedServer() as server:
         answers(server, [chat("a", "q")])

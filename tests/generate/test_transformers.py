@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from scripted_server import Answer, ScriptedServer
 from tiny_llama import CHAT, byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -102,22 +101,6 @@ def test_a_stop_text_counts_only_after_the_shortest_length():
     assert ResponseText(tokenizer, [1], stop=("zz",)).cut([*ids, 1]) == ("ab. cd. ef", False)
 
 
-# ---- two backends ----------------------------------------------------------------------------------------------------
-
-
-def test_a_server_around_the_same_model_agrees_under_greedy_decoding(backend):
-    def serve(prompt, payload):
-        shown = payload.get("prompt") or tuple(payload["messages"])
-        sampling = Sampling(max_new_tokens=payload["max_tokens"], temperature=payload["temperature"])
-        found = answers(backend, [Request("x", shown, sampling, payload["seed"])])["x"]
-        return Answer(found.text, found.finish, found.tokens, found.prompt_tokens)
-
-    requests = [*chats(Sampling(max_new_tokens=12)), Request("raw", "Once upon", Sampling(max_new_tokens=12))]
-    with ScriptedServer(serve, faults=[429, "cut"]) as server:
-        remote = open_backend("server", "scripted", base_url=server.base_url, concurrency=1)
-        assert answers(remote, requests) == answers(backend, requests)
-
-
 # ---- what it shows and refuses ---------------------------------------------------------------------------------------
 
 
@@ -163,7 +146,6 @@ def test_a_request_that_cannot_be_answered_is_refused_and_fails_alone(tmp_path, 
         ({"device": "gpu"}, "--device gpu"),
         ({"device": "cuda:77"}, "--device cuda:77"),
         ({"chat_template": Path("missing")}, "--chat-template missing"),
-        ({"revision": "main"}, "--revision main"),
         ({"max_model_len": 129}, "--max-model-len 129 is more than the 128 positions"),
     ],
 )

@@ -96,7 +96,7 @@ def test_two_steps_of_cross_entropy_equal_a_plain_loop(results, inputs):
         for group in groups:
             prompt = encoder.prompt(rows[group]["prompt"])
             for text, correct in zip(rows[group]["completions"], rows[group]["correctness"], strict=True):
-                response = encoder.response(text).ids
+                response = encoder.response(text)[0]
                 h = log_prob_sum(model, prompt, response) - log_prob_sum(reference, prompt, response).detach()
                 losses.append(torch.nn.functional.softplus((-1 if correct else 1) * BETA * h))
         loss = sum(losses) / len(losses)

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from prime_ext.run import guarded_run
 from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
-from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, WorkerWatch
-from prime_ext.run.ray_reservations import ClusterTooSmall
+from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, WorkerWatch, cause_of_death, workers_of
+from prime_ext.run.ray_cluster import ClusterTooSmall
 from prime_ext.run.run_lock import RunFolderInUse
 
 
@@ -59,7 +59,7 @@ class Trainer(GuardedRunMixin, Verl):
 
 
 def asked(config, nodes):
-    """In place of what Ray is asked for; tests/run/test_ray_reservations.py has that."""
+    """In place of what Ray is asked for; tests/run/test_ray.py has that."""
     if len(nodes) < config.get("wants", 0):
         raise ClusterTooSmall("too small")
 
@@ -72,18 +72,10 @@ def make(tmp_path, monkeypatch):
     made = []
 
     def make(wants=0, **changes):
-        trainer = {
-            "default_local_dir": str(tmp_path),
-            "resume_mode": "auto",
-            "max_actor_ckpt_to_keep": None,
-            "max_critic_ckpt_to_keep": None,
-            **changes,
-        }
-        config = {
-            "wants": wants,
-            "trainer": trainer,
-            "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}},
-        }
+        trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
+        keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep"))
+        actor = {"checkpoint": {"async_save": False}}
+        config = {"wants": wants, "trainer": {**keep, **trainer}, "actor_rollout_ref": {"actor": actor}}
         trainer = Trainer(OmegaConf.create(config))
         trainer.init()
         made.append(trainer)
@@ -147,36 +139,75 @@ def test_asynchronous_saves_are_verls_own(make, tmp_path):
     assert not (tmp_path / "global_step_1" / "more").exists()
 
 
-def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch):
+class Actor:
+    """Like a handle of Ray's: ``state`` is "busy", "alive" or the error that asking it ends with."""
+
+    def __init__(self, state="alive"):
+        self.state = state
+        self.__ray_ready__ = self
+
+    def remote(self):
+        return self
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    def get(actor):
+        if isinstance(actor.state, Exception):
+            raise actor.state
+
+    monkeypatch.setattr(guarded_run.ray, "wait", lambda actors, **_: ([a for a in actors if a.state != "busy"], []))
+    monkeypatch.setattr(guarded_run.ray, "get", get)
+
+
+def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch, ray):
     monkeypatch.setattr(guarded_run, "WorkerWatch", lambda actors: WorkerWatch(actors, seconds=0))
-    actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "asked"))
-    monkeypatch.setattr(guarded_run.ray, "wait", lambda asked, **_: (asked, []))
-    monkeypatch.setattr(guarded_run.ray, "get", lambda asked: None)
-    trainer = make()
+    actor, trainer = Actor(), make()
     trainer.fit(SimpleNamespace(agent_loop_workers=[actor]))
     assert trainer.polled == [1.0] * 3
-
-    def dead(asked):
-        raise ActorDiedError()
-
-    monkeypatch.setattr(guarded_run.ray, "get", dead)
+    for actor.state in ("busy", ActorUnavailableError("for now", None)):
+        trainer._pause(0)
+    actor.state = ActorDiedError()
     with pytest.raises(WorkerDied, match="agent-loop worker 0"):
         trainer._pause(0)
     with pytest.raises(WorkerDied, match="agent-loop worker 0"):
         trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+    # It looks only now and then.
+    WorkerWatch({"a": Actor(ActorDiedError())}, seconds=60).check()
 
 
-def test_an_error_that_a_dead_worker_caused_is_told_as_its_death(make, monkeypatch):
-    trainer = make()
+def test_an_error_that_a_dead_worker_caused_is_told_as_its_death(make, monkeypatch, ray):
+    trainer, reward = make(), Actor(ActorUnavailableError("for now", None))
     trainer.fails = ValueError("no rollout came")
-    deaths = [""]
-    monkeypatch.setattr(guarded_run.WorkerWatch, "death", lambda watch: deaths[0])
+    monkeypatch.setattr(trainer, "get_reward_handles", lambda: [reward])
     with pytest.raises(ValueError, match="no rollout came"):
-        trainer.fit(SimpleNamespace())
-    deaths[0] = "the reward worker 0 died (killed)"
+        trainer.fit(SimpleNamespace(agent_loop_workers=[Actor("busy")]))
+    reward.state = ActorDiedError()
     with pytest.raises(WorkerDied, match="the reward worker 0 died") as error:
         trainer.fit(SimpleNamespace())
     assert error.value.__cause__ is trainer.fails
+    # Nobody is blamed when Ray itself is gone.
+    monkeypatch.delattr(guarded_run.ray, "wait")
+    with pytest.raises(ValueError, match="no rollout came"):
+        trainer.fit(SimpleNamespace())
+
+
+def test_the_cause_of_a_death_is_one_line():
+    message = "The actor died unexpectedly.\n\tclass_name: A\nThe actor is dead because its worker process has died."
+    assert cause_of_death(ValueError(message)) == "The actor is dead because its worker process has died."
+    assert "\n" not in cause_of_death(ActorDiedError())
+    said = "The actor is dead because its worker process has died. End of file. Some common causes include: (1) memory"
+    assert cause_of_death(ValueError(said)).endswith("End of file.")
+
+
+def test_who_is_watched():
+    servers = [SimpleNamespace(replica_rank=0, servers=["s0", "s1"]), SimpleNamespace(replica_rank=1, servers=["s2"])]
+    manager = SimpleNamespace(get_replicas=lambda: servers)
+    trainer = SimpleNamespace(get_reward_handles=lambda: ["r0"], llm_server_manager=manager)
+    assert workers_of(trainer, SimpleNamespace(agent_loop_workers=["a0", "a1"])) == {
+        **{"agent-loop worker 0": "a0", "agent-loop worker 1": "a1", "reward worker 0": "r0"},
+        **{"rollout server 0.0": "s0", "rollout server 0.1": "s1", "rollout server 1.0": "s2"},
+    }
 
 
 @pytest.mark.parametrize(("changes", "said"), [({"save_freq": -1}, True), ({"save_freq": 5}, False)])

@@ -14,17 +14,11 @@ def said(code, *options, **environment):
     return done.stdout + done.stderr
 
 
-ENGINES = "import verl, verl.workers.engine"
-OWN = "import warnings; warnings.warn('look at this')"
-
-
-def test_verls_missing_engines_are_not_told_and_other_warnings_are():
-    told = said(f"{ENGINES}; {OWN}", VERL_PLATFORM="cpu")
+def test_verls_missing_engines_are_not_told_and_other_warnings_are_and_whoever_asks_gets_all():
+    code = "import verl, verl.workers.engine, warnings; warnings.warn('look at this')"
+    told = said(code, VERL_PLATFORM="cpu")
     assert "engine is not available" not in told and "look at this" in told
-
-
-def test_whoever_asks_for_warnings_gets_them():
-    assert "megatron engine is not available" in said(ENGINES, VERL_PLATFORM="cpu", PYTHONWARNINGS="default")
+    assert "megatron engine is not available" in said(code, VERL_PLATFORM="cpu", PYTHONWARNINGS="default")
 
 
 NOTES = """

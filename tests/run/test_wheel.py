@@ -86,12 +86,6 @@ def test_commands_of_a_checkout_say_so_and_unknown_ones_are_named(installed, tmp
     assert done.returncode == 0 and "eval.run" in done.stdout
 
 
-def test_bad_settings_are_one_line_as_from_a_checkout(installed, tmp_path):
-    done = run(installed, tmp_path, "-m", "prime_ext", "train", "--config-name=prime_trainer_cpu", "prm.loss=mse")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("prime_ext: ")]
-    assert done.returncode == 2 and any("prm.loss=mse" in line or "prm.loss" in line for line in lines)
-
-
 @pytest.mark.slow
 def test_in_an_empty_environment_it_brings_all_that_it_needs(wheel, tmp_path):
     environment, python = tmp_path / "environment", tmp_path / "environment" / "bin" / "python"

@@ -21,12 +21,10 @@ def test_steps_are_joined_as_implicitprm_does():
 
 @given(st.lists(WORDS, min_size=1, max_size=5), st.booleans())
 def test_the_last_token_of_a_step_is_the_one_that_holds_its_last_character(steps, append_eos):
-    encoder = TextEncoder(TOKENIZER, append_eos)
     text, char_ends = join_steps(steps)
-    tokens = encoder.response(text)
-    ends = encoder.step_ends(tokens, char_ends)
+    ids, ends = TextEncoder(TOKENIZER, append_eos).response(text, char_ends)
     data = text.encode()
-    assert len(tokens.ids) == len(data) + append_eos
+    assert len(ids) == len(data) + append_eos
     # One token per byte here, so the token after the step's last byte is known exactly.
     expected = [len(text[:end].encode()) - 1 for end in char_ends]
     if append_eos:
@@ -43,9 +41,7 @@ def test_a_token_across_the_end_of_a_step_belongs_to_the_step():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     encoder = TextEncoder(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
     text, char_ends = join_steps(["a.", "aa."], prefix="")
-    tokens = encoder.response(text)
-    assert tokens.ids == [1, 5, 1, 1, 2, 0]
-    assert encoder.step_ends(tokens, char_ends) == [1, 5]
+    assert encoder.response(text, char_ends) == ([1, 5, 1, 1, 2, 0], [1, 5])
 
 
 def test_a_prompt_goes_through_the_chat_template_if_there_is_one():

@@ -17,8 +17,7 @@ from typing import Any
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
-from prime_ext.run.check_metrics import RunChecks
-from prime_ext.run.metric_conditions import ConditionError
+from prime_ext.run.check_metrics import ConditionError, RunChecks
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
 

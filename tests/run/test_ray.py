@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run wants of Ray: what reaches the workers of a running cluster, what is reserved, what is refused before."""
+
+import os
+
+import pytest
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from prime_ext import train
+from prime_ext.config.compose import compose_config
+from prime_ext.preflight.machine import check_cpu
+from prime_ext.run.ray_cluster import (
+    ClusterTooSmall,
+    address_words,
+    check_cluster,
+    check_own_cpus,
+    check_own_gpus,
+    environment_words,
+    require_resources,
+)
+
+VARIABLES = "++ray_kwargs.ray_init.runtime_env.env_vars."
+
+
+def config_of(nodes=1, device="cuda", **init):
+    return OmegaConf.create(
+        {"trainer": {"nnodes": nodes, "device": device, "n_gpus_per_node": 1}, "ray_kwargs": {"ray_init": init}}
+    )
+
+
+def test_the_address_of_the_environment_becomes_part_of_the_configuration():
+    assert address_words([], {"RAY_ADDRESS": "10.0.0.1:6379"}) == ["++ray_kwargs.ray_init.address='10.0.0.1:6379'"]
+    assert address_words([], {"RAY_ADDRESS": "local"}) == address_words([], {}) == []
+    assert address_words(["+ray_kwargs.ray_init.address=10.0.0.2:6379"], {"RAY_ADDRESS": "10.0.0.1:6379"}) == []
+
+
+def test_what_recipes_set_reaches_the_workers_and_secrets_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environment = {"VERL_FILE_LOGGER_PATH": "out/metrics.jsonl", "PYTHONPATH": "code:/lib", "VERL_PLATFORM": "cpu"}
+    environment |= {"WANDB_API_KEY": "secret", "NCCL_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": ""}
+    assert environment_words(config_of(address="h:1"), environment) == [
+        f"{VARIABLES}VERL_FILE_LOGGER_PATH='{tmp_path}/out/metrics.jsonl'",
+        f"{VARIABLES}PYTHONPATH='{tmp_path}/code:/lib'",
+        f"{VARIABLES}VERL_PLATFORM='cpu'",
+    ]
+    # Ray that the run starts itself inherits all of it.
+    assert environment_words(config_of(), environment) == []
+    # What the configuration sets stays.
+    config = config_of(address="h:1", runtime_env={"env_vars": {"OMP_NUM_THREADS": "4"}})
+    assert environment_words(config, {"OMP_NUM_THREADS": "1"}) == []
+
+
+@pytest.mark.parametrize("value", ["ignore,error::X", "it's", "a=b c", "{x: 1}"])
+def test_any_value_survives_the_syntax_of_hydra(value):
+    (word,) = environment_words(config_of(address="h:1"), {"PYTHONWARNINGS": value})
+    assert OverridesParser.create().parse_override(word).value() == value
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (config_of(nodes=2), "trainer.nnodes=2 needs a Ray cluster of 2 nodes"),
+        (config_of(address="h:1", num_cpus=16, num_gpus=None), "ray_kwargs.ray_init.num_cpus=16"),
+        (config_of(), ""),
+        (config_of(nodes=2, address="h:1"), ""),
+    ],
+)
+def test_nodes_without_a_cluster_and_sizes_of_a_running_one_are_refused(config, said):
+    problems = list(check_cluster(config))
+    assert len(problems) == bool(said) and all(problem.startswith(said) for problem in problems)
+
+
+# ---- what is reserved ------------------------------------------------------------------------------------------------
+
+SEPARATE = ["actor_rollout_ref.hybrid_engine=false", "trainer.v1.trainer_mode=prime_separate_async"]
+SEPARATE += ["actor_rollout_ref.rollout.nnodes=2", "actor_rollout_ref.rollout.n_gpus_per_node=4"]
+NODE = ["trainer.n_gpus_per_node=8", "transfer_queue.backend.SimpleStorage.num_data_storage_units=8"]
+SCORER = ["trainer.n_gpus_per_node=4", "step_scorer.actor.num_gpus=1", "step_scorer.model_path=step_rm"]
+AUTO = "+ray_kwargs.ray_init.address=auto"
+
+
+def node(cpus, gpus=8.0, alive=True):
+    """One of those that Ray lists."""
+    return {"Alive": alive, "Resources": {"CPU": float(cpus), "GPU": gpus}}
+
+
+def composed(*words, name="prime_trainer"):
+    return compose_config(name, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "cpus"), [([], 3 * 8 + 1 + 8), (["trainer.nnodes=2"], 3 * 16 + 1 + 8), (SEPARATE, 3 * 8 + 2 * 8 + 1 + 8)]
+)
+def test_a_machine_with_too_few_is_told_before_ray_starts(monkeypatch, words, cpus):
+    config = composed(*NODE, *words)
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus - 1)
+    (problem,) = check_own_cpus(config)
+    assert f"num_cpus={cpus - 1}: verl reserves {cpus} logical" in problem and "Ray would wait forever" in problem
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    assert list(check_own_cpus(config)) == []
+    assert len(list(check_own_cpus(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1
+
+
+def test_a_running_cluster_is_judged_by_what_it_has(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    assert list(check_own_cpus(composed(*NODE, AUTO))) == []
+    assert list(check_cpu(config_of(device="cpu", address="h:1", num_cpus=None), {})) == []
+
+
+TWO_NODES = [*NODE, "trainer.nnodes=2"]
+ON_BOTH = [*SCORER, "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "enough", "too_small", "said"),
+    [
+        (
+            "prime_trainer",
+            NODE,
+            [[node(33)], [node(24), node(9)]],
+            [[node(32)], [node(32), node(8, alive=False)], [{"Alive": True, "Resources": {}}], []],
+            r"logical CPUs, and verl reserves 33 .* --num-cpus$",
+        ),
+        (
+            "prime_trainer",
+            TWO_NODES,
+            [[node(32), node(32)]],
+            [[node(60), node(23)], [node(20)] * 4],
+            r"\d of \d nodes have the 24 logical CPUs .* trainer.nnodes=2",
+        ),
+        (
+            "pspo_trainer",
+            ON_BOTH,
+            [[node(64, gpus=9.0)] * 2],
+            [[node(64)] * 2],
+            r"have 8, 8 GPUs, .*actor.num_gpus=1 on each beside .*=8; lower",
+        ),
+    ],
+    ids=["CPUs of all nodes", "the ranks of a node on one", "a GPU for the scorer on every node"],
+)
+def test_a_cluster_that_is_too_small_is_told_instead_of_waited_for(name, words, enough, too_small, said):
+    config = composed(*words, name=name)
+    for nodes in enough:
+        require_resources(config, nodes)
+    for nodes in too_small:
+        with pytest.raises(ClusterTooSmall, match=said):
+            require_resources(config, nodes)
+
+
+def test_a_run_on_accelerators_is_checked_when_it_starts(monkeypatch):
+    for name in ("check_config", "check_files"):
+        monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    problems = train.preflight("prime_trainer", NODE)[1]
+    assert [problem.split()[0] for problem in problems] == ["ray_kwargs.ray_init.num_cpus=4:", "this"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("prime_trainer", ["trainer.n_gpus_per_node=8"], "8 (trainer.n_gpus_per_node); lower trainer.n_gpus_per_node"),
+        ("prime_trainer", [*SEPARATE, "trainer.n_gpus_per_node=1"], "1 (trainer.n_gpus_per_node) + 8 (rollout servers"),
+        ("pspo_trainer", SCORER, "4 (trainer.n_gpus_per_node) + 1 (step_scorer.actor.num_gpus); lower trainer"),
+        ("pspo_trainer", ["trainer.n_gpus_per_node=3", *SCORER[1:]], ""),
+        ("pspo_trainer", [SCORER[0]], ""),
+        # Ray is told, or there already.
+        ("pspo_trainer", [*SCORER, "+ray_kwargs.ray_init.num_gpus=5"], ""),
+        ("pspo_trainer", [*SCORER, AUTO], ""),
+        ("pspo_trainer", [*SCORER, "trainer.device=npu"], ""),
+    ],
+)
+def test_a_machine_without_the_gpus_is_told_before_ray_starts(monkeypatch, name, words, said):
+    monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    problems = list(check_own_gpus(composed(*words, name=name)))
+    assert len(problems) == bool(said)
+    for problem in problems:
+        assert f"this machine has 4 GPUs, and the run wants {said}" in problem
+        assert ("step_scorer.actor.num_gpus=0" in problem) == (name == "pspo_trainer")
+
+
+def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "CPU")
+    (problem,) = check_own_gpus(composed(*NODE))
+    assert problem.startswith("VERL_PLATFORM=cpu is in the environment") and "unset VERL_PLATFORM" in problem
+    assert list(check_own_gpus(composed(name="prime_trainer_cpu"))) == []
