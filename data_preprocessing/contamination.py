@@ -22,11 +22,10 @@ from typing import Any
 from tqdm import tqdm
 
 from data_preprocessing.command import Made, finish, parser_of
-from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
 from data_preprocessing.problem_texts import problem_texts
 from data_preprocessing.report import cell, table
 from data_preprocessing.row_source import short_name
-from data_preprocessing.text_similarity import Settings
+from data_preprocessing.text_similarity import LEVELS, MEANING, Entry, Settings, SimilarityIndex
 from prime_ext.utils.files import write_json, write_json_lines, write_text
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
@@ -36,11 +35,12 @@ _MAX_REASONS = 20
 
 @dataclass
 class FileCount:
-    """A file, and what was read of it."""
+    """A file, what was read of it, and how many of its rows hit or are hit, by level."""
 
     path: Path
     rows: int = 0
     unusable: Counter[str] = field(default_factory=Counter)
+    levels: Counter[str] = field(default_factory=Counter)
 
     @property
     def name(self) -> str:
@@ -76,16 +76,64 @@ class FileCount:
             raise SourceError(f"{self.path}: no row can be used: {reason}; --columns names the columns")
 
 
+@dataclass(frozen=True)
+class Place:
+    """A row: the number of its file on the command line, and of the row in the file, from 1."""
+
+    file: int
+    row: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A training row that gives a test row away; see :meth:`SimilarityIndex.hits` for the similarity."""
+
+    level: str
+    similarity: float
+    place: Place
+    text: str
+
+
+class Comparison:
+    """Which test rows training rows give away. Test rows are kept, training rows only pass by."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.index = SimilarityIndex(settings or Settings())
+        self.places: dict[Place, int] = {}
+        # The two best training rows of an entry: one of them may be the test row itself.
+        self._best: dict[Entry, list[Hit]] = defaultdict(list)
+
+    def add(self, texts: Sequence[str], place: Place) -> None:
+        """Keep a test row."""
+        self.places[place] = len(self.places)
+        self.index.add(*texts)
+
+    def pass_by(self, texts: Sequence[str], place: Place, itself: Place | None = None) -> str | None:
+        """The most literal level at which a training row hits a test row other than ``itself``, or None."""
+        itself_alone = [] if itself is None else [self.places.get(itself)]
+        levels = set()
+        for entry, similarity in self.index.hits(*texts):
+            if self.index.rows[entry] != itself_alone:
+                levels.add(entry[0])
+            best = [*self._best[entry], Hit(entry[0], similarity, place, "\n".join(texts))]
+            self._best[entry] = sorted(best, key=lambda hit: -hit.similarity)[:2]
+        return min(levels, key=LEVELS.index, default=None)  # type: ignore[arg-type]
+
+    def hit(self, number: int, itself: Place | None = None) -> Hit | None:
+        """The most literal hit of a test row, other than the training row at ``itself``; then the most similar."""
+        best = (hit for entry in self.index.entries[number] for hit in self._best.get(entry, ()) if hit.place != itself)
+        return min(best, key=lambda hit: (LEVELS.index(hit.level), -hit.similarity), default=None)  # type: ignore[arg-type]
+
+
 def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read all files and compare them. Returns the report, and file, row and level of each training row that hits.
 
     Raises:
         SourceError: see :meth:`FileCount.usable`.
     """
-    settings = Settings(threshold=options.threshold, ngram=options.ngram, ngram_share=options.ngram_share)
-    index = ContaminationIndex(settings)
-    tests = [FileCount(path) for path in options.test]
-    trains = [FileCount(path) for path in options.train]
+    settings = Settings(options.threshold, ngram=options.ngram, ngram_share=options.ngram_share)
+    comparison = Comparison(settings)
+    tests, trains = [FileCount(path) for path in options.test], [FileCount(path) for path in options.train]
     # Where the rows of a test file stand among the training files, and the other way round.
     paths = [train.path.resolve() for train in trains]
     same = {t: paths.index(test.path.resolve()) for t, test in enumerate(tests) if test.path.resolve() in paths}
@@ -93,70 +141,50 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str,
     shown: list[str] = []
     for file, test in enumerate(tests):
         for row, texts in test.usable(options.columns, options.remove):
-            index.add(texts, Place(file, row))
-            shown.append("\n".join(texts))
+            comparison.add(texts, Place(file, row))
+            shown.append("\n".join(texts)[:_MAX_SHOWN])
     caught: list[dict[str, Any]] = []
-    hitting: Counter[int] = Counter()
     for file, train in enumerate(trains):
         for row, texts in train.usable(options.columns, options.remove):
             itself = Place(test_of[file], row) if file in test_of else None
-            level = index.pass_by(texts, Place(file, row), itself)
+            level = comparison.pass_by(texts, Place(file, row), itself)
             if level is not None:
-                hitting[file] += 1
-                if options.caught is not None:
-                    caught.append({"file": train.name, "row": row, "level": level})
+                train.levels[level] += 1
+                caught.append({"file": train.name, "row": row, "level": level})
+    sources: dict[int, Counter[str]] = defaultdict(Counter)
+    examples: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for place, number in comparison.places.items():
+        itself = Place(same[place.file], place.row) if place.file in same else None
+        hit = comparison.hit(number, itself)
+        if hit is None:
+            continue
+        test, train = tests[place.file], trains[hit.place.file]
+        test.levels[hit.level] += 1
+        sources[place.file][train.name] += 1
+        if test.levels[hit.level] <= options.examples:
+            found = {"level": hit.level, "similarity": round(hit.similarity, 4), "test_row": place.row}
+            found |= {"test": shown[number], "train_file": train.name, "train_row": hit.place.row}
+            examples[place.file].append(found | {"train": hit.text[:_MAX_SHOWN]})
     report = {
         "settings": {**asdict(settings), "columns": list(options.columns), "remove": list(options.remove)},
         "recall_at_threshold": round(settings.recall(settings.threshold), 4),
         "versions": {name: version(name) for name in ("datasketch", "numpy")},
         "levels": MEANING,
-        "train": [{**train.described(), "hitting": hitting[file]} for file, train in enumerate(trains)],
-        "training_rows_by_level": {level: index.caught[level] for level in LEVELS},
-        "test": _tests(index, tests, trains, same, shown, options.examples),
+        "train": [{**train.described(), "hitting": train.levels.total()} for train in trains],
+        "training_rows_by_level": {level: sum(train.levels[level] for train in trains) for level in LEVELS},
+        "test": [
+            {
+                **test.described(),
+                "hit": test.levels.total(),
+                "share": round(test.levels.total() / (test.rows - test.unusable.total()), 4),
+                "by_level": {level: test.levels[level] for level in LEVELS},
+                "by_train": dict(sorted(sources[file].items())),
+                "examples": sorted(examples[file], key=lambda example: LEVELS.index(example["level"])),
+            }
+            for file, test in enumerate(tests)
+        ],
     }
     return report, caught
-
-
-def _tests(
-    index: ContaminationIndex,
-    tests: Sequence[FileCount],
-    trains: Sequence[FileCount],
-    train_of: Mapping[int, int],
-    shown: Sequence[str],
-    n_examples: int,
-) -> list[dict[str, Any]]:
-    """What was found, by test file."""
-    levels: dict[int, Counter[str]] = defaultdict(Counter)
-    sources: dict[int, Counter[str]] = defaultdict(Counter)
-    examples: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for key, place in enumerate(index.places):
-        hit = index.hit(key, Place(train_of[place.file], place.row) if place.file in train_of else None)
-        if hit is None:
-            continue
-        levels[place.file][hit.level] += 1
-        sources[place.file][trains[hit.place.file].name] += 1
-        if levels[place.file][hit.level] <= n_examples:
-            example = {
-                "level": hit.level,
-                "similarity": round(hit.similarity, 4),
-                "test_row": place.row,
-                "test": shown[key][:_MAX_SHOWN],
-                "train_file": trains[hit.place.file].name,
-                "train_row": hit.place.row,
-                "train": hit.text[:_MAX_SHOWN],
-            }
-            examples[place.file].append(example)
-    return [
-        {
-            **test.described(),
-            "hit": levels[file].total(),
-            "share": round(levels[file].total() / (test.rows - test.unusable.total()), 4),
-            "by_level": {level: levels[file][level] for level in LEVELS},
-            "by_train": dict(sorted(sources[file].items())),
-            "examples": sorted(examples[file], key=lambda example: LEVELS.index(example["level"])),
-        }
-        for file, test in enumerate(tests)
-    ]
 
 
 def markdown(report: Mapping[str, Any]) -> str:

@@ -14,17 +14,7 @@ from typing import Annotated
 
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.rules import (
-    AROUND,
-    Filter,
-    Rule,
-    around,
-    one_of,
-    rule_filter,
-    rule_stage,
-    searched,
-    table_of,
-)
+from data_preprocessing.rules import AROUND, Filter, Rule, RuleStage, around, one_of, rule_filter, searched, table_of
 from data_preprocessing.stage import LISTED
 
 MAX_CHARACTERS = 20_000
@@ -147,12 +137,10 @@ def math_filter(names: Sequence[str]) -> Filter:
 
 
 @dataclass(frozen=True)
-class MathRuleOptions:
-    """Options of the stage: which rules, for training problems; some always apply."""
+class MathRules(RuleStage):
+    """Which rules remove training problems; some always apply."""
 
     rules: Annotated[tuple[Annotated[str, one_of(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)
 
-
-MATH_STAGE = rule_stage(
-    "math_rules", "the rule filter of math", MathProblem, MathRuleOptions, MATH_RULES, MATH_ALWAYS, math_filter
-)
+    name, title, of = "math_rules", "the rule filter of math", (MathProblem,)
+    table, always, filter = MATH_RULES, MATH_ALWAYS, staticmethod(math_filter)

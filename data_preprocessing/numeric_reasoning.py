@@ -18,7 +18,7 @@ import hashlib
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +27,8 @@ from typing import Any
 import pyarrow as pa
 
 from data_preprocessing.command import InputFiles, Made, finish, parser_of, unfinished
-from data_preprocessing.contamination_index import named_parts
-from data_preprocessing.text_similarity import SimilarityIndex
-from prime_ext.step_rm.question_split import group_of, split_of
+from data_preprocessing.text_similarity import near_groups
+from prime_ext.step_rm.question_split import split_of
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
 from prime_ext.tasks.task import SPLITS, Problem, Task
@@ -156,58 +155,6 @@ def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
         else:
             kept.append(place)
     return kept
-
-
-def near_groups(problems: Sequence[Sequence[str]]) -> list[str]:
-    """The name of the group of each problem.
-
-    Two problems are linked if the contamination report, with the same settings, would call one of them a hit of the
-    other; a group is whatever links connect. Its name is the least of the names that its members would have alone, so
-    it depends neither on the order of the problems nor on those of other groups.
-
-    Names have 16 hexadecimal digits. Of each problem the texts are given: premise and hypothesis, or a question.
-    """
-    index = SimilarityIndex()
-    for texts in problems:
-        index.add("\n".join(texts))
-    roots = connected(len(problems), _links(problems, index))
-    alone = [group_of("\n".join(texts), "numbers") for texts in problems]
-    names: dict[int, str] = {}
-    for root, name in zip(roots, alone, strict=True):
-        names[root] = min(name, names.get(root, name))
-    return [names[root] for root in roots]
-
-
-def _links(problems: Sequence[Sequence[str]], index: SimilarityIndex) -> Iterator[tuple[int, int]]:
-    first: dict[str, int] = {}
-    for number, texts in enumerate(problems):
-        whole = "\n".join(texts)
-        for form in named_parts(texts, index.settings.mask_numbers):
-            yield number, first.setdefault(form, number)
-        yield number, index.same_shingles[number]
-        same = index.same_ngrams[number]
-        if same is not None:
-            yield number, same
-        # The whole index, not what came before: whether one text contains another depends on the direction.
-        for near in (index.near(whole), index.contained(whole)):
-            for other, _ in near:
-                yield number, other
-
-
-def connected(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
-    """The smallest member of the connected component of each of ``n`` nodes."""
-    parent = list(range(n))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for left, right in links:
-        low, high = sorted((root(left), root(right)))
-        parent[high] = low
-    return [root(node) for node in range(n)]
 
 
 def divided(places: Sequence[Place], groups: Sequence[str], options: argparse.Namespace) -> list[str]:

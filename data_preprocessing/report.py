@@ -21,39 +21,35 @@ def whole(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def removal_record(
+    split: str, data_source: str, removal: Removal, file: str, row: int, shown: Mapping[str, str]
+) -> dict[str, Any]:
+    """A removed row: its line of ``removed.jsonl``, and what a sample should show of it."""
+    record = {"split": split, "data_source": data_source, "rule": removal.rule, "file": file, "row": row}
+    record |= {"evidence": whole(removal.evidence[:MAX_SHOWN]), "details": dict(removal.details)}
+    return record | {"shown": {key: whole(text[:MAX_SHOWN]) for key, text in shown.items()}}
+
+
 @dataclass
 class Tally:
-    """Counts and samples. Tallies of parts add up to that of the whole.
-
-    They are by ``(split, data_source)`` and rule; bad rows, whose data source is not known, under the source's name.
-    """
+    """Counts by ``(split, data_source)`` and rule, and samples."""
 
     read: Counter[tuple[str, str]] = field(default_factory=Counter)
     removed: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     samples: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
-    def remove(
-        self, split: str, data_source: str, removal: Removal, file: str, row: int, shown: Mapping[str, str]
-    ) -> str:
-        """Count a removed row and keep the first few of a rule to be shown; returns its line of ``removed.jsonl``."""
-        place = {"file": file, "row": row, "evidence": whole(removal.evidence[:MAX_SHOWN])}
-        self.removed[split, data_source][removal.rule] += 1
-        kept = self.samples[split, removal.rule]
+    def remove(self, record: Mapping[str, Any]) -> str:
+        """Count a removed row and keep the first few of a rule; returns its line of ``removed.jsonl``."""
+        self.removed[record["split"], record["data_source"]][record["rule"]] += 1
+        kept = self.samples[record["split"], record["rule"]]
         if len(kept) < MAX_SAMPLES:
-            kept.append({**place, **{key: whole(text[:MAX_SHOWN]) for key, text in shown.items()}, **removal.details})
-        record = {"split": split, "data_source": data_source, "rule": removal.rule, **place}
-        return json.dumps(record | ({"details": dict(removal.details)} if removal.details else {})) + "\n"
-
-    def add(self, other: "Tally") -> None:
-        """Add the tally of the rows that come after these."""
-        self.read.update(other.read)
-        for key, counts in other.removed.items():
-            self.removed[key].update(counts)
-        for rule, samples in other.samples.items():
-            self.samples[rule] = (self.samples[rule] + samples)[:MAX_SAMPLES]
+            place = {key: record[key] for key in ("file", "row", "evidence")}
+            kept.append({**place, **record["shown"], **record["details"]})
+        others = ("shown", "item") if record["details"] else ("shown", "item", "details")
+        return json.dumps({key: value for key, value in record.items() if key not in others}) + "\n"
 
     def described(self) -> dict[str, Any]:
-        """As JSON; :meth:`restored` reads it."""
+        """As JSON."""
         sources = []
         for split, source in sorted({*self.read, *self.removed}):
             read, removed = self.read[split, source], dict(self.removed.get((split, source), {}))
@@ -61,16 +57,6 @@ class Tally:
             sources.append({"split": split, "data_source": source, **counts})
         samples = [{"split": split, "rule": rule, "rows": rows} for (split, rule), rows in sorted(self.samples.items())]
         return {"sources": sources, "samples": samples}
-
-    @classmethod
-    def restored(cls, described: Mapping[str, Any]) -> "Tally":
-        tally = cls()
-        for found in described["sources"]:
-            tally.read[found["split"], found["data_source"]] = found["read"]
-            tally.removed[found["split"], found["data_source"]] = Counter(found["removed"])
-        for found in described["samples"]:
-            tally.samples[found["split"], found["rule"]] = list(found["rows"])
-        return tally
 
 
 def cell(text: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from data_preprocessing import pipeline, validate
 from data_preprocessing.command import Made, finish, parser_of, positive
-from data_preprocessing.math_rules import MATH_ALWAYS, MATH_RULES, MATH_STAGE, MathRuleOptions
+from data_preprocessing.math_rules import MATH_ALWAYS, MATH_RULES, MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.pipeline import PipelineSettings, SourceSettings
 from prime_ext.tasks.rl_rows import OUTPUTS
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Made:
         sources={
             name: SourceSettings(options.input.get(name, {}), tuple(options.splits or ())) for name in options.sources
         },
-        stages={MATH_STAGE.name: MathRuleOptions(rules)},
+        stages={MathRules.name: MathRules(rules)},
         data_dir=options.data_dir,
         system_prompt=options.system_prompt,
         seed=options.seed,

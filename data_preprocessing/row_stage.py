@@ -16,7 +16,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from data_preprocessing.command import Made, finish, parser_of, unfinished
-from data_preprocessing.report import BAD, Tally, markdown
+from data_preprocessing.report import BAD, Tally, markdown, removal_record
 from data_preprocessing.rl_input import Row, batched, problem_of, rl_rows, rl_schema_of, unified
 from data_preprocessing.stage import Removal
 from prime_ext.tasks.rl_rows import RowWriter
@@ -141,7 +141,7 @@ def _worked(
             shown = {"problem": problem_of(row), "answer": str(row["reward_model"]["ground_truth"] or "")}
         tally.read[split, source] += 1
         if isinstance(outcome, Removal):
-            removed.write(tally.remove(split, source, outcome, path.name, number, shown))
+            removed.write(tally.remove(removal_record(split, source, outcome, path.name, number, shown)))
         else:
             yield from outcome
 

@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import AfterValidator
 
-from data_preprocessing.stage import Removal, Stage, StageKind, first_removal
+from data_preprocessing.stage import Removal, Result, Stage
 
 # Characters shown on each side of what was found.
 AROUND = 30
@@ -70,22 +70,23 @@ def rule_filter(table: Mapping[str, Rule], names: Sequence[str], text_of: Callab
     return removal
 
 
-def rule_stage(
-    name: str, title: str, of: type, options: type, table: Mapping[str, Rule], always: Sequence[str], make: Any
-) -> StageKind:
-    """The stage of a table: ``options.rules`` apply to training problems, ``always`` to all.
+class RuleStage(Stage):
+    """The stage of a table: ``rules`` apply to training problems, ``always`` to all.
 
-    Benchmarks stay as published but for rows that are of no use. ``make`` is a filter from names.
+    Benchmarks stay as published but for rows that are of no use.
     """
 
-    def stage(chosen: Any, plan: Path | None) -> Stage:
-        train, others = make((*chosen.rules, *always)), make(always)
-        return first_removal(lambda problem: (train if problem.split == "train" else others)(problem))
+    table: ClassVar[Mapping[str, Rule]]
+    always: ClassVar[tuple[str, ...]]
+    filter: ClassVar[Callable[[Sequence[str]], Filter]]
+    rules: tuple[str, ...]
 
-    def meanings(chosen: Any) -> dict[str, str]:
-        return {rule.name: rule.meaning for rule in table.values() if rule.name in (*chosen.rules, *always)}
+    def meanings(self) -> Mapping[str, str]:
+        return {rule.name: rule.meaning for rule in self.table.values() if rule.name in (*self.rules, *self.always)}
 
-    return StageKind(name, title, (of,), options, meanings, stage)
+    def results(self, problems: Sequence[Any], plan: Path | None) -> list[Result]:
+        train, others = self.filter((*self.rules, *self.always)), self.filter(self.always)
+        return [(train if problem.split == "train" else others)(problem) or problem for problem in problems]
 
 
 def around(text: str, match: re.Match[str]) -> str:

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage of the pipeline is: a function over problems that says of each whether it stays or why it goes.
-
-A stage gets problems in order and answers with as many results in the same order: the problem itself, a
-:class:`Changed` one, or a :class:`Removal`. It is pure: what it answers depends on the problems (and, for stages that
-survey all rows first, on the survey) and on its options alone, so that parts can be worked at in any order and process.
-"""
+"""What a stage of the pipeline is: it says of every problem whether it stays, how it is changed, or why it goes."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BeforeValidator
 
@@ -41,17 +36,6 @@ class Changed:
 
 
 Result = Any  # a problem, Changed or Removal
-Stage = Callable[[Sequence[Any]], Sequence[Result]]
-
-
-def first_removal(function: Callable[[Any], Removal | None]) -> Stage:
-    """The stage of a filter that says why a problem goes, or None."""
-
-    def stage(problems: Sequence[Any]) -> list[Result]:
-        found = [function(problem) for problem in problems]
-        return [problem if why is None else why for problem, why in zip(problems, found, strict=True)]
-
-    return stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +47,21 @@ class Item:
     row: int
     problem: Problem
 
-    def line(self) -> str:
-        """As a line of a file; :func:`read_items` reads it."""
-        fields = asdict(self.problem)  # type: ignore[call-overload]
-        return json.dumps({"source": self.source, "file": self.file, "row": self.row, "problem": fields}) + "\n"
+    def json(self) -> dict[str, Any]:
+        return {**{name: getattr(self, name) for name in ("source", "file", "row")}, "problem": asdict(self.problem)}  # type: ignore[call-overload]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "Item":
+        """What :meth:`json` has written."""
+        # JSON knows no tuples.
+        fields = {key: tuple(v) if isinstance(v, list) else v for key, v in found["problem"].items()}
+        return cls(found["source"], found["file"], found["row"], SOURCES[found["source"]].kind(**fields))
 
 
 def read_items(path: Path) -> Iterator[Item]:
     """The problems of a file of lines."""
     with path.open(encoding="utf-8") as lines:
-        for found in map(json.loads, lines):
-            # JSON knows no tuples.
-            fields = {key: tuple(v) if isinstance(v, list) else v for key, v in found["problem"].items()}
-            yield Item(found["source"], found["file"], found["row"], SOURCES[found["source"]].kind(**fields))
+        yield from map(Item.of, map(json.loads, lines))
 
 
 @dataclass(frozen=True)
@@ -96,31 +82,44 @@ class Rows:
             yield from read_items(path)
 
 
-@dataclass(frozen=True)
-class StageKind:
-    """A stage by name, for :data:`data_preprocessing.steps.STAGES`.
+class Stage:
+    """A stage: a frozen dataclass that pydantic checks; its fields are the keys in settings, with their defaults.
+
+    It is pure: what it answers depends on the problems, its options and, if it surveys all rows first, on the survey
+    alone, so that parts can be worked at in any order and process. ``plan`` is the file of the survey.
 
     Attributes:
         name: in settings.
         title: what it does, in a line.
         of: the classes of the problems that it looks at; others pass by.
-        options: a frozen dataclass that pydantic checks: its fields are the keys in settings, with their defaults.
-        rules: what the stage can remove with these options, in order: names that no other stage uses, and meanings.
-        make: the stage. Its second argument is the file that the survey wrote, or None.
-        survey: looks at all rows before the first part is worked at and writes what the stage has to know to a file;
-            None where the stage looks at one problem at a time.
-        one_process: the stage brings its own processes or threads; its parts are not divided among workers.
-        close: ends what the stage keeps between parts.
-        used: lines for the report on what the survey found beside the rows.
+        surveys: :meth:`survey` looks at all rows before the first part is worked at.
+        one_process: it brings its own processes or threads; its parts are not divided among workers.
     """
 
-    name: str
-    title: str
-    of: tuple[type, ...]
-    options: type
-    rules: Callable[[Any], Mapping[str, str]]
-    make: Callable[[Any, Path | None], Stage]
-    survey: Callable[[Any, Rows, Path], None] | None = None
-    one_process: bool = False
-    close: Callable[[], None] | None = None
-    used: Callable[[Path], list[str]] | None = None
+    name: ClassVar[str]
+    title: ClassVar[str]
+    of: ClassVar[tuple[type, ...]]
+    surveys: ClassVar[bool] = False
+    one_process: ClassVar[bool] = False
+
+    def meanings(self) -> Mapping[str, str]:
+        """What it can remove with these options, in order: names of rules that no other stage uses, and meanings."""
+        raise NotImplementedError
+
+    def result(self, problem: Any, plan: Path | None) -> Result:
+        """What becomes of a problem."""
+        raise NotImplementedError
+
+    def results(self, problems: Sequence[Any], plan: Path | None) -> Sequence[Result]:
+        """What becomes of the problems of a part, in order."""
+        return [self.result(problem, plan) for problem in problems]
+
+    def survey(self, rows: Rows, plan: Path) -> None:
+        """Write down what :meth:`results` has to know of all rows."""
+
+    def used(self, plan: Path) -> list[str]:
+        """Lines for the report on what the survey found beside the rows."""
+        return []
+
+    def close(self) -> None:
+        """End what the stage keeps between parts."""

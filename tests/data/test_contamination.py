@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.contamination import main
-from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
+from data_preprocessing.contamination import Comparison, Place, main
+from data_preprocessing.text_similarity import LEVELS
 from prime_ext.tasks.cells import is_whole
 
 TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did they carry home to the village?"
@@ -30,7 +30,7 @@ TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did 
     ],
 )
 def test_levels_from_the_most_literal_to_the_least(train, level):
-    index = ContaminationIndex()
+    index = Comparison()
     index.add([TEST], Place(0, 1))
     assert index.pass_by([train], Place(0, 1)) == level
     hit = index.hit(0)
@@ -39,7 +39,7 @@ def test_levels_from_the_most_literal_to_the_least(train, level):
 
 
 def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
-    index = ContaminationIndex()
+    index = Comparison()
     index.add([TEST], Place(0, 1))
     near = TEST.replace("Mira", "Hanna")
     for place, text in ((Place(0, 1), near.replace("pears", "apples")), (Place(0, 2), near)):
@@ -50,7 +50,7 @@ def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
 
 
 def test_a_premise_that_is_shared_is_a_hit_of_its_own_kind_unless_it_is_short():
-    index = ContaminationIndex()
+    index = Comparison()
     cars = "It carries many cars and trams every single day."
     index.add(["The old bridge of 1931 is 640 metres long.", cars], Place(0, 1))
     index.add(["Eleven ferries went out in the morning fog.", "4 in all"], Place(0, 2))
@@ -61,7 +61,7 @@ def test_a_premise_that_is_shared_is_a_hit_of_its_own_kind_unless_it_is_short():
 @given(st.lists(st.text(max_size=60).filter(str.strip), min_size=1, max_size=4))
 def test_every_text_hits_itself_exactly_and_nothing_breaks_the_index(texts):
     texts = [text for text in texts if is_whole(text)]
-    index = ContaminationIndex()
+    index = Comparison()
     for row, text in enumerate(texts):
         index.add([text], Place(0, row))
     for row, text in enumerate(texts):

@@ -33,9 +33,9 @@ def test_the_shipped_settings_name_all_stages_and_their_options_with_the_default
     for path in SETTINGS.glob("*.yaml"):
         content = yaml.safe_load(path.read_text())["stages"]
         for name, options in load_settings(path).stages.items():
-            assert options == STAGES[name].options()
+            assert options == STAGES[name]()
             named[name] = named.get(name) or list(content[name])
-    assert named == {name: list(vars(kind.options())) for name, kind in STAGES.items()}
+    assert named == {name: list(vars(kind())) for name, kind in STAGES.items()}
 
 
 def test_words_go_over_the_file_and_null_leaves_out():

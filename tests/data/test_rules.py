@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.check_solutions import SolutionOptions, stage
-from data_preprocessing.code_rules import CODE_RULES, SizeLimits, chosen_tests, code_filter, spread, within_limits
+from data_preprocessing.check_solutions import CheckSolutions
+from data_preprocessing.code_rules import CODE_RULES, CodeTests, code_filter, spread
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, math_filter, unbalanced, without_drawings
@@ -135,13 +135,13 @@ def test_marks_of_the_source_and_tests_remove_as_well():
 
 def test_cut_repeated_and_large_tests_go_and_an_even_spread_of_the_others_stays():
     inputs = ["0", "1" * 300 + "...", "0", "2" * 90, *map(str, range(10, 20))]
-    kept, gone = chosen_tests(inputs, ["x"] * len(inputs), SizeLimits(most_tests=4, most_bytes=80))
+    kept, gone = CodeTests(most_tests=4, most_bytes=80).chosen(inputs, ["x"] * len(inputs))
     assert [inputs[number] for number in kept] == ["0", "12", "15", "19"]
     assert gone == {"cut tests": 1, "repeated tests": 1, "tests too large": 1, "tests beyond the limits": 7}
     inputs = ["a" * 40, "b" * 10, "c" * 40, "d" * 20]
-    kept, _ = chosen_tests(inputs, [""] * 4, SizeLimits(most_bytes_in_all=90))
+    kept, _ = CodeTests(most_bytes_in_all=90).chosen(inputs, [""] * 4)
     assert [inputs[number][0] for number in kept] == ["b", "d"]
-    assert chosen_tests(["é"], [""], SizeLimits(most_bytes=len(json.dumps(["é", ""]))))[0] == [0]
+    assert CodeTests(most_bytes=len(json.dumps(["é", ""]))).chosen(["é"], [""])[0] == [0]
 
 
 @given(st.integers(0, 60), st.integers(1, 20))
@@ -153,12 +153,12 @@ def test_a_spread_has_no_more_than_asked_in_order_with_both_ends(n, k):
 
 
 def test_a_problem_without_tests_left_goes_and_says_why():
-    found = within_limits(SizeLimits(most_bytes=30))(problem(inputs=["1" * 50], outputs=["1"]))
+    found = CodeTests(most_bytes=30).result(problem(inputs=["1" * 50], outputs=["1"]))
     assert isinstance(found, Removal) and found.rule == "no_tests" and "tests too large 1" in found.evidence
-    assert within_limits(SizeLimits())(problem()) == problem()
+    assert CodeTests().result(problem()) == problem()
 
 
 def test_problems_without_a_program_can_be_removed_and_other_splits_stay_as_published():
     rows = [problem(programs=()), CodeProblem("apps", "test", 0, "x", programs=("print(1)",))]
-    found = stage(SolutionOptions(without_solutions="remove"), None)(rows)
+    found = CheckSolutions(without_solutions="remove").results(rows)
     assert found[0].rule == "no_solutions" and found[1] is rows[1]
