@@ -15,8 +15,18 @@ from pydantic import PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
-from data_preprocessing.rules import Filter, Rule, RuleStage, one_of, rule_filter, searched, table_of
-from data_preprocessing.stage import LISTED, Changed, Removal, Result, Stage
+from data_preprocessing.stage import (
+    LISTED,
+    Changed,
+    Removal,
+    Result,
+    Rule,
+    RuleStage,
+    Stage,
+    one_of,
+    searched,
+    table_of,
+)
 
 # Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
 _CUT_FROM = 200
@@ -88,11 +98,6 @@ CODE_RULES = table_of(
 CODE_ALWAYS = ("unreadable_tests",)
 
 
-def code_filter(names: Sequence[str]) -> Filter:
-    """The filter of these rules."""
-    return rule_filter(CODE_RULES, names)
-
-
 @dataclass(frozen=True)
 class CodeRules(RuleStage):
     """Which rules remove training problems; some always apply."""
@@ -100,7 +105,7 @@ class CodeRules(RuleStage):
     rules: Annotated[tuple[Annotated[str, one_of(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)
 
     name, title, of = "code_rules", "the rule filter of code", (CodeProblem,)
-    table, always, filter = CODE_RULES, CODE_ALWAYS, staticmethod(code_filter)
+    table, always = CODE_RULES, CODE_ALWAYS
 
 
 def spread(n: int, k: int) -> list[int]:

@@ -22,12 +22,12 @@ from typing import Any
 from tqdm import tqdm
 
 from data_preprocessing.command import Made, finish, parser_of
-from data_preprocessing.problem_texts import problem_texts
 from data_preprocessing.report import cell, table
-from data_preprocessing.row_source import short_name
+from data_preprocessing.rl_input import problem_texts
+from data_preprocessing.row_source import parsed_rows, short_name
 from data_preprocessing.text_similarity import LEVELS, MEANING, Entry, Settings, SimilarityIndex
 from prime_ext.utils.files import write_json, write_json_lines, write_text
-from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.utils.rows import BadRow, SourceError
 
 _MAX_SHOWN = 400
 _MAX_REASONS = 20
@@ -53,22 +53,14 @@ class FileCount:
         return {"file": self.name, "rows": self.rows, "unusable": reasons}
 
     def usable(self, columns: Sequence[str], remove: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Row numbers and texts; what has no text is counted with its reason.
-
-        Raises:
-            SourceError: the file cannot be read, or none of its rows can be used.
-        """
-        rows = tqdm(read_source(self.path), desc=self.name, unit=" rows", disable=not sys.stderr.isatty())
-        for number, row in rows:
+        """Row numbers and texts; what has no text is counted with its reason. SourceError if none has."""
+        rows = parsed_rows(self.path, lambda row, *_: problem_texts(row, columns, remove))
+        for number, found in tqdm(rows, desc=self.name, unit=" rows", disable=not sys.stderr.isatty()):
             self.rows += 1
-            try:
-                if isinstance(row, BadRow):
-                    raise row
-                texts = problem_texts(row, columns, remove)
-            except BadRow as error:
-                self.unusable[str(error)[:_MAX_SHOWN]] += 1
-                continue
-            yield number, texts
+            if isinstance(found, BadRow):
+                self.unusable[str(found)[:_MAX_SHOWN]] += 1
+            else:
+                yield number, found
         if self.rows == 0:
             raise SourceError(f"{self.path} has no rows")
         if self.unusable.total() == self.rows:
@@ -126,11 +118,7 @@ class Comparison:
 
 
 def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read all files and compare them. Returns the report, and file, row and level of each training row that hits.
-
-    Raises:
-        SourceError: see :meth:`FileCount.usable`.
-    """
+    """Read all files and compare them. Returns the report, and file, row and level of each training row that hits."""
     settings = Settings(options.threshold, ngram=options.ngram, ngram_share=options.ngram_share)
     comparison = Comparison(settings)
     tests, trains = [FileCount(path) for path in options.test], [FileCount(path) for path in options.train]
@@ -192,14 +180,11 @@ def markdown(report: Mapping[str, Any]) -> str:
     levels, settings = list(report["levels"]), report["settings"]
     lines = ["# Contamination", ""]
     lines += ["Test rows that have a twin among the training rows, at the most literal level.", ""]
-    lines += table(
-        ["test file", "rows", "hit", "share", *levels],
-        [
-            [test["file"], str(test["rows"]), str(test["hit"]), f"{100 * test['share']:.1f} %"]
-            + [str(test["by_level"][level]) for level in levels]
-            for test in report["test"]
-        ],
-    )
+    counts = [
+        [test["file"], test["rows"], test["hit"], f"{100 * test['share']:.1f} %", *test["by_level"].values()]
+        for test in report["test"]
+    ]
+    lines += table(["test file", "rows", "hit", "share", *levels], counts)
     lines += [f"- `{level}`: {meaning}" for level, meaning in report["levels"].items()]
     lines += [
         "",
@@ -211,7 +196,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         "## Training files",
         "",
     ]
-    trains = [[train["file"], str(train["rows"]), str(train["hitting"])] for train in report["train"]]
+    trains = [[train["file"], train["rows"], train["hitting"]] for train in report["train"]]
     lines += table(["file", "rows", "rows that hit"], trains)
     files = (*report["train"], *report["test"])
     unusable = [f"- {f['file']}: {n} rows: {reason}" for f in files for reason, n in f["unusable"].items()]
@@ -233,11 +218,7 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def run(options: argparse.Namespace) -> Made:
-    """Compare and write.
-
-    Raises:
-        SourceError: an option is out of its range, or see :func:`compare`.
-    """
+    """Compare and write. Returns the report and its files."""
     for name in ("threshold", "ngram_share"):
         if not 0 < getattr(options, name) <= 1:
             raise SourceError(f"--{name.replace('_', '-')} {getattr(options, name)} must be above 0 and at most 1")
@@ -253,25 +234,19 @@ def run(options: argparse.Namespace) -> Made:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = parser_of("contamination", __doc__)
+    top, near = parser_of("contamination", __doc__), Settings()
     top.add_argument("train", nargs="+", type=Path, metavar="TRAIN", help="training files")
     top.add_argument("--test", nargs="+", type=Path, required=True, metavar="FILE", help="test files")
     top.add_argument("--output", type=Path, required=True, help="name of the report, without .json and .md")
     top.add_argument("--caught", type=Path, help="JSON Lines file for the training rows that hit: file, row, level")
-    top.add_argument(
-        "--columns",
-        type=lambda text: tuple(text.split(",")),
-        default=(),
-        help="columns of the question, separated by commas (default: found by name)",
-    )
-    top.add_argument(
-        "--remove", action="append", default=[], metavar="TEXT", help="cut this text out of every question; repeatable"
-    )
-    near = Settings()
+    about = "columns of the question, separated by commas (default: found by name)"
+    top.add_argument("--columns", type=lambda text: tuple(text.split(",")), default=(), help=about)
+    about = "cut this text out of every question; repeatable"
+    top.add_argument("--remove", action="append", default=[], metavar="TEXT", help=about)
     top.add_argument("--threshold", type=float, default=near.threshold, help="Jaccard similarity (%(default)s)")
     top.add_argument("--ngram", type=int, default=near.ngram, help="words of a word n-gram (default: %(default)s)")
-    share = "share of a test row's word n-grams in one training row (default: %(default)s)"
-    top.add_argument("--ngram-share", type=float, default=near.ngram_share, help=share)
+    about = "share of a test row's word n-grams in one training row (default: %(default)s)"
+    top.add_argument("--ngram-share", type=float, default=near.ngram_share, help=about)
     top.add_argument("--examples", type=int, default=2, help="examples per file and level (default: %(default)s)")
     return top
 

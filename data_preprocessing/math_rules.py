@@ -14,8 +14,18 @@ from typing import Annotated
 
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.rules import AROUND, Filter, Rule, RuleStage, around, one_of, rule_filter, searched, table_of
-from data_preprocessing.stage import LISTED
+from data_preprocessing.stage import (
+    AROUND,
+    LISTED,
+    Filter,
+    Rule,
+    RuleStage,
+    around,
+    one_of,
+    rule_filter,
+    searched,
+    table_of,
+)
 
 MAX_CHARACTERS = 20_000
 
@@ -143,4 +153,7 @@ class MathRules(RuleStage):
     rules: Annotated[tuple[Annotated[str, one_of(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)
 
     name, title, of = "math_rules", "the rule filter of math", (MathProblem,)
-    table, always, filter = MATH_RULES, MATH_ALWAYS, staticmethod(math_filter)
+    table, always = MATH_RULES, MATH_ALWAYS
+
+    def text(self, problem: str) -> str:
+        return without_drawings(problem)

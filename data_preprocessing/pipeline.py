@@ -106,11 +106,7 @@ class _SettingsFile(PipelineSettings):
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
-    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it.
-
-    Raises:
-        SourceError: one line with the file, the key, what it is and what would be right.
-    """
+    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it, else SourceError."""
     if not path.is_file():
         raise SourceError(f"no settings at {path}")
     for word in overrides:
@@ -181,10 +177,10 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
         }
         for path in result.rows:
             # A part has one source and one split.
-            items = list(read_items(path))
-            if items:
-                table = pa.Table.from_pylist([_rl_row(item, system) for item in items], MATH_SCHEMA)
-                writers[items[0].problem.split].write_table(table)
+            left_of_part = list(read_items(path))
+            if left_of_part:
+                rows = pa.Table.from_pylist([_rl_row(item, system) for item in left_of_part], MATH_SCHEMA)
+                writers[left_of_part[0].problem.split].write_table(rows)
     shutil.rmtree(folder / ".parts")
     return report, [folder / f"{split}.parquet" for split in splits]
 
@@ -238,13 +234,8 @@ def _nothing(report: Mapping[str, Any]) -> str:
 def add_run_arguments(top: argparse.ArgumentParser) -> None:
     """The options that ``rl_data`` has as well."""
     top.set_defaults(input={})
-    top.add_argument(
-        "--input",
-        nargs="+",
-        action=InputFiles,
-        metavar="SOURCE[:SPLIT]=FILE",
-        help="local files; repeatable; the pipeline leaves out the other sources of the settings",
-    )
+    about = "local files; repeatable; the pipeline leaves out the other sources of the settings"
+    top.add_argument("--input", nargs="+", action=InputFiles, metavar="SOURCE[:SPLIT]=FILE", help=about)
     top.add_argument("--output-dir", type=Path, required=True)
     cores = available_cores()
     top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
@@ -262,11 +253,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[Any, Path]]) -> PipelineSettings:
-    """The settings with local files for some sources, and only these.
-
-    Raises:
-        SourceError: there is no such source.
-    """
+    """The settings with local files for some sources, and only these."""
     for name in files:
         if name not in SOURCES:
             raise SourceError(f"--input names {name}, which must be one of {', '.join(SOURCES)}")

@@ -64,9 +64,9 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """The lines of a table, and an empty one."""
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)] + [""]
+    return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)] + [""]
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -75,16 +75,26 @@ def markdown(report: Mapping[str, Any]) -> str:
     used = [name for name in rules if any(found["removed"].get(name) for found in sources)]
     lines = [f"# {report['title']}", ""]
     lines += ["Rows by source, and how many each rule removed; the first that applies counts.", ""]
+    counts = [(found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]) for found in sources]
     lines += table(
         ["split", "data source", "read", *used, "written"],
         [
-            [found["split"], found["data_source"]]
-            + [f"{n:,}" for n in (found["read"], *(found["removed"].get(name, 0) for name in used), found["written"])]
-            for found in sources
+            [found["split"], found["data_source"], *(f"{n:,}" for n in numbers)]
+            for found, numbers in zip(sources, counts, strict=True)
         ],
     )
     lines += [f"- `{name}`: {meaning}" for name, meaning in report["rules"].items()]
-    lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", "", *_counted(report)]
+    lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
+    if report.get("notes"):
+        lines += ["## Counted", ""]
+        lines += table(["stage: what", "number"], [[cell(name), f"{n:,}"] for name, n in report["notes"].items()])
+    if report.get("compared"):
+        lines += ["## Test problems that were given away", ""]
+        if report["contamination"]:
+            header = ["task", "level", "training rows removed", "test rows that they give away"]
+            hits = [list(found.values()) for found in report["contamination"]]
+            lines += table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
+        lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
     for split in dict.fromkeys(found["split"] for found in sources):
         here = [found for found in sources if found["split"] == split]
         removed = sum((Counter(found["removed"]) for found in here), Counter[str]())
@@ -92,13 +102,11 @@ def markdown(report: Mapping[str, Any]) -> str:
         lines += _funnel(sum(found["read"] for found in here), removed, rules)
     for samples in sorted(report["samples"], key=lambda found: rules.index(found["rule"])):
         lines += [f"## Removed from {samples['split']} by {samples['rule']}", ""]
-        lines += table(
-            ["row", "seen", "problem", "answer"],
-            [
-                [f"{row['file']} {row['row']}", *(cell(row.get(key, "")) for key in ("evidence", "problem", "answer"))]
-                for row in samples["rows"]
-            ],
-        )
+        shown = [
+            [f"{row['file']} {row['row']}", *(cell(row.get(key, "")) for key in ("evidence", "problem", "answer"))]
+            for row in samples["rows"]
+        ]
+        lines += table(["row", "seen", "problem", "answer"], shown)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -111,23 +119,3 @@ def _funnel(read: int, removed: Mapping[str, int], order: Sequence[str]) -> list
             left -= removed[name]
             lines.append(f"{name:<{width}} {'█' * round(BAR * left / read):<{BAR}} {left:>9,}  (-{removed[name]:,})")
     return ["```text", *lines, "```", ""]
-
-
-def _counted(report: Mapping[str, Any]) -> list[str]:
-    """What stages counted without removing, and which test rows were given away."""
-    lines = []
-    if report.get("notes"):
-        lines += ["## Counted", ""]
-        lines += table(["stage: what", "number"], [[cell(name), f"{n:,}"] for name, n in report["notes"].items()])
-    if report.get("compared"):
-        lines += ["## Test problems that were given away", ""]
-        if report["contamination"]:
-            lines += table(
-                ["task", "level", "training rows removed", "test rows that they give away"],
-                [
-                    [found["task"], found["level"], f"{found['training_rows']:,}", f"{found['test_rows']:,}"]
-                    for found in report["contamination"]
-                ],
-            )
-        lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
-    return lines

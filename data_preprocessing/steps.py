@@ -62,11 +62,7 @@ class StepWork:
         return {"notes": notes, "read": [[*key, n] for key, n in read.items()]}
 
     def _read(self, chunk: Chunk, read: Counter[tuple[str, str]], removed: list[dict[str, Any]]) -> Iterator[Item]:
-        """The problems of a chunk.
-
-        Raises:
-            SourceError: a bad row, with ``strict``.
-        """
+        """The problems of a chunk. Raises SourceError: a bad row, with ``strict``."""
         source = SOURCES[chunk.source]
         for offset, (number, raw) in enumerate(chunk.rows):
             try:
@@ -148,11 +144,7 @@ def run_steps(
     strict: bool,
     data_dir: Path | None,
 ) -> StepResult:
-    """Run all stages.
-
-    Raises:
-        SourceError: an input cannot be read, or a survey lacks something.
-    """
+    """Run all stages. Raises SourceError: an input cannot be read, or a survey lacks something."""
     result = StepResult()
     identity: dict[str, Any] = {"format": FORMAT, "chunk_rows": chunk_rows, "strict": strict, "stages": []}
     identity["inputs"] = [given.identity() for given in inputs]

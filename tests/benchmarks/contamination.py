@@ -14,7 +14,7 @@ from pathlib import Path
 import harness
 
 from data_preprocessing.contamination import Comparison, Place
-from data_preprocessing.problem_texts import problem_texts
+from data_preprocessing.rl_input import problem_texts
 from data_preprocessing.text_similarity import LEVELS, Settings, SimilarityIndex, jaccard, near_groups, shingles
 from prime_ext.step_rm.question_split import normal_form, split_of
 from prime_ext.utils.rows import BadRow, read_source

@@ -15,7 +15,7 @@ import harness
 import numpy as np
 
 from data_preprocessing.deduplicate import Compared, first_of_each, sketch
-from data_preprocessing.problem_texts import problem_texts
+from data_preprocessing.rl_input import problem_texts
 from data_preprocessing.text_similarity import Settings, SimilarityIndex
 from prime_ext.utils.rows import BadRow, read_source
 

@@ -136,28 +136,6 @@ def test_bad_rows_are_named_counted_left_out_and_fatal_if_asked_for(tmp_path, ca
     assert "in.csv row 2: label 'maybe'" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "content", "message"),
-    [
-        ([], "premise,label\na,neutral\n", "no column hypothesis or statement2 or sentence2; it has premise, label"),
-        ([], "premise,hypothesis,label\n", "nothing to use for newsnli: it has no rows"),
-        ([], "premise,hypothesis,label\na,b,-\n", "label '-' is none of entailment, neutral"),
-        (["--splits", "official"], "premise,hypothesis,label\na,b,neutral\n", "newsnli has no official split"),
-        (["--test", "1"], "", "--validation 0.0 and --test 1.0 must add up to less than 1"),
-        (["--prompt", "short"], "", "newsnli has no prompt 'short'; it has default, fields_only"),
-        (["--tasks", "newsnil"], "", "no task 'newsnil'; did you mean newsnli"),
-        (["--tasks", "qqa"], "", "--input names newsnli, which is not among --tasks qqa"),
-    ],
-)
-def test_what_cannot_be_converted_is_one_line_and_writes_nothing(tmp_path, capsys, arguments, content, message):
-    (tmp_path / "in.csv").write_text(content)
-    source = f"newsnli={tmp_path / 'in.csv'}"
-    assert main(["--input", source, "--output-dir", str(tmp_path / "out"), *arguments]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("numeric_reasoning: ") and message in last
-    assert not (tmp_path / "out").exists()
-
-
 def test_equate_has_its_published_rows_and_every_gold_answer_alone_is_graded_correct(tmp_path):
     folder = data_folder(*EQUATE_FILES)
     assert run(tmp_path, "--tasks", *EQUATE, "--splits", "test", "--duplicates", "keep", data=folder) == 0
