@@ -25,7 +25,6 @@ from data_preprocessing.stage import (
     Stage,
     one_of,
     searched,
-    table_of,
 )
 
 # Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
@@ -65,35 +64,30 @@ def _contradiction(problem: CodeProblem, text: str) -> str | None:
     return None
 
 
-CODE_RULES = table_of(
-    Rule(
-        "long_statement",
+CODE_RULES = {
+    "long_statement": Rule(
         f"a problem of more than {MAX_CHARACTERS:,} characters",
         lambda row, text: f"{len(text)} characters" if len(text) > MAX_CHARACTERS else None,
     ),
-    Rule(
-        "image",
+    "image": Rule(
         "shows or mentions a picture",
         lambda row, text: _marked(row, "picture", "picture_num") or searched(_IMAGE, text),
     ),
-    Rule(
-        "interactive",
+    "interactive": Rule(
         "the program has to talk with a judge",
         lambda row, text: _marked(row, "interactive", "tag interactive") or searched(_INTERACTIVE, text),
     ),
-    Rule(
-        "several_answers",
+    "several_answers": Rule(
         "any of several answers is right, and the tests know one of them",
         lambda row, text: searched(_SEVERAL, text),
     ),
-    Rule(
-        "files",
+    "files": Rule(
         "the program has to read or write files",
         lambda row, text: _marked(row, "file", "input_file or output_file"),
     ),
-    Rule("unreadable_tests", "tests that cannot be read, or none", lambda row, text: row.unreadable or None),
-    Rule("contradictory_tests", "two outputs for one input", _contradiction),
-)
+    "unreadable_tests": Rule("tests that cannot be read, or none", lambda row, text: row.unreadable or None),
+    "contradictory_tests": Rule("two outputs for one input", _contradiction),
+}
 # Apply to every split and whatever is chosen: without tests a row is of no use.
 CODE_ALWAYS = ("unreadable_tests",)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Numbered, Source, by_name
+from data_preprocessing.row_source import Numbered, Problem, Source, by_name
 from prime_ext.tasks.cells import cell, is_whole, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
@@ -27,11 +27,10 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CodeProblem:
+class CodeProblem(Problem):
     """A problem, its tests and programs that are said to solve it.
 
     Attributes:
-        problem: what is asked, with examples.
         inputs: of the tests: standard input, or the arguments of a call, in a form of
             :mod:`prime_ext.verifiers.code.problems`.
         outputs: what is expected of each.
@@ -42,10 +41,6 @@ class CodeProblem:
         marks: what columns of the source say of it: ``picture``, ``interactive``, ``file``.
     """
 
-    data_source: str
-    split: str
-    index: int
-    problem: str
     inputs: tuple[Any, ...] = ()
     outputs: tuple[Any, ...] = ()
     function: str = ""

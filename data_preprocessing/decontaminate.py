@@ -77,7 +77,7 @@ class Decontaminate(Stage):
             for row, problem in problems.items():
                 yield {"task": task.name, "row": row, "texts": list(task.problem_texts(problem))}
         if self.own_splits:
-            for own in (item.problem for item in rows if item.problem.split != "train"):
+            for own in (problem for problem in rows if problem.split != "train"):
                 yield {"task": f"{own.data_source} {own.split}", "row": own.index, "texts": [own.problem]}
 
     def used(self, plan: Path) -> list[str]:

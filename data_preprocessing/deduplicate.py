@@ -28,7 +28,7 @@ from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.parts import Parts, run_parts
 from data_preprocessing.report import MAX_SHOWN
 from data_preprocessing.row_source import Problem
-from data_preprocessing.stage import LISTED, Removal, Result, Rows, Stage, read_items
+from data_preprocessing.stage import LISTED, Removal, Result, Rows, Stage, read_problems
 from data_preprocessing.text_similarity import Settings, Share, jaccard, shingles, signature, word_ngrams, wording
 from prime_ext.step_rm.question_split import normal_form
 from prime_ext.utils.files import atomic_path
@@ -151,7 +151,7 @@ class _Sketches:
     settings: Settings
 
     def __call__(self, rows: Path, part: Path) -> dict[str, Any]:
-        problems = [item.problem for item in read_items(rows) if item.problem.split == "train"]
+        problems = [problem for problem in read_problems(rows) if problem.split == "train"]
         with atomic_path(part.with_suffix(".npy")) as path:
             np.save(path, np.array([sketch(row.problem, self.settings) for row in problems], dtype=np.uint64))
         return {"rows": len(problems)}
@@ -203,7 +203,7 @@ class Deduplicate(Stage):
         made = run_parts(iter(rows.parts), _Sketches(settings), parts, min(rows.workers, len(rows.parts)))
         found = [np.load(parts.path(number, ".npy")) for number, summary in made if summary["rows"]]
         keys = np.concatenate(found) if found else np.zeros((0, 1), dtype=np.uint64)
-        training = (item.problem for item in rows if item.problem.split == "train")
+        training = (problem for problem in rows if problem.split == "train")
         with plan.open("w", encoding="utf-8") as lines:
             for row, of, level, similarity in first_of_each(keys, map(self._compared, training), settings, self.levels):
                 record = {"name": row.name, "of": of.name, "of_text": of.text[:MAX_SHOWN]}

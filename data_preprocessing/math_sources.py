@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Source, by_name
+from data_preprocessing.row_source import Problem, Source, by_name
 from prime_ext.tasks import last_digit_chain
 from prime_ext.tasks.cells import first_of, held, text_of_cell
 from prime_ext.utils.rows import BadRow
@@ -20,23 +20,13 @@ _ANSWER_COLUMNS = ("answer", "expected_answer")
 
 
 @dataclass(frozen=True, slots=True)
-class MathProblem:
+class MathProblem(Problem):
     """A problem, its solution as published and its final answer; both are empty if there is none."""
 
-    data_source: str
-    split: str
-    index: int
-    problem: str
     solution: str
     answer: str
 
     ability: ClassVar[str] = "math"
-
-    def gist(self) -> str:
-        return self.answer
-
-    def statement(self) -> str:
-        return self.problem
 
     def ground_truth(self) -> str:
         return self.answer

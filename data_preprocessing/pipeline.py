@@ -39,8 +39,8 @@ from data_preprocessing import validate
 from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, unfinished
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.report import BAD, Tally, markdown
-from data_preprocessing.row_source import SplitRows, inputs_of
-from data_preprocessing.stage import LISTED, SOURCES, Item, Stage, read_items
+from data_preprocessing.row_source import Problem, SplitRows, inputs_of
+from data_preprocessing.stage import LISTED, SOURCES, Stage, read_problems, restored
 from data_preprocessing.steps import STAGES, StepResult, run_steps
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
@@ -162,8 +162,8 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
                 removed.writelines(line for _, line in sorted((row["row"], tally.remove(row)) for row in records))
         if MathRules.name in settings.stages:
             with (hidden / "choice.jsonl").open("w", encoding="utf-8") as choice:
-                items = (Item.of(row["item"]) for records in result.records() for row in records if "item" in row)
-                choice.writelines(json.dumps(_rl_row(item, system)) + "\n" for item in items)
+                aside = (row["problem"] for records in result.records() for row in records if "problem" in row)
+                choice.writelines(json.dumps(_rl_row(restored(found), system)) + "\n" for found in aside)
         report = _report(settings, bool(system), inputs, result, tally)
         left = {found["split"] for found in report["sources"] if found["written"]}
         if not left:
@@ -177,16 +177,16 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
         }
         for path in result.rows:
             # A part has one source and one split.
-            left_of_part = list(read_items(path))
-            if left_of_part:
-                rows = pa.Table.from_pylist([_rl_row(item, system) for item in left_of_part], MATH_SCHEMA)
-                writers[left_of_part[0].problem.split].write_table(rows)
+            problems = list(read_problems(path))
+            if problems:
+                rows = pa.Table.from_pylist([_rl_row(problem, system) for problem in problems], MATH_SCHEMA)
+                writers[problems[0].split].write_table(rows)
     shutil.rmtree(folder / ".parts")
     return report, [folder / f"{split}.parquet" for split in splits]
 
 
-def _rl_row(item: Item, system: str) -> dict[str, Any]:
-    return SOURCES[item.source].rl_row(item.problem, system)
+def _rl_row(problem: Problem, system: str) -> dict[str, Any]:
+    return SOURCES[problem.source].rl_row(problem, system)
 
 
 def _report(

@@ -45,7 +45,7 @@ class Tally:
         if len(kept) < MAX_SAMPLES:
             place = {key: record[key] for key in ("file", "row", "evidence")}
             kept.append({**place, **record["shown"], **record["details"]})
-        others = ("shown", "item") if record["details"] else ("shown", "item", "details")
+        others = ("shown", "problem") if record["details"] else ("shown", "problem", "details")
         return json.dumps({key: value for key, value in record.items() if key not in others}) + "\n"
 
     def described(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from prime_ext.tasks.action_prompt import messages
 from prime_ext.tasks.cells import RowError, cell, text_of_cell
@@ -20,28 +20,41 @@ T = TypeVar("T")
 TRAIN_TEST = {"train": "train", "test": "test"}
 
 
-class Problem(Protocol):
-    """What the problems of all kinds have: ``index`` is the number of the row in its source and split, from 0."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the problems of all kinds have.
+
+    Attributes:
+        data_source: decides for the verifier.
+        split: of RL.
+        index: the number of the row in its source and split, from 0.
+        problem: what is asked.
+        source: the name of its source.
+        file: where it stands there.
+        row: its number in the file, from 1.
+    """
+
+    data_source: str
+    split: str
+    index: int
+    problem: str
+    source: str = field(default="", kw_only=True)
+    file: str = field(default="", kw_only=True)
+    row: int = field(default=0, kw_only=True)
 
     ability: ClassVar[str]
 
-    @property
-    def data_source(self) -> str: ...
-    @property
-    def split(self) -> str: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def problem(self) -> str: ...
+    def ground_truth(self) -> str:
+        """What the verifier needs."""
+        raise NotImplementedError
 
     def gist(self) -> str:
         """The gold answer in a few words, for samples."""
+        return self.ground_truth()
 
     def statement(self) -> str:
         """What the policy is asked."""
-
-    def ground_truth(self) -> str:
-        """What the verifier needs."""
+        return self.problem
 
 
 @dataclass(frozen=True)
@@ -80,14 +93,15 @@ class Source:
     id_column: str = ""
     joined: Callable[[Numbered], Numbered] | None = None
 
-    def problem(self, row: Raw, split: str, index: int) -> Problem:
-        """A row as a problem; BadRow or RowError if it is none."""
-        if isinstance(row, BadRow):
-            raise row
-        fields, name = self.parse(row), self.data_source
+    def problem(self, raw: Raw, split: str, index: int, **place: Any) -> Problem:
+        """A row as a problem with its place; BadRow or RowError if it is none."""
+        if isinstance(raw, BadRow):
+            raise raw
+        fields, name = self.parse(raw), self.data_source
         if "{source}" in name:
-            name = name.replace("{source}", text_of_cell(cell(row, "source"), "source"))
-        return self.kind(data_source=name, split=split, index=index, **fields)  # type: ignore[no-any-return]
+            name = name.replace("{source}", text_of_cell(cell(raw, "source"), "source"))
+        found = {"data_source": name, "split": split, "index": index, "source": self.name, **place, **fields}
+        return self.kind(**found)  # type: ignore[no-any-return]
 
     def rl_row(self, problem: Problem, system: str) -> dict[str, Any]:
         """A problem as a row of RL, with this system message (none if it is empty)."""

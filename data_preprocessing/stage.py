@@ -4,7 +4,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,30 +42,16 @@ Result = Any  # a problem, Changed or Removal
 Filter = Callable[[Any], Removal | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A problem and its place: the name of its source, its file and the number of its row there."""
-
-    source: str
-    file: str
-    row: int
-    problem: Problem
-
-    def json(self) -> dict[str, Any]:
-        return {**{name: getattr(self, name) for name in ("source", "file", "row")}, "problem": asdict(self.problem)}  # type: ignore[call-overload]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> "Item":
-        """What :meth:`json` has written."""
-        # JSON knows no tuples.
-        fields = {key: tuple(v) if isinstance(v, list) else v for key, v in found["problem"].items()}
-        return cls(found["source"], found["file"], found["row"], SOURCES[found["source"]].kind(**fields))
+def restored(found: Mapping[str, Any]) -> Problem:
+    """A problem from its fields as JSON, which knows no tuples."""
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+    return SOURCES[found["source"]].kind(**fields)  # type: ignore[no-any-return]
 
 
-def read_items(path: Path) -> Iterator[Item]:
+def read_problems(path: Path) -> Iterator[Problem]:
     """The problems of a file of lines."""
     with path.open(encoding="utf-8") as lines:
-        yield from map(Item.of, map(json.loads, lines))
+        yield from map(restored, map(json.loads, lines))
 
 
 @dataclass(frozen=True)
@@ -81,9 +67,9 @@ class Rows:
     workers: int
     data_dir: Path | None = None
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Problem]:
         for path in self.parts:
-            yield from read_items(path)
+            yield from read_problems(path)
 
 
 class Stage:
@@ -134,24 +120,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
+    """One rule of a table, in which it has its name of settings and reports.
 
     Attributes:
-        name: in settings and reports.
         meaning: what it removes.
         find: what the rule sees in a problem and its text, or None.
         hints: the rule can apply only where one of these is in the text in lower case; empty: anywhere.
     """
 
-    name: str
     meaning: str
     find: Callable[[Any, str], str | None]
     hints: tuple[str, ...] = ()
-
-
-def table_of(*rules: Rule) -> dict[str, Rule]:
-    """Rules by name."""
-    return {rule.name: rule for rule in rules}
 
 
 def one_of(table: Mapping[str, Rule]) -> AfterValidator:
@@ -170,17 +149,17 @@ def rule_filter(table: Mapping[str, Rule], names: Sequence[str], text_of: Callab
 
     ``text_of`` makes the text that the rules look at of a problem's.
     """
-    rules = [rule for name, rule in table.items() if name in names]
+    rules = [(name, rule) for name, rule in table.items() if name in names]
 
     def removal(problem: Any) -> Removal | None:
         text = text_of(problem.problem)
         lowered = text.lower()
-        for rule in rules:
+        for name, rule in rules:
             if rule.hints and not any(hint in lowered for hint in rule.hints):
                 continue
             found = rule.find(problem, text)
             if found is not None:
-                return Removal(rule.name, found)
+                return Removal(name, found)
         return None
 
     return removal
@@ -201,7 +180,7 @@ class RuleStage(Stage):
         return problem
 
     def meanings(self) -> Mapping[str, str]:
-        return {rule.name: rule.meaning for rule in self.table.values() if rule.name in (*self.rules, *self.always)}
+        return {name: rule.meaning for name, rule in self.table.items() if name in (*self.rules, *self.always)}
 
     def results(self, problems: Sequence[Any], plan: Path | None) -> list[Result]:
         train, others = (

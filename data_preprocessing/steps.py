@@ -13,7 +13,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.parts import Parts, run_parts
 from data_preprocessing.report import BAD, removal_record
-from data_preprocessing.row_source import Chunk, SplitRows, chunks
-from data_preprocessing.stage import SOURCES, Changed, Item, Removal, Rows, Stage, read_items
+from data_preprocessing.row_source import Chunk, Problem, SplitRows, chunks
+from data_preprocessing.stage import SOURCES, Changed, Removal, Rows, Stage, read_problems
 from prime_ext.tasks.cells import RowError
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.rows import BadRow, SourceError
@@ -54,19 +54,19 @@ class StepWork:
         read: Counter[tuple[str, str]] = Counter()
         notes: Counter[str] = Counter()
         removed: list[dict[str, Any]] = []
-        items = list(read_items(rows) if isinstance(rows, Path) else self._read(rows, read, removed))
+        problems = list(read_problems(rows) if isinstance(rows, Path) else self._read(rows, read, removed))
         for stage, plan in self.stages:
-            items = list(_through(stage, plan, items, notes, removed))
+            problems = list(_through(stage, plan, problems, notes, removed))
         write_json_lines(path.with_suffix(REMOVED), removed)
-        write_json_lines(path.with_suffix(ROWS), [item.json() for item in items])
+        write_json_lines(path.with_suffix(ROWS), [asdict(problem) for problem in problems])
         return {"notes": notes, "read": [[*key, n] for key, n in read.items()]}
 
-    def _read(self, chunk: Chunk, read: Counter[tuple[str, str]], removed: list[dict[str, Any]]) -> Iterator[Item]:
+    def _read(self, chunk: Chunk, read: Counter[tuple[str, str]], removed: list[dict[str, Any]]) -> Iterator[Problem]:
         """The problems of a chunk. Raises SourceError: a bad row, with ``strict``."""
         source = SOURCES[chunk.source]
         for offset, (number, raw) in enumerate(chunk.rows):
             try:
-                problem = source.problem(raw, chunk.split, chunk.first + offset)
+                problem = source.problem(raw, chunk.split, chunk.first + offset, file=chunk.file, row=number)
             except (BadRow, RowError) as error:
                 if self.strict:
                     raise SourceError(f"{chunk.file} row {number}: {error}") from error
@@ -76,27 +76,26 @@ class StepWork:
                 removed.append(removal_record(chunk.split, chunk.source, removal, chunk.file, number, shown))
                 continue
             read[chunk.split, problem.data_source] += 1
-            yield Item(chunk.source, chunk.file, number, problem)
+            yield problem
 
 
 def _through(
-    stage: Stage, plan: Path | None, items: Sequence[Item], notes: Counter[str], removed: list[dict[str, Any]]
-) -> Iterator[Item]:
-    """What a stage leaves of some items."""
-    concerned = [item.problem for item in items if isinstance(item.problem, stage.of)]
+    stage: Stage, plan: Path | None, problems: Sequence[Problem], notes: Counter[str], removed: list[dict[str, Any]]
+) -> Iterator[Problem]:
+    """What a stage leaves of some problems."""
+    concerned = [problem for problem in problems if isinstance(problem, stage.of)]
     found = iter(stage.results(concerned, plan) if concerned else ())
-    for item in items:
-        problem = item.problem
+    for problem in problems:
         result = next(found) if isinstance(problem, stage.of) else problem
         if isinstance(result, Changed):
             notes.update({f"{stage.name}: {note}": n for note, n in result.notes.items()})
             result = result.problem
         if not isinstance(result, Removal):
-            yield replace(item, problem=result)
+            yield result
             continue
         shown = {"problem": problem.problem, "answer": problem.gist()}
-        record = removal_record(problem.split, problem.data_source, result, item.file, item.row, shown)
-        removed.append({**record, "item": item.json()} if result.rule == CHOICE else record)
+        record = removal_record(problem.split, problem.data_source, result, problem.file, problem.row, shown)
+        removed.append({**record, "problem": asdict(problem)} if result.rule == CHOICE else record)
 
 
 def steps_of(stages: Sequence[Stage]) -> list[list[Stage]]:
