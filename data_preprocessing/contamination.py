@@ -31,6 +31,8 @@ from prime_ext.utils.rows import BadRow, SourceError
 
 _MAX_SHOWN = 400
 _MAX_REASONS = 20
+# A row: the number of its file on the command line, and of the row in the file, from 1.
+Place = tuple[int, int]
 
 
 @dataclass
@@ -66,14 +68,6 @@ class FileCount:
         if self.unusable.total() == self.rows:
             reason = next(iter(self.unusable))
             raise SourceError(f"{self.path}: no row can be used: {reason}; --columns names the columns")
-
-
-@dataclass(frozen=True)
-class Place:
-    """A row: the number of its file on the command line, and of the row in the file, from 1."""
-
-    file: int
-    row: int
 
 
 @dataclass(frozen=True)
@@ -129,30 +123,30 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str,
     shown: list[str] = []
     for file, test in enumerate(tests):
         for row, texts in test.usable(options.columns, options.remove):
-            comparison.add(texts, Place(file, row))
+            comparison.add(texts, (file, row))
             shown.append("\n".join(texts)[:_MAX_SHOWN])
     caught: list[dict[str, Any]] = []
     for file, train in enumerate(trains):
         for row, texts in train.usable(options.columns, options.remove):
-            itself = Place(test_of[file], row) if file in test_of else None
-            level = comparison.pass_by(texts, Place(file, row), itself)
+            itself = (test_of[file], row) if file in test_of else None
+            level = comparison.pass_by(texts, (file, row), itself)
             if level is not None:
                 train.levels[level] += 1
                 caught.append({"file": train.name, "row": row, "level": level})
     sources: dict[int, Counter[str]] = defaultdict(Counter)
     examples: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for place, number in comparison.places.items():
-        itself = Place(same[place.file], place.row) if place.file in same else None
+    for (file, row), number in comparison.places.items():
+        itself = (same[file], row) if file in same else None
         hit = comparison.hit(number, itself)
         if hit is None:
             continue
-        test, train = tests[place.file], trains[hit.place.file]
+        test, train = tests[file], trains[hit.place[0]]
         test.levels[hit.level] += 1
-        sources[place.file][train.name] += 1
+        sources[file][train.name] += 1
         if test.levels[hit.level] <= options.examples:
-            found = {"level": hit.level, "similarity": round(hit.similarity, 4), "test_row": place.row}
-            found |= {"test": shown[number], "train_file": train.name, "train_row": hit.place.row}
-            examples[place.file].append(found | {"train": hit.text[:_MAX_SHOWN]})
+            found = {"level": hit.level, "similarity": round(hit.similarity, 4), "test_row": row}
+            found |= {"test": shown[number], "train_file": train.name, "train_row": hit.place[1]}
+            examples[file].append(found | {"train": hit.text[:_MAX_SHOWN]})
     report = {
         "settings": {**asdict(settings), "columns": list(options.columns), "remove": list(options.remove)},
         "recall_at_threshold": round(settings.recall(settings.threshold), 4),

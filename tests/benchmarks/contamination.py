@@ -13,7 +13,7 @@ from pathlib import Path
 
 import harness
 
-from data_preprocessing.contamination import Comparison, Place
+from data_preprocessing.contamination import Comparison
 from data_preprocessing.rl_input import problem_texts
 from data_preprocessing.text_similarity import LEVELS, Settings, SimilarityIndex, jaccard, near_groups, shingles
 from prime_ext.step_rm.question_split import normal_form, split_of
@@ -30,9 +30,9 @@ def hits(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> dict[str,
     """Test rows with a twin, by level."""
     index = Comparison()
     for row, texts in enumerate(test):
-        index.add(texts, Place(0, row))
+        index.add(texts, (0, row))
     for row, texts in enumerate(train):
-        index.pass_by(texts, Place(0, row))
+        index.pass_by(texts, (0, row))
     found = [index.hit(key) for key in range(len(test))]
     return {level: sum(hit is not None and hit.level == level for hit in found) for level in LEVELS}
 

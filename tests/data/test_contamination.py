@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.contamination import Comparison, Place, main
+from data_preprocessing.contamination import Comparison, main
 from data_preprocessing.rl_input import problem_texts
 from data_preprocessing.text_similarity import LEVELS
 from prime_ext.tasks.cells import is_whole
@@ -59,8 +59,8 @@ TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did 
 )
 def test_levels_from_the_most_literal_to_the_least(train, level):
     index = Comparison()
-    index.add([TEST], Place(0, 1))
-    assert index.pass_by([train], Place(0, 1)) == level
+    index.add([TEST], (0, 1))
+    assert index.pass_by([train], (0, 1)) == level
     hit = index.hit(0)
     assert (hit and hit.level) == level
     assert hit is None or (hit.text == train and 0.7 <= hit.similarity <= 1)
@@ -68,33 +68,33 @@ def test_levels_from_the_most_literal_to_the_least(train, level):
 
 def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
     index = Comparison()
-    index.add([TEST], Place(0, 1))
+    index.add([TEST], (0, 1))
     near = TEST.replace("Mira", "Hanna")
-    for place, text in ((Place(0, 1), near.replace("pears", "apples")), (Place(0, 2), near)):
+    for place, text in (((0, 1), near.replace("pears", "apples")), ((0, 2), near)):
         index.pass_by([text], place)
-    assert index.hit(0).place == Place(0, 2)
-    index.pass_by([TEST], Place(1, 5))
-    assert index.hit(0).level == "exact" and index.hit(0).place == Place(1, 5)
+    assert index.hit(0).place == (0, 2)
+    index.pass_by([TEST], (1, 5))
+    assert index.hit(0).level == "exact" and index.hit(0).place == (1, 5)
 
 
 def test_a_premise_that_is_shared_is_a_hit_of_its_own_kind_unless_it_is_short():
     index = Comparison()
     cars = "It carries many cars and trams every single day."
-    index.add(["The old bridge of 1931 is 640 metres long.", cars], Place(0, 1))
-    index.add(["Eleven ferries went out in the morning fog.", "4 in all"], Place(0, 2))
-    assert index.pass_by(["The old bridge of 1950 is 640 metres long.", "It is short."], Place(0, 1)) == "part"
-    assert index.pass_by(["Some quite unrelated sentence about lighthouses.", "4 in all"], Place(0, 2)) is None
+    index.add(["The old bridge of 1931 is 640 metres long.", cars], (0, 1))
+    index.add(["Eleven ferries went out in the morning fog.", "4 in all"], (0, 2))
+    assert index.pass_by(["The old bridge of 1950 is 640 metres long.", "It is short."], (0, 1)) == "part"
+    assert index.pass_by(["Some quite unrelated sentence about lighthouses.", "4 in all"], (0, 2)) is None
 
 
 @given(st.lists(st.text(max_size=60).filter(lambda text: text.strip() and is_whole(text)), min_size=1, max_size=4))
 def test_every_text_hits_itself_exactly_and_nothing_breaks_the_index(texts):
     index = Comparison()
     for row, text in enumerate(texts):
-        index.add([text], Place(0, row))
+        index.add([text], (0, row))
     for row, text in enumerate(texts):
-        assert index.pass_by([text], Place(0, row)) == "exact"
+        assert index.pass_by([text], (0, row)) == "exact"
         alone = texts.count(text) == 1
-        assert (index.pass_by([text], Place(1, row), itself=Place(0, row)) == "exact") is not alone
+        assert (index.pass_by([text], (1, row), itself=(0, row)) == "exact") is not alone
     assert all(index.hit(key).level == "exact" for key in range(len(texts)))
 
 
