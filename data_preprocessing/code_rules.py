@@ -6,7 +6,7 @@ which tests of a problem stay: not the cut ones, each once, none too large, and 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +15,17 @@ from pydantic import PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
-from data_preprocessing.rules import Filter, Rule, one_of, rule_filter, rule_stage, searched, table_of
-from data_preprocessing.stage import LISTED, Changed, Removal, Stage, StageKind
+from data_preprocessing.stage import (
+    LISTED,
+    Changed,
+    Removal,
+    Result,
+    Rule,
+    RuleStage,
+    Stage,
+    one_of,
+    searched,
+)
 
 # Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
 _CUT_FROM = 200
@@ -55,64 +64,42 @@ def _contradiction(problem: CodeProblem, text: str) -> str | None:
     return None
 
 
-CODE_RULES = table_of(
-    Rule(
-        "long_statement",
+CODE_RULES = {
+    "long_statement": Rule(
         f"a problem of more than {MAX_CHARACTERS:,} characters",
         lambda row, text: f"{len(text)} characters" if len(text) > MAX_CHARACTERS else None,
     ),
-    Rule(
-        "image",
+    "image": Rule(
         "shows or mentions a picture",
         lambda row, text: _marked(row, "picture", "picture_num") or searched(_IMAGE, text),
     ),
-    Rule(
-        "interactive",
+    "interactive": Rule(
         "the program has to talk with a judge",
         lambda row, text: _marked(row, "interactive", "tag interactive") or searched(_INTERACTIVE, text),
     ),
-    Rule(
-        "several_answers",
+    "several_answers": Rule(
         "any of several answers is right, and the tests know one of them",
         lambda row, text: searched(_SEVERAL, text),
     ),
-    Rule(
-        "files",
+    "files": Rule(
         "the program has to read or write files",
         lambda row, text: _marked(row, "file", "input_file or output_file"),
     ),
-    Rule("unreadable_tests", "tests that cannot be read, or none", lambda row, text: row.unreadable or None),
-    Rule("contradictory_tests", "two outputs for one input", _contradiction),
-)
+    "unreadable_tests": Rule("tests that cannot be read, or none", lambda row, text: row.unreadable or None),
+    "contradictory_tests": Rule("two outputs for one input", _contradiction),
+}
 # Apply to every split and whatever is chosen: without tests a row is of no use.
 CODE_ALWAYS = ("unreadable_tests",)
 
 
-def code_filter(names: Sequence[str]) -> Filter:
-    """The filter of these rules."""
-    return rule_filter(CODE_RULES, names)
-
-
 @dataclass(frozen=True)
-class CodeRuleOptions:
-    """Options of the stage: which rules, for training problems; some always apply."""
+class CodeRules(RuleStage):
+    """Which rules remove training problems; some always apply."""
 
     rules: Annotated[tuple[Annotated[str, one_of(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)
 
-
-RULE_STAGE = rule_stage(
-    "code_rules", "the rule filter of code", CodeProblem, CodeRuleOptions, CODE_RULES, CODE_ALWAYS, code_filter
-)
-
-
-@dataclass(frozen=True)
-class SizeLimits:
-    """Limits of a problem's tests; ``settings/code.yaml`` says what they mean."""
-
-    most_tests: PositiveInt = 20
-    most_bytes: PositiveInt = 20_000
-    most_bytes_in_all: PositiveInt = 100_000
-    least_tests: PositiveInt = 1
+    name, title, of = "code_rules", "the rule filter of code", (CodeProblem,)
+    table, always = CODE_RULES, CODE_ALWAYS
 
 
 def spread(n: int, k: int) -> list[int]:
@@ -122,69 +109,59 @@ def spread(n: int, k: int) -> list[int]:
     return [0] if k == 1 else [place * (n - 1) // (k - 1) for place in range(k)]
 
 
-def chosen_tests(inputs: Sequence[Any], outputs: Sequence[Any], limits: SizeLimits) -> tuple[list[int], Counter[str]]:
-    """Numbers of the tests that stay, and how many went and why.
+@dataclass(frozen=True)
+class CodeTests(Stage):
+    """Limits of a problem's tests; ``settings/code.yaml`` says what they mean."""
 
-    Sets give the examples first, then tests in order of growing size or in none: of too many, an even spread stays.
-    If they are still too large together, the largest go first, of equal ones the later.
-    """
-    gone: Counter[str] = Counter()
-    seen: set[str] = set()
-    left: list[int] = []
-    sizes: dict[int, int] = {}
-    for number, pair in enumerate(zip(inputs, outputs, strict=True)):
-        given, size = json.dumps(pair[0]), len(json.dumps(pair).encode())
-        if any(isinstance(text, str) and len(text) >= _CUT_FROM and text.rstrip().endswith("...") for text in pair):
-            gone["cut tests"] += 1
-        elif given in seen:
-            gone["repeated tests"] += 1
-        elif size > limits.most_bytes:
-            gone["tests too large"] += 1
-        else:
-            seen.add(given)
-            sizes[number] = size
-            left.append(number)
-    kept = [left[place] for place in spread(len(left), limits.most_tests)]
-    total = sum(sizes[number] for number in kept)
-    for number in sorted(kept, key=lambda number: (-sizes[number], -number)):
-        if total <= limits.most_bytes_in_all:
-            break
-        kept.remove(number)
-        total -= sizes[number]
-    if len(kept) < len(left):
-        gone["tests beyond the limits"] = len(left) - len(kept)
-    return kept, gone
+    most_tests: PositiveInt = 20
+    most_bytes: PositiveInt = 20_000
+    most_bytes_in_all: PositiveInt = 100_000
+    least_tests: PositiveInt = 1
 
+    name, title, of = "code_tests", "cut, repeated, too large and too many tests", (CodeProblem,)
 
-def within_limits(limits: SizeLimits) -> Callable[[CodeProblem], Any]:
-    """From a problem itself, it with the tests of :func:`chosen_tests`, or why it goes."""
+    def meanings(self) -> Mapping[str, str]:
+        return {NO_TESTS: f"fewer than {self.least_tests} tests are left"}
 
-    def chosen(problem: CodeProblem) -> CodeProblem | Changed | Removal:
-        kept, gone = chosen_tests(problem.inputs, problem.outputs, limits)
-        if len(kept) < limits.least_tests:
+    def result(self, problem: CodeProblem, plan: Path | None = None) -> Result:
+        kept, gone = self.chosen(problem.inputs, problem.outputs)
+        if len(kept) < self.least_tests:
             reasons = ", ".join(f"{name} {n}" for name, n in gone.items()) or "there are no others"
             return Removal(NO_TESTS, f"{len(kept)} of {len(problem.inputs)} tests left: {reasons}")
         if not gone:
             return problem
-        pick = replace(
-            problem,
-            inputs=tuple(problem.inputs[number] for number in kept),
-            outputs=tuple(problem.outputs[number] for number in kept),
-        )
-        return Changed(pick, gone)
+        inputs, outputs = (tuple(texts[number] for number in kept) for texts in (problem.inputs, problem.outputs))
+        return Changed(replace(problem, inputs=inputs, outputs=outputs), gone)
 
-    return chosen
+    def chosen(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], Counter[str]]:
+        """Numbers of the tests that stay, and how many went and why.
 
-
-def _stage(limits: SizeLimits, plan: Path | None) -> Stage:
-    return lambda problems: [within_limits(limits)(problem) for problem in problems]
-
-
-TEST_STAGE = StageKind(
-    name="code_tests",
-    title="cut, repeated, too large and too many tests",
-    of=(CodeProblem,),
-    options=SizeLimits,
-    rules=lambda options: {NO_TESTS: f"fewer than {options.least_tests} tests are left"},
-    make=_stage,
-)
+        Sets give the examples first, then tests in order of growing size or in none: of too many, an even spread
+        stays. If they are still too large together, the largest go first, of equal ones the later.
+        """
+        gone: Counter[str] = Counter()
+        seen: set[str] = set()
+        # Bytes of those that are left, by number.
+        sizes: dict[int, int] = {}
+        for number, pair in enumerate(zip(inputs, outputs, strict=True)):
+            given, size = json.dumps(pair[0]), len(json.dumps(pair).encode())
+            if any(isinstance(text, str) and len(text) >= _CUT_FROM and text.rstrip().endswith("...") for text in pair):
+                gone["cut tests"] += 1
+            elif given in seen:
+                gone["repeated tests"] += 1
+            elif size > self.most_bytes:
+                gone["tests too large"] += 1
+            else:
+                seen.add(given)
+                sizes[number] = size
+        left = list(sizes)
+        kept = [left[place] for place in spread(len(left), self.most_tests)]
+        total = sum(sizes[number] for number in kept)
+        for number in sorted(kept, key=lambda number: (-sizes[number], -number)):
+            if total <= self.most_bytes_in_all:
+                break
+            kept.remove(number)
+            total -= sizes[number]
+        if len(kept) < len(left):
+            gone["tests beyond the limits"] = len(left) - len(kept)
+        return kept, gone

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Numbered, Source
+from data_preprocessing.row_source import Numbered, Problem, Source, by_name
 from prime_ext.tasks.cells import cell, is_whole, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
@@ -27,11 +27,10 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CodeProblem:
+class CodeProblem(Problem):
     """A problem, its tests and programs that are said to solve it.
 
     Attributes:
-        problem: what is asked, with examples.
         inputs: of the tests: standard input, or the arguments of a call, in a form of
             :mod:`prime_ext.verifiers.code.problems`.
         outputs: what is expected of each.
@@ -42,10 +41,6 @@ class CodeProblem:
         marks: what columns of the source say of it: ``picture``, ``interactive``, ``file``.
     """
 
-    data_source: str
-    split: str
-    index: int
-    problem: str
     inputs: tuple[Any, ...] = ()
     outputs: tuple[Any, ...] = ()
     function: str = ""
@@ -96,11 +91,7 @@ def _programs(found: Iterable[Any]) -> tuple[str, ...]:
 
 
 def apps_row(row: Mapping[str, Any]) -> Fields:
-    """A row of APPS or TACO: question, input_output and solutions as JSON, starter_code, picture_num.
-
-    Raises:
-        RowError: no question.
-    """
+    """A row of APPS or TACO: question, input_output and solutions as JSON, starter_code, picture_num."""
     question, tests = cell(row, "question"), cell(row, "input_output")
     starter = row.get("starter_code") or ""
     solutions = row.get("solutions") or []
@@ -120,11 +111,7 @@ def apps_row(row: Mapping[str, Any]) -> Fields:
 
 
 def code_contests_row(row: Mapping[str, Any]) -> Fields:
-    """A row of CodeContests: description; public, private and generated tests; solutions with their languages.
-
-    Raises:
-        BadRow, RowError: no description, or tests that are no mapping.
-    """
+    """A row of CodeContests: description; public, private and generated tests; solutions with their languages."""
     description, _ = cell(row, "description"), cell(row, "public_tests")
     pairs: dict[str, list[Any]] = {"inputs": [], "outputs": []}
     for name in ("public_tests", "private_tests", "generated_tests"):
@@ -145,11 +132,7 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
 
 
 def codeforces_row(row: Mapping[str, Any]) -> Fields:
-    """A problem of the Codeforces submissions: its sections in order, examples, ``test_cases``, accepted programs.
-
-    Raises:
-        BadRow, RowError: no description, or tests that are no list of pairs.
-    """
+    """A problem of the Codeforces submissions: its sections in order, examples, ``test_cases``, accepted programs."""
     parts = [text_of_cell(cell(row, "problem-description"), "problem-description")]
     tests = cell(row, "test_cases") or []
     for heading, column in (("Input", "input-specification"), ("Output", "output-specification")):
@@ -203,51 +186,48 @@ def one_row_per_problem(rows: Numbered) -> Numbered:
             yield number, {**row, SUBMISSION_PROGRAMS: programs[name]}
 
 
-CODE_SOURCES = {
-    source.name: source
-    for source in (
-        Source(
-            "apps",
-            "APPS, problems of programming contests and interviews",
-            CodeProblem,
-            apps_row,
-            "apps",
-            hub="codeparrot/apps",
-            # Its own loading is a script, which the datasets library no longer runs.
-            hub_files={"train": "train.jsonl", "test": "test.jsonl"},
-            local={"train": "apps/train.jsonl"},
-            id_column="problem_id",
-        ),
-        Source(
-            "codecontests",
-            "CodeContests, the training data of AlphaCode",
-            CodeProblem,
-            code_contests_row,
-            "codecontests",
-            hub="deepmind/code_contests",
-            hub_splits={"train": "train", "validation": "valid", "test": "test"},
-            local={"train": "codecontests/train.jsonl"},
-            # Names are not unique across sites; what the stages find counts.
-        ),
-        Source(
-            "taco",
-            "TACO, problems of APPS, CodeContests and further sites",
-            CodeProblem,
-            apps_row,
-            "taco",
-            hub="BAAI/TACO",
-            hub_files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"},
-            local={"train": "taco/train.jsonl"},
-        ),
-        Source(
-            "codeforces",
-            "Codeforces, from a set of submissions in Python",
-            CodeProblem,
-            codeforces_row,
-            "codeforces",
-            hub="MatrixStudio/Codeforces-Python-Submissions",
-            local={"train": "codeforces/train.jsonl"},
-            joined=one_row_per_problem,
-        ),
-    )
-}
+CODE_SOURCES = by_name(
+    Source(
+        "apps",
+        "APPS, problems of programming contests and interviews",
+        CodeProblem,
+        apps_row,
+        "apps",
+        hub="codeparrot/apps",
+        # Its own loading is a script, which the datasets library no longer runs.
+        hub_files={"train": "train.jsonl", "test": "test.jsonl"},
+        local={"train": "apps/train.jsonl"},
+        id_column="problem_id",
+    ),
+    Source(
+        "codecontests",
+        "CodeContests, the training data of AlphaCode",
+        CodeProblem,
+        code_contests_row,
+        "codecontests",
+        hub="deepmind/code_contests",
+        hub_splits={"train": "train", "validation": "valid", "test": "test"},
+        local={"train": "codecontests/train.jsonl"},
+        # Names are not unique across sites; what the stages find counts.
+    ),
+    Source(
+        "taco",
+        "TACO, problems of APPS, CodeContests and further sites",
+        CodeProblem,
+        apps_row,
+        "taco",
+        hub="BAAI/TACO",
+        hub_files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"},
+        local={"train": "taco/train.jsonl"},
+    ),
+    Source(
+        "codeforces",
+        "Codeforces, from a set of submissions in Python",
+        CodeProblem,
+        codeforces_row,
+        "codeforces",
+        hub="MatrixStudio/Codeforces-Python-Submissions",
+        local={"train": "codeforces/train.jsonl"},
+        joined=one_row_per_problem,
+    ),
+)

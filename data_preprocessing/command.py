@@ -67,12 +67,15 @@ def unfinished(folder: Path) -> Iterator[Path]:
     hidden.rmdir()
 
 
-def positive(options: argparse.Namespace, *names: str) -> None:
-    """Numbers that must be at least 1.
+def only_named(given: Mapping[str, Any], names: Sequence[str], option: str) -> None:
+    """Local files must be of what is asked for, else SourceError."""
+    for name in given:
+        if name not in names:
+            raise SourceError(f"--input names {name}, which is not among {option} {' '.join(names)}")
 
-    Raises:
-        SourceError: one is not.
-    """
+
+def positive(options: argparse.Namespace, *names: str) -> None:
+    """Numbers that must be at least 1, else SourceError."""
     for name in names:
         if getattr(options, name) < 1:
             raise SourceError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")

@@ -22,25 +22,27 @@ from typing import Any
 from tqdm import tqdm
 
 from data_preprocessing.command import Made, finish, parser_of
-from data_preprocessing.contamination_index import LEVELS, MEANING, ContaminationIndex, Place
-from data_preprocessing.problem_texts import problem_texts
 from data_preprocessing.report import cell, table
-from data_preprocessing.row_source import short_name
-from data_preprocessing.text_similarity import Settings
+from data_preprocessing.rl_input import problem_texts
+from data_preprocessing.row_source import parsed_rows, short_name
+from data_preprocessing.text_similarity import LEVELS, MEANING, Entry, Settings, SimilarityIndex
 from prime_ext.utils.files import write_json, write_json_lines, write_text
-from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.utils.rows import BadRow, SourceError
 
 _MAX_SHOWN = 400
 _MAX_REASONS = 20
+# A row: the number of its file on the command line, and of the row in the file, from 1.
+Place = tuple[int, int]
 
 
 @dataclass
 class FileCount:
-    """A file, and what was read of it."""
+    """A file, what was read of it, and how many of its rows hit or are hit, by level."""
 
     path: Path
     rows: int = 0
     unusable: Counter[str] = field(default_factory=Counter)
+    levels: Counter[str] = field(default_factory=Counter)
 
     @property
     def name(self) -> str:
@@ -53,22 +55,14 @@ class FileCount:
         return {"file": self.name, "rows": self.rows, "unusable": reasons}
 
     def usable(self, columns: Sequence[str], remove: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Row numbers and texts; what has no text is counted with its reason.
-
-        Raises:
-            SourceError: the file cannot be read, or none of its rows can be used.
-        """
-        rows = tqdm(read_source(self.path), desc=self.name, unit=" rows", disable=not sys.stderr.isatty())
-        for number, row in rows:
+        """Row numbers and texts; what has no text is counted with its reason. SourceError if none has."""
+        rows = parsed_rows(self.path, lambda row, *_: problem_texts(row, columns, remove))
+        for number, found in tqdm(rows, desc=self.name, unit=" rows", disable=not sys.stderr.isatty()):
             self.rows += 1
-            try:
-                if isinstance(row, BadRow):
-                    raise row
-                texts = problem_texts(row, columns, remove)
-            except BadRow as error:
-                self.unusable[str(error)[:_MAX_SHOWN]] += 1
-                continue
-            yield number, texts
+            if isinstance(found, BadRow):
+                self.unusable[str(found)[:_MAX_SHOWN]] += 1
+            else:
+                yield number, found
         if self.rows == 0:
             raise SourceError(f"{self.path} has no rows")
         if self.unusable.total() == self.rows:
@@ -76,16 +70,52 @@ class FileCount:
             raise SourceError(f"{self.path}: no row can be used: {reason}; --columns names the columns")
 
 
-def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read all files and compare them. Returns the report, and file, row and level of each training row that hits.
+@dataclass(frozen=True)
+class Hit:
+    """A training row that gives a test row away; see :meth:`SimilarityIndex.hits` for the similarity."""
 
-    Raises:
-        SourceError: see :meth:`FileCount.usable`.
-    """
-    settings = Settings(threshold=options.threshold, ngram=options.ngram, ngram_share=options.ngram_share)
-    index = ContaminationIndex(settings)
-    tests = [FileCount(path) for path in options.test]
-    trains = [FileCount(path) for path in options.train]
+    level: str
+    similarity: float
+    place: Place
+    text: str
+
+
+class Comparison:
+    """Which test rows training rows give away. Test rows are kept, training rows only pass by."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.index = SimilarityIndex(settings or Settings())
+        self.places: dict[Place, int] = {}
+        # The two best training rows of an entry: one of them may be the test row itself.
+        self._best: dict[Entry, list[Hit]] = defaultdict(list)
+
+    def add(self, texts: Sequence[str], place: Place) -> None:
+        """Keep a test row."""
+        self.places[place] = len(self.places)
+        self.index.add(*texts)
+
+    def pass_by(self, texts: Sequence[str], place: Place, itself: Place | None = None) -> str | None:
+        """The most literal level at which a training row hits a test row other than ``itself``, or None."""
+        itself_alone = [] if itself is None else [self.places.get(itself)]
+        levels = set()
+        for entry, similarity in self.index.hits(*texts):
+            if self.index.rows[entry] != itself_alone:
+                levels.add(entry[0])
+            best = [*self._best[entry], Hit(entry[0], similarity, place, "\n".join(texts))]
+            self._best[entry] = sorted(best, key=lambda hit: -hit.similarity)[:2]
+        return min(levels, key=LEVELS.index, default=None)  # type: ignore[arg-type]
+
+    def hit(self, number: int, itself: Place | None = None) -> Hit | None:
+        """The most literal hit of a test row, other than the training row at ``itself``; then the most similar."""
+        best = (hit for entry in self.index.entries[number] for hit in self._best.get(entry, ()) if hit.place != itself)
+        return min(best, key=lambda hit: (LEVELS.index(hit.level), -hit.similarity), default=None)  # type: ignore[arg-type]
+
+
+def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read all files and compare them. Returns the report, and file, row and level of each training row that hits."""
+    settings = Settings(options.threshold, ngram=options.ngram, ngram_share=options.ngram_share)
+    comparison = Comparison(settings)
+    tests, trains = [FileCount(path) for path in options.test], [FileCount(path) for path in options.train]
     # Where the rows of a test file stand among the training files, and the other way round.
     paths = [train.path.resolve() for train in trains]
     same = {t: paths.index(test.path.resolve()) for t, test in enumerate(tests) if test.path.resolve() in paths}
@@ -93,70 +123,50 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str,
     shown: list[str] = []
     for file, test in enumerate(tests):
         for row, texts in test.usable(options.columns, options.remove):
-            index.add(texts, Place(file, row))
-            shown.append("\n".join(texts))
+            comparison.add(texts, (file, row))
+            shown.append("\n".join(texts)[:_MAX_SHOWN])
     caught: list[dict[str, Any]] = []
-    hitting: Counter[int] = Counter()
     for file, train in enumerate(trains):
         for row, texts in train.usable(options.columns, options.remove):
-            itself = Place(test_of[file], row) if file in test_of else None
-            level = index.pass_by(texts, Place(file, row), itself)
+            itself = (test_of[file], row) if file in test_of else None
+            level = comparison.pass_by(texts, (file, row), itself)
             if level is not None:
-                hitting[file] += 1
-                if options.caught is not None:
-                    caught.append({"file": train.name, "row": row, "level": level})
+                train.levels[level] += 1
+                caught.append({"file": train.name, "row": row, "level": level})
+    sources: dict[int, Counter[str]] = defaultdict(Counter)
+    examples: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for (file, row), number in comparison.places.items():
+        itself = (same[file], row) if file in same else None
+        hit = comparison.hit(number, itself)
+        if hit is None:
+            continue
+        test, train = tests[file], trains[hit.place[0]]
+        test.levels[hit.level] += 1
+        sources[file][train.name] += 1
+        if test.levels[hit.level] <= options.examples:
+            found = {"level": hit.level, "similarity": round(hit.similarity, 4), "test_row": row}
+            found |= {"test": shown[number], "train_file": train.name, "train_row": hit.place[1]}
+            examples[file].append(found | {"train": hit.text[:_MAX_SHOWN]})
     report = {
         "settings": {**asdict(settings), "columns": list(options.columns), "remove": list(options.remove)},
         "recall_at_threshold": round(settings.recall(settings.threshold), 4),
         "versions": {name: version(name) for name in ("datasketch", "numpy")},
         "levels": MEANING,
-        "train": [{**train.described(), "hitting": hitting[file]} for file, train in enumerate(trains)],
-        "training_rows_by_level": {level: index.caught[level] for level in LEVELS},
-        "test": _tests(index, tests, trains, same, shown, options.examples),
+        "train": [{**train.described(), "hitting": train.levels.total()} for train in trains],
+        "training_rows_by_level": {level: sum(train.levels[level] for train in trains) for level in LEVELS},
+        "test": [
+            {
+                **test.described(),
+                "hit": test.levels.total(),
+                "share": round(test.levels.total() / (test.rows - test.unusable.total()), 4),
+                "by_level": {level: test.levels[level] for level in LEVELS},
+                "by_train": dict(sorted(sources[file].items())),
+                "examples": sorted(examples[file], key=lambda example: LEVELS.index(example["level"])),
+            }
+            for file, test in enumerate(tests)
+        ],
     }
     return report, caught
-
-
-def _tests(
-    index: ContaminationIndex,
-    tests: Sequence[FileCount],
-    trains: Sequence[FileCount],
-    train_of: Mapping[int, int],
-    shown: Sequence[str],
-    n_examples: int,
-) -> list[dict[str, Any]]:
-    """What was found, by test file."""
-    levels: dict[int, Counter[str]] = defaultdict(Counter)
-    sources: dict[int, Counter[str]] = defaultdict(Counter)
-    examples: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for key, place in enumerate(index.places):
-        hit = index.hit(key, Place(train_of[place.file], place.row) if place.file in train_of else None)
-        if hit is None:
-            continue
-        levels[place.file][hit.level] += 1
-        sources[place.file][trains[hit.place.file].name] += 1
-        if levels[place.file][hit.level] <= n_examples:
-            example = {
-                "level": hit.level,
-                "similarity": round(hit.similarity, 4),
-                "test_row": place.row,
-                "test": shown[key][:_MAX_SHOWN],
-                "train_file": trains[hit.place.file].name,
-                "train_row": hit.place.row,
-                "train": hit.text[:_MAX_SHOWN],
-            }
-            examples[place.file].append(example)
-    return [
-        {
-            **test.described(),
-            "hit": levels[file].total(),
-            "share": round(levels[file].total() / (test.rows - test.unusable.total()), 4),
-            "by_level": {level: levels[file][level] for level in LEVELS},
-            "by_train": dict(sorted(sources[file].items())),
-            "examples": sorted(examples[file], key=lambda example: LEVELS.index(example["level"])),
-        }
-        for file, test in enumerate(tests)
-    ]
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -164,14 +174,11 @@ def markdown(report: Mapping[str, Any]) -> str:
     levels, settings = list(report["levels"]), report["settings"]
     lines = ["# Contamination", ""]
     lines += ["Test rows that have a twin among the training rows, at the most literal level.", ""]
-    lines += table(
-        ["test file", "rows", "hit", "share", *levels],
-        [
-            [test["file"], str(test["rows"]), str(test["hit"]), f"{100 * test['share']:.1f} %"]
-            + [str(test["by_level"][level]) for level in levels]
-            for test in report["test"]
-        ],
-    )
+    counts = [
+        [test["file"], test["rows"], test["hit"], f"{100 * test['share']:.1f} %", *test["by_level"].values()]
+        for test in report["test"]
+    ]
+    lines += table(["test file", "rows", "hit", "share", *levels], counts)
     lines += [f"- `{level}`: {meaning}" for level, meaning in report["levels"].items()]
     lines += [
         "",
@@ -183,7 +190,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         "## Training files",
         "",
     ]
-    trains = [[train["file"], str(train["rows"]), str(train["hitting"])] for train in report["train"]]
+    trains = [[train["file"], train["rows"], train["hitting"]] for train in report["train"]]
     lines += table(["file", "rows", "rows that hit"], trains)
     files = (*report["train"], *report["test"])
     unusable = [f"- {f['file']}: {n} rows: {reason}" for f in files for reason, n in f["unusable"].items()]
@@ -205,11 +212,7 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def run(options: argparse.Namespace) -> Made:
-    """Compare and write.
-
-    Raises:
-        SourceError: an option is out of its range, or see :func:`compare`.
-    """
+    """Compare and write. Returns the report and its files."""
     for name in ("threshold", "ngram_share"):
         if not 0 < getattr(options, name) <= 1:
             raise SourceError(f"--{name.replace('_', '-')} {getattr(options, name)} must be above 0 and at most 1")
@@ -225,25 +228,19 @@ def run(options: argparse.Namespace) -> Made:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = parser_of("contamination", __doc__)
+    top, near = parser_of("contamination", __doc__), Settings()
     top.add_argument("train", nargs="+", type=Path, metavar="TRAIN", help="training files")
     top.add_argument("--test", nargs="+", type=Path, required=True, metavar="FILE", help="test files")
     top.add_argument("--output", type=Path, required=True, help="name of the report, without .json and .md")
     top.add_argument("--caught", type=Path, help="JSON Lines file for the training rows that hit: file, row, level")
-    top.add_argument(
-        "--columns",
-        type=lambda text: tuple(text.split(",")),
-        default=(),
-        help="columns of the question, separated by commas (default: found by name)",
-    )
-    top.add_argument(
-        "--remove", action="append", default=[], metavar="TEXT", help="cut this text out of every question; repeatable"
-    )
-    near = Settings()
+    about = "columns of the question, separated by commas (default: found by name)"
+    top.add_argument("--columns", type=lambda text: tuple(text.split(",")), default=(), help=about)
+    about = "cut this text out of every question; repeatable"
+    top.add_argument("--remove", action="append", default=[], metavar="TEXT", help=about)
     top.add_argument("--threshold", type=float, default=near.threshold, help="Jaccard similarity (%(default)s)")
     top.add_argument("--ngram", type=int, default=near.ngram, help="words of a word n-gram (default: %(default)s)")
-    share = "share of a test row's word n-grams in one training row (default: %(default)s)"
-    top.add_argument("--ngram-share", type=float, default=near.ngram_share, help=share)
+    about = "share of a test row's word n-grams in one training row (default: %(default)s)"
+    top.add_argument("--ngram-share", type=float, default=near.ngram_share, help=about)
     top.add_argument("--examples", type=int, default=2, help="examples per file and level (default: %(default)s)")
     return top
 

@@ -24,20 +24,12 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.contamination_index import wording
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.parts import Parts, run_parts
 from data_preprocessing.report import MAX_SHOWN
 from data_preprocessing.row_source import Problem
-from data_preprocessing.stage import LISTED, Removal, Rows, Stage, StageKind, first_removal, read_items
-from data_preprocessing.text_similarity import (
-    Settings,
-    Share,
-    jaccard,
-    shingles,
-    signature,
-    word_ngrams,
-)
+from data_preprocessing.stage import LISTED, Removal, Result, Rows, Stage, read_problems
+from data_preprocessing.text_similarity import Settings, Share, jaccard, shingles, signature, word_ngrams, wording
 from prime_ext.step_rm.question_split import normal_form
 from prime_ext.utils.files import atomic_path
 from prime_ext.verifiers.math.normalize import normalize
@@ -49,6 +41,7 @@ TWIN_MEANING = {
     "near": "Jaccard similarity of the character n-grams at the threshold or above",
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }
+RULE = "duplicate_{}"
 N_NGRAM_KEYS = 16
 # Phrases of more rows than this name nothing ("print the answer modulo 1000000007").
 MOST_ROWS_OF_A_PHRASE = 100
@@ -74,21 +67,12 @@ def sketch(text: str, settings: Settings) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Twin:
-    """A row that goes: its number, that of the row that stays, the most literal level, and the similarity."""
-
-    row: int
-    of: int
-    level: str
-    similarity: float
-
-
-@dataclass(frozen=True)
 class Compared:
-    """A row to compare: its text, and its answer if twins must have the same (else empty)."""
+    """A row to compare: its text, its answer if twins must have the same (else empty), and its name."""
 
     text: str
     answer: str = ""
+    name: Any = None
 
 
 @lru_cache(maxsize=4096)
@@ -138,37 +122,55 @@ def shared_keys(keys: np.ndarray, bands: int) -> np.ndarray:
 
 def first_of_each(
     keys: np.ndarray, rows: Iterator[Compared], settings: Settings, levels: Sequence[str] = TWIN_LEVELS
-) -> Iterator[Twin]:
-    """The rows that go, in order.
+) -> Iterator[tuple[Compared, Compared, str, float]]:
+    """The rows that go, in order; of each the row that stays, the most literal level, and the similarity.
 
     ``keys`` has those of all rows, [rows, keys], in the order of ``rows``.
     """
     shared = shared_keys(keys, settings.bands)
     staying: dict[int, list[int]] = {}
-    texts: dict[int, Compared] = {}
+    kept: dict[int, Compared] = {}
     for number, row in enumerate(rows):
         own = [int(key) for key in shared[number] if key]
-        if not own:
-            continue
         others = sorted({other for key in own for other in staying.get(key, ())})
-        found = [(other, twin) for other in others if (twin := twin_level(row, texts[other], settings, levels))]
+        found = [(other, twin) for other in others if (twin := twin_level(row, kept[other], settings, levels))]
         if found:
             other, (level, similarity) = min(found, key=lambda hit: (TWIN_LEVELS.index(hit[1][0]), -hit[1][1], hit[0]))
-            yield Twin(number, other, level, similarity)
-            continue
-        texts[number] = row
-        for key in own:
-            kept = staying.setdefault(key, [])
-            if len(kept) < MOST_COMPARED:
-                kept.append(number)
-
-
-RULE = "duplicate_{}"
+            yield row, kept[other], level, similarity
+        elif own:
+            kept[number] = row
+            for key in own:
+                if len(staying.setdefault(key, [])) < MOST_COMPARED:
+                    staying[key].append(number)
 
 
 @dataclass(frozen=True)
-class DuplicateOptions:
-    """Options of the stage; ``settings/gsm8k_math.yaml`` says what they mean.
+class _Sketches:
+    """Work for :func:`run_parts`: the keys of the training problems of a file, as ``<part>.npy``."""
+
+    settings: Settings
+
+    def __call__(self, rows: Path, part: Path) -> dict[str, Any]:
+        problems = [problem for problem in read_problems(rows) if problem.split == "train"]
+        with atomic_path(part.with_suffix(".npy")) as path:
+            np.save(path, np.array([sketch(row.problem, self.settings) for row in problems], dtype=np.uint64))
+        return {"rows": len(problems)}
+
+
+def name_of(problem: Problem) -> list[Any]:
+    """What tells a problem from all others, as JSON."""
+    return [problem.data_source, problem.split, problem.index]
+
+
+@lru_cache(maxsize=2)
+def _twins(plan: Path) -> Mapping[tuple[Any, ...], Mapping[str, Any]]:
+    with plan.open(encoding="utf-8") as lines:
+        return {tuple(found["name"]): found for found in map(json.loads, lines)}
+
+
+@dataclass(frozen=True)
+class Deduplicate(Stage):
+    """The options; ``settings/gsm8k_math.yaml`` says what they mean.
 
     With ``same_answer``, twins of math problems must have the same answer, since another number or sign makes another
     problem; the same text but for white space goes whatever its answer is.
@@ -181,94 +183,42 @@ class DuplicateOptions:
     same_answer: bool = True
     mask_numbers: bool = False
 
-    def similarity(self) -> Settings:
-        near = {"threshold": self.threshold, "mask_numbers": self.mask_numbers}
-        return Settings(**near, ngram=self.ngram, ngram_share=self.ngram_share)  # type: ignore[arg-type]
+    name, title = "deduplicate", "duplicates among training problems; the first one stays"
+    of = (MathProblem, CodeProblem)
+    surveys = True
 
+    def meanings(self) -> Mapping[str, str]:
+        return {
+            RULE.format(level): f"twin of a training problem before it: {TWIN_MEANING[level]}"
+            for level in TWIN_LEVELS
+            if level in self.levels
+        }
 
-def _compared(problem: Problem, same_answer: bool) -> Compared:
-    answer = normalize(problem.answer) if same_answer and isinstance(problem, MathProblem) else ""
-    return Compared(problem.problem, answer)
+    def survey(self, rows: Rows, plan: Path) -> None:
+        """``plan`` gets a line for each row that goes."""
+        settings = Settings(
+            self.threshold, ngram=self.ngram, ngram_share=self.ngram_share, mask_numbers=self.mask_numbers
+        )
+        parts = Parts(rows.folder, {"options": asdict(self), "rows": rows.identity})
+        made = run_parts(iter(rows.parts), _Sketches(settings), parts, min(rows.workers, len(rows.parts)))
+        found = [np.load(parts.path(number, ".npy")) for number, summary in made if summary["rows"]]
+        keys = np.concatenate(found) if found else np.zeros((0, 1), dtype=np.uint64)
+        training = (problem for problem in rows if problem.split == "train")
+        with plan.open("w", encoding="utf-8") as lines:
+            for row, of, level, similarity in first_of_each(keys, map(self._compared, training), settings, self.levels):
+                record = {"name": row.name, "of": of.name, "of_text": of.text[:MAX_SHOWN]}
+                lines.write(json.dumps(record | {"level": level, "similarity": round(similarity, 4)}) + "\n")
 
+    def _compared(self, problem: Problem) -> Compared:
+        answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
+        return Compared(problem.problem, answer, name_of(problem))
 
-@dataclass(frozen=True)
-class _Sketches:
-    """Work for :func:`run_parts`: the keys of the training problems of a file, as ``<part>.npy``."""
-
-    options: DuplicateOptions
-
-    def __call__(self, rows: Path, part: Path) -> dict[str, Any]:
-        settings = self.options.similarity()
-        keys = [sketch(item.problem.problem, settings) for item in read_items(rows) if item.problem.split == "train"]
-        with atomic_path(part.with_suffix(".npy")) as path:
-            np.save(path, np.array(keys, dtype=np.uint64))
-        return {"rows": len(keys)}
-
-
-def name_of(problem: Problem) -> list[Any]:
-    """What tells a problem from all others, as JSON."""
-    return [problem.data_source, problem.split, problem.index]
-
-
-def survey(options: DuplicateOptions, rows: Rows, plan: Path) -> None:
-    """Find the twins; ``plan`` gets a line for each row that goes."""
-    parts = Parts(rows.folder, {"options": asdict(options), "rows": rows.identity})
-    made = run_parts(iter(rows.parts), _Sketches(options), parts, min(rows.workers, len(rows.parts)))
-    found = [np.load(parts.path(number, ".npy")) for number, summary in made if summary["rows"]]
-    keys = np.concatenate(found) if found else np.zeros((0, 1), dtype=np.uint64)
-
-    def training() -> Iterator[Problem]:
-        return (item.problem for item in rows if item.problem.split == "train")
-
-    compared = (_compared(problem, options.same_answer) for problem in training())
-    going = {twin.row: twin for twin in first_of_each(keys, compared, options.similarity(), options.levels)}
-    wanted = {twin.of for twin in going.values()}
-    # Numbers of rows are turned into names: those that stay come before those that go.
-    staying: dict[int, Problem] = {}
-    with plan.open("w", encoding="utf-8") as lines:
-        for number, problem in enumerate(training()):
-            if number in wanted:
-                staying[number] = problem
-            elif number in going:
-                twin = going[number]
-                of = staying[twin.of]
-                record = {"name": name_of(problem), "of": name_of(of), "of_text": of.problem[:MAX_SHOWN]}
-                lines.write(json.dumps(record | {"level": twin.level, "similarity": round(twin.similarity, 4)}) + "\n")
-
-
-@lru_cache(maxsize=2)
-def _plan(path: Path) -> Mapping[tuple[Any, ...], Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        return {tuple(found["name"]): found for found in map(json.loads, lines)}
-
-
-def stage(options: DuplicateOptions, plan: Path | None) -> Stage:
-    """The stage that removes what the survey wrote down."""
-    assert plan is not None
-    twins = _plan(plan)
-
-    def removal(problem: Problem) -> Removal | None:
-        found = twins.get(tuple(name_of(problem)))
+    def result(self, problem: Problem, plan: Path | None) -> Result:
+        assert plan is not None
+        found = _twins(plan).get(tuple(name_of(problem)))
         if found is None:
-            return None
+            return problem
         source, _, index = found["of"]
         details = {key: found[key] for key in ("level", "similarity", "of", "of_text")}
         words = f"{source} {index} ({found['similarity']:.2f}): {found['of_text']}"
         return Removal(RULE.format(found["level"]), words, details | {"text": problem.problem[:MAX_SHOWN]})
-
-    return first_removal(removal)
-
-
-DEDUPLICATE = StageKind(
-    name="deduplicate",
-    title="duplicates among training problems; the first one stays",
-    of=(MathProblem, CodeProblem),
-    options=DuplicateOptions,
-    rules=lambda options: {
-        RULE.format(level): f"twin of a training problem before it: {TWIN_MEANING[level]}"
-        for level in TWIN_LEVELS
-        if level in options.levels
-    },
-    make=stage,
-    survey=survey,
-)

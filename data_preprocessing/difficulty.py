@@ -6,10 +6,7 @@
 
 Shows the model the prompt of the row as it is, --samples times, and writes ``extra_info.difficulty``: the model, the
 number of responses, how many of them could be graded, and the pass rate. --band keeps only rows whose pass rate lies in
-it, ends included: PRIME's filter of prompts (arXiv 2502.01456), here before training instead of in it. Interrupted or
-killed, the same command goes on and asks nothing twice.
-
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
+it, ends included: PRIME's filter of prompts (arXiv 2502.01456), here before training instead of in it.
 """
 
 import argparse
@@ -22,9 +19,8 @@ import pyarrow as pa
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import add_model_arguments, run_model_stage
 from data_preprocessing.rl_input import Row, with_extra
-from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
+from data_preprocessing.row_stage import Outcome, RowStage, finished, run_model_stage, stage_parser
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.utils.rows import SourceError
@@ -33,20 +29,16 @@ from prime_ext.verifiers.sources import source_of
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=3072)
 SAMPLES = 8
-FIELDS = {
-    "difficulty": pa.struct(
-        {"model": pa.string(), "samples": pa.int32(), "graded": pa.int32(), "pass_rate": pa.float64()}
-    )
-}
+TYPES = {"model": pa.string(), "samples": pa.int32(), "graded": pa.int32(), "pass_rate": pa.float64()}
+FIELDS = {"difficulty": pa.struct(TYPES)}
 RULES = {
     "ungraded": "the verifier could grade none of the responses",
     "too_hard": "the pass rate is below --band",
     "too_easy": "the pass rate is above --band",
 }
-CODE_REWARDS = ("all", "fraction")
 
 
-def outside(pass_rate: float, band: tuple[float, float] | None) -> str | None:
+def outside(pass_rate: float, band: Sequence[float] | None) -> str | None:
     """The rule by which a pass rate goes, or None. The ends belong to the band."""
     if band is None:
         return None
@@ -56,9 +48,7 @@ def outside(pass_rate: float, band: tuple[float, float] | None) -> str | None:
     return "too_easy" if pass_rate > band[1] + 1e-9 else None
 
 
-def estimating(
-    row: Row, model: str, samples: int, band: tuple[float, float] | None, code_reward: str
-) -> Dialogue[Outcome]:
+def estimating(row: Row, model: str, samples: int, band: Sequence[float] | None, code_reward: str) -> Dialogue[Outcome]:
     """The dialogue about a row. Responses that the verifier cannot grade are in no mean."""
     # An unknown source is an error before its row costs anything.
     source_of(row["data_source"])
@@ -79,29 +69,21 @@ def estimating(
 def run(options: argparse.Namespace) -> Made:
     """Ask, grade and write. Returns the report and the parquet files."""
     positive(options, "samples")
-    band = None if options.band is None else (options.band[0], options.band[1])
-    if band is not None and not 0 <= band[0] <= band[1] <= 1:
-        raise SourceError(f"--band must be two numbers from 0 to 1, the lower first, got {band[0]} {band[1]}")
-    stage = RowStage("Difficulty", RULES, schema=partial(with_extra, fields=FIELDS))
-    settings = {"samples": options.samples, "band": band, "code_reward": options.code_reward}
-    return run_model_stage(
-        options, stage, lambda model: partial(estimating, model=model, **settings), settings=settings
-    )
+    low, high = options.band or (0, 1)
+    if not 0 <= low <= high <= 1:
+        raise SourceError(f"--band must be two numbers from 0 to 1, the lower first, got {low} {high}")
+    settings = {"samples": options.samples, "band": options.band, "code_reward": options.code_reward}
+    stage = RowStage("Difficulty", RULES, settings, partial(with_extra, fields=FIELDS))
+    return run_model_stage(options, stage, partial(estimating, **settings))
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("difficulty", __doc__)
+    top = stage_parser("difficulty", __doc__, SAMPLING)
     top.add_argument("--samples", type=int, default=SAMPLES, help=f"responses per problem (default: {SAMPLES})")
-    top.add_argument(
-        "--band", type=float, nargs=2, metavar=("LOW", "HIGH"), help="keep pass rates from LOW to HIGH, as 0.2 0.8"
-    )
-    top.add_argument(
-        "--code-reward",
-        choices=CODE_REWARDS,
-        default="all",
-        help="of programs: all: right if every test passes (default); fraction: the share of tests that pass",
-    )
-    add_model_arguments(top, SAMPLING)
+    about = "keep pass rates from LOW to HIGH, as 0.2 0.8"
+    top.add_argument("--band", type=float, nargs=2, metavar=("LOW", "HIGH"), help=about)
+    about = "of programs: all: right if every test passes (default); fraction: the share of tests that pass"
+    top.add_argument("--code-reward", choices=("all", "fraction"), default="all", help=about)
     return finished(top, run, words)
 
 

@@ -15,7 +15,6 @@ from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.sources import TaskVerifier, UnknownSource, choice_options, make_task_verifier, source_of
 
 JUDGED_AT_A_TIME = 64
-_OWN_TASKS = ("math", "code", "choice")
 _PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 
 
@@ -31,17 +30,13 @@ class Judge:
 
 
 class Judges:
-    """The verifiers of the sources, made when the first row needs them."""
+    """The verifiers of the sources, made when the first row needs them; UnknownSource where there is none."""
 
     def __init__(self) -> None:
         self._verifiers: dict[str, TaskVerifier] = {}
 
     def verdicts(self, judged: Sequence[Judge]) -> list[Verdict]:
-        """In their order.
-
-        Raises:
-            UnknownSource: there is no verifier for a data source.
-        """
+        """In their order."""
 
         async def all_of_them() -> list[Verdict]:
             gate = asyncio.Semaphore(JUDGED_AT_A_TIME)
@@ -55,11 +50,7 @@ class Judges:
         return asyncio.run(all_of_them())
 
     async def verdict(self, judge: Judge) -> Verdict:
-        """One of them.
-
-        Raises:
-            UnknownSource: there is no verifier for the data source.
-        """
+        """One of them."""
         source = source_of(judge.data_source)
         options = dict(source.options)
         if source.task == "choice":
@@ -79,7 +70,7 @@ class Judges:
             task = source_of(data_source).task
         except UnknownSource as error:
             return str(error).partition(";")[0]
-        if task not in _OWN_TASKS:
+        if task not in ("math", "code", "choice"):
             # What a right response looks like only their verifier knows.
             return None
         if task == "code":

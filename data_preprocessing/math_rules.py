@@ -14,18 +14,17 @@ from typing import Annotated
 
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.rules import (
+from data_preprocessing.stage import (
     AROUND,
+    LISTED,
     Filter,
     Rule,
+    RuleStage,
     around,
     one_of,
     rule_filter,
-    rule_stage,
     searched,
-    table_of,
 )
-from data_preprocessing.stage import LISTED
 
 MAX_CHARACTERS = 20_000
 
@@ -104,39 +103,34 @@ def _broken(problem: MathProblem, text: str) -> str | None:
     return None
 
 
-MATH_RULES = table_of(
-    Rule(
-        "giant",
+MATH_RULES = {
+    "giant": Rule(
         f"a problem of more than {MAX_CHARACTERS:,} characters",
         lambda row, text: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
     ),
-    Rule(
-        "figure",
+    "figure": Rule(
         "refers to a figure, or to a diagram or picture of which there is no code",
         _figure,
         ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
     ),
-    Rule(
-        "proof",
+    "proof": Rule(
         "asks for a proof: the words prove, show that",
         lambda row, text: searched(_PROOF, text),
         ("prove", "show"),
     ),
-    Rule("choice", "multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
-    Rule("blank", "a blank to fill in", lambda row, text: searched(_BLANK, text), ("\\underline", "___", "\\_")),
-    Rule("no_answer", "no gold answer", lambda row, text: None if row.answer else row.solution[-2 * AROUND :]),
-    Rule(
-        "no_digit",
+    "choice": Rule("multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
+    "blank": Rule("a blank to fill in", lambda row, text: searched(_BLANK, text), ("\\underline", "___", "\\_")),
+    "no_answer": Rule("no gold answer", lambda row, text: None if row.answer else row.solution[-2 * AROUND :]),
+    "no_digit": Rule(
         "an answer without a digit",
         lambda row, text: None if _DIGIT.search(row.answer) else row.answer,
     ),
-    Rule("broken_latex", "braces of the problem or the answer do not match", _broken),
-    Rule(
-        "ungradable",
+    "broken_latex": Rule("braces of the problem or the answer do not match", _broken),
+    "ungradable": Rule(
         "an answer that the math verifier can only compare as text",
         lambda row, text: ungradable(row.answer),
     ),
-)
+}
 # Apply to every split and whatever is chosen: without an answer a row is of no use.
 MATH_ALWAYS = ("no_answer",)
 
@@ -147,12 +141,13 @@ def math_filter(names: Sequence[str]) -> Filter:
 
 
 @dataclass(frozen=True)
-class MathRuleOptions:
-    """Options of the stage: which rules, for training problems; some always apply."""
+class MathRules(RuleStage):
+    """Which rules remove training problems; some always apply."""
 
     rules: Annotated[tuple[Annotated[str, one_of(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)
 
+    name, title, of = "math_rules", "the rule filter of math", (MathProblem,)
+    table, always = MATH_RULES, MATH_ALWAYS
 
-MATH_STAGE = rule_stage(
-    "math_rules", "the rule filter of math", MathProblem, MathRuleOptions, MATH_RULES, MATH_ALWAYS, math_filter
-)
+    def text(self, problem: str) -> str:
+        return without_drawings(problem)

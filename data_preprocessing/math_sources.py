@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Source
+from data_preprocessing.row_source import Problem, Source, by_name
 from prime_ext.tasks import last_digit_chain
 from prime_ext.tasks.cells import first_of, held, text_of_cell
 from prime_ext.utils.rows import BadRow
@@ -20,34 +20,20 @@ _ANSWER_COLUMNS = ("answer", "expected_answer")
 
 
 @dataclass(frozen=True, slots=True)
-class MathProblem:
+class MathProblem(Problem):
     """A problem, its solution as published and its final answer; both are empty if there is none."""
 
-    data_source: str
-    split: str
-    index: int
-    problem: str
     solution: str
     answer: str
 
     ability: ClassVar[str] = "math"
-
-    def gist(self) -> str:
-        return self.answer
-
-    def statement(self) -> str:
-        return self.problem
 
     def ground_truth(self) -> str:
         return self.answer
 
 
 def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """Problem, solution and answer of GSM8K's columns: the answer is the number after ``####``, without separators.
-
-    Raises:
-        RowError: a column is missing, no text, or empty.
-    """
+    """Problem, solution and answer of GSM8K's columns: the answer is the number after ``####``, without separators."""
     problem, solution = _cell(row, "question"), _cell(row, "answer")
     found = _GSM8K_ANSWER.search(solution)
     return {"problem": problem, "solution": solution, "answer": _THOUSANDS.sub("", found[1]) if found else ""}
@@ -57,9 +43,6 @@ def solved_row(row: Mapping[str, Any]) -> dict[str, str]:
     r"""Problem, solution and answer of NuminaMath-CoT's columns and of those like them.
 
     The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution holds.
-
-    Raises:
-        BadRow, RowError: a column is missing or no text, or the problem is empty.
     """
     problem, solution = _cell(row, *_PROBLEM_COLUMNS), _optional(row, "solution")
     if not solution and not any(name in row for name in _ANSWER_COLUMNS):
@@ -81,47 +64,44 @@ def _optional(row: Mapping[str, Any], *columns: str) -> str:
     return text_of_cell(row[name], name)
 
 
-MATH_SOURCES = {
-    source.name: source
-    for source in (
-        Source(
-            "gsm8k",
-            "GSM8K, grade-school word problems",
-            MathProblem,
-            gsm8k_row,
-            "openai/gsm8k",
-            hub="openai/gsm8k",
-            config="main",
-            local={"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
-        ),
-        Source(
-            "math",
-            "MATH, competition problems",
-            MathProblem,
-            solved_row,
-            "DigitalLearningGmbH/MATH-lighteval",
-            hub="DigitalLearningGmbH/MATH-lighteval",
-            local={"train": "math/train.jsonl"},
-            id_column="unique_id",
-        ),
-        Source(
-            "numina",
-            "NuminaMath-CoT, and any set with columns problem, solution or answer, and source",
-            MathProblem,
-            solved_row,
-            "numina_{source}",
-            hub="AI-MO/NuminaMath-CoT",
-            local={"train": "numina/train.jsonl"},
-            id_column="id",
-        ),
-        Source(
-            "last_digit_chain",
-            "the generated task of the quickstart",
-            MathProblem,
-            solved_row,
-            last_digit_chain.DATA_SOURCE,
-            generate=last_digit_chain.generated,
-            bare=True,
-        ),
-    )
-}
+MATH_SOURCES = by_name(
+    Source(
+        "gsm8k",
+        "GSM8K, grade-school word problems",
+        MathProblem,
+        gsm8k_row,
+        "openai/gsm8k",
+        hub="openai/gsm8k",
+        config="main",
+        local={"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
+    ),
+    Source(
+        "math",
+        "MATH, competition problems",
+        MathProblem,
+        solved_row,
+        "DigitalLearningGmbH/MATH-lighteval",
+        hub="DigitalLearningGmbH/MATH-lighteval",
+        local={"train": "math/train.jsonl"},
+        id_column="unique_id",
+    ),
+    Source(
+        "numina",
+        "NuminaMath-CoT, and any set with columns problem, solution or answer, and source",
+        MathProblem,
+        solved_row,
+        "numina_{source}",
+        hub="AI-MO/NuminaMath-CoT",
+        local={"train": "numina/train.jsonl"},
+        id_column="id",
+    ),
+    Source(
+        "last_digit_chain",
+        "the generated task of the quickstart",
+        MathProblem,
+        solved_row,
+        last_digit_chain.DATA_SOURCE,
+        generate=last_digit_chain.generated,
+        bare=True,
+    ),
+)

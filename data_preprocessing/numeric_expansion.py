@@ -7,29 +7,28 @@
 Input are rows of ``data_preprocessing.numeric_reasoning``. The teacher sees one worked example and the prompt of the
 row; a chain stays if it has the form that the prompt asks for and names the gold option. Otherwise the teacher is asked
 again, up to --tries times per chain, each with a seed of its own. The output is what
-``recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh`` trains on. Interrupted or killed, the same command goes on and asks nothing
-twice. The form is that of the responses of PSPO (arXiv 2411.11681):
+``recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh`` trains on. The form is that of the responses of PSPO (arXiv 2411.11681):
 
     [1] There are 14 pears of Mira and 9 of her brother.
     [2] 14 + 9 = 23.
     Thus, the answer is option 1. #### 1
-
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from data_preprocessing import teacher
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Dialogue
-from data_preprocessing.model_stage import add_model_arguments, run_model_stage
-from data_preprocessing.rl_input import Row, rl_rows
-from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
+from data_preprocessing.rl_input import Row, checked_row, rl_schema_of
+from data_preprocessing.row_stage import Outcome, RowStage, finished, run_model_stage, stage_parser
 from data_preprocessing.stage import Removal
 from data_preprocessing.teacher import SCHEMA, taught
 from prime_ext.generate.backend import Sampling
@@ -38,7 +37,6 @@ from prime_ext.verifiers.sources import UnknownSource, source_of
 
 # The temperature of the published expansion.
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=512)
-CHAINS, TRIES, MIN_STEPS = 1, 4, 2
 RULES = {
     "truncated": teacher.RULES["truncated"],
     "no_answer_line": "the last line is not: Thus, the answer is option N. #### N",
@@ -97,7 +95,7 @@ EXAMPLE = (
 )
 
 
-def expanding(row: Row, chains: int, tries: int, min_steps: int) -> Dialogue[Outcome]:
+def expanding(row: Row, model: str, chains: int, tries: int, min_steps: int) -> Dialogue[Outcome]:
     """The dialogue about a row: the teacher sees one worked example, then what the row shows."""
     example = [("system", SYSTEM), ("user", EXAMPLE[0]), ("assistant", EXAMPLE[1])]
     prompt = [{"role": role, "content": content} for role, content in example]
@@ -106,39 +104,37 @@ def expanding(row: Row, chains: int, tries: int, min_steps: int) -> Dialogue[Out
     return taught(row, prompt, row["prompt"], read, row["data_source"], responses=chains, tries=tries)
 
 
-def choice_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
-    """The rows of a file; what is no multiple choice comes as a :class:`BadRow`.
+def choice_row(raw: Mapping[str, Any], *place: object) -> Row:
+    """An RL row that is multiple choice, else BadRow."""
+    row = checked_row(raw)
+    try:
+        task = source_of(row["data_source"]).task
+    except UnknownSource:
+        task = "unknown"
+    if task != "choice":
+        raise BadRow(f"{row['data_source']} is of {task}, not of the numeric sets")
+    return row
 
-    Raises:
-        SourceError: the file cannot be read.
-    """
-    for number, row in rl_rows(path):
-        if not isinstance(row, BadRow):
-            try:
-                task = source_of(row["data_source"]).task
-            except UnknownSource:
-                task = "unknown"
-            if task != "choice":
-                row = BadRow(f"{row['data_source']} is of {task}, not of the numeric sets")
-        yield number, row
+
+def schema_of(path: Path) -> pa.Schema:
+    """Looks at the file before a model is loaded."""
+    rl_schema_of(path)
+    return SCHEMA
 
 
 def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
     positive(options, "chains", "tries", "min_steps")
-    settings = {"chains": options.chains, "tries": options.tries, "min_steps": options.min_steps}
-    stage = RowStage("Numeric reasoning chains", RULES, schema=lambda known: SCHEMA, read=choice_rows)
-    return run_model_stage(options, stage, lambda model: partial(expanding, **settings), settings=settings)
+    settings = {name: getattr(options, name) for name in ("chains", "tries", "min_steps")}
+    stage = RowStage("Numeric reasoning chains", RULES, settings, schema_of, choice_row)
+    return run_model_stage(options, stage, partial(expanding, **settings))
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("numeric_expansion", __doc__)
-    top.add_argument(
-        "--chains", type=int, default=CHAINS, help=f"different ones per problem at most (default: {CHAINS})"
-    )
-    top.add_argument("--tries", type=int, default=TRIES, help=f"answers per chain at most (default: {TRIES})")
-    top.add_argument("--min-steps", type=int, default=MIN_STEPS, help=f"of a chain (default: {MIN_STEPS})")
-    add_model_arguments(top, SAMPLING)
+    top = stage_parser("numeric_expansion", __doc__, SAMPLING)
+    top.add_argument("--chains", type=int, default=1, help="different ones per problem at most (default: 1)")
+    top.add_argument("--tries", type=int, default=4, help="answers per chain at most (default: 4)")
+    top.add_argument("--min-steps", type=int, default=2, help="of a chain (default: 2)")
     return finished(top, run, words)
 
 

@@ -14,11 +14,9 @@ nothing can be written. See docs/reference/numeric_reasoning.md.
 """
 
 import argparse
-import hashlib
-import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,19 +24,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import InputFiles, Made, finish, parser_of, unfinished
-from data_preprocessing.contamination_index import named_parts
-from data_preprocessing.text_similarity import SimilarityIndex
-from prime_ext.step_rm.question_split import group_of, split_of
-from prime_ext.tasks.cells import RowError
+from data_preprocessing.command import InputFiles, Made, finish, only_named, parser_of, unfinished
+from data_preprocessing.row_source import parsed_rows
+from data_preprocessing.text_similarity import near_groups
+from prime_ext.step_rm.question_split import split_of
 from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
 from prime_ext.tasks.task import SPLITS, Problem, Task
 from prime_ext.tasks.task_file import load_task
 from prime_ext.utils.files import write_json
-from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
+from prime_ext.utils.rows import BadRow, SourceError, hub_file
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
-PLANS = ("hashed", "official", "test")
 _MAX_LISTED = 20
 SCHEMA = rl_schema(
     {
@@ -68,7 +64,7 @@ class Place:
 
 @dataclass
 class Counts:
-    """What became of the rows of each task."""
+    """What became of the rows of each task; ``bad`` by reason, ``listed`` the first of them."""
 
     read: Counter[str] = field(default_factory=Counter)
     bad: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -78,22 +74,16 @@ class Counts:
 
 
 def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
-    """The files of a task by split: those of --input, else those below --data-dir, else the hub's.
-
-    Raises:
-        SourceError: there are none.
-    """
-    given = options.input.get(task.name)
-    if given:
-        return given
-    if options.data_dir is not None:
-        if not task.source.local:
-            raise SourceError(f"{task.name} names no local file; give --input {task.name}=FILE")
-        return {split: options.data_dir / name for split, (name,) in task.source.local.items()}
-    if not task.source.files:
-        raise SourceError(f"{task.name} is not on the hub; give --input {task.name}=FILE")
-    revision = task.source.revision or None
-    return {split: hub_file(task.source.hub, name, revision) for split, (name,) in task.source.files.items()}
+    """The files of a task by split: those of --input, else those below --data-dir, else the hub's."""
+    source = task.source
+    if task.name in options.input:
+        return dict(options.input[task.name])
+    if options.data_dir is not None and source.local:
+        return {split: options.data_dir / name for split, (name,) in source.local.items()}
+    if options.data_dir is not None or not source.files:
+        lacks = "is not on the hub" if options.data_dir is None else "names no local file"
+        raise SourceError(f"{task.name} {lacks}; give --input {task.name}=FILE")
+    return {split: hub_file(source.hub, name, source.revision or None) for split, (name,) in source.files.items()}
 
 
 def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) -> Iterator[Place]:
@@ -104,118 +94,49 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
     """
     for split, path in files.items():
         good = 0
-        for number, row in read_source(path):
+        # A row of another task may stand in the same file.
+        rows = parsed_rows(path, lambda row, *_: task.problem(row) if task.source.holds(row) else None)
+        for number, found in rows:
+            if found is None:
+                continue
             counts.read[task.name] += 1
-            try:
-                if isinstance(row, BadRow):
-                    raise row
-                if not task.source.holds(row):
-                    # A row of another task in the same file.
-                    counts.read[task.name] -= 1
-                    continue
-                problem = task.problem(row)
-            except (BadRow, RowError) as error:
+            if isinstance(found, BadRow):
                 if strict:
-                    raise SourceError(f"{path} row {number}: {error}") from error
-                print(f"{path} row {number}: {error}", file=sys.stderr)
-                counts.bad[task.name][str(error)] += 1
+                    raise SourceError(f"{path} row {number}: {found}")
+                print(f"{path} row {number}: {found}", file=sys.stderr)
+                counts.bad[task.name][str(found)] += 1
                 if len(counts.listed) < _MAX_LISTED:
-                    counts.listed.append({"task": task.name, "file": path.name, "row": number, "reason": str(error)})
+                    counts.listed.append({"task": task.name, "file": path.name, "row": number, "reason": str(found)})
                 continue
             good += 1
-            yield Place(task, split, path, number, problem)
+            yield Place(task, split, path, number, found)
         if good == 0:
             reasons = "; ".join(counts.bad[task.name]) or "it has no rows"
             raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
 
 
-def _key(place: Place) -> bytes:
-    """The same for what a model would see as the same, white space aside."""
-    texts = [" ".join(text.split()) for text in place.problem.fields.values()]
-    return hashlib.blake2b(json.dumps([place.task.name, *texts]).encode(), digest_size=16).digest()
-
-
 def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
-    """Every problem once; problems that have several answers are left out altogether.
+    """Every problem once, white space aside; problems that have several answers are left out altogether.
 
     Of a problem that is in several official splits, the copy in the test data stays.
     """
-    keys = [_key(place) for place in places]
-    answers: dict[bytes, set[str]] = defaultdict(set)
-    for key, place in zip(keys, places, strict=True):
-        answers[key].add(place.problem.gold)
-    first: dict[bytes, int] = {}
-    for number in sorted(range(len(places)), key=lambda number: -SPLITS.index(places[number].split)):
-        first.setdefault(keys[number], number)
+    copies: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for number, place in enumerate(places):
+        key = (place.task.name, *(" ".join(text.split()) for text in place.problem.fields.values()))
+        copies[key].append(number)
     kept = []
-    for number, (key, place) in enumerate(zip(keys, places, strict=True)):
-        if len(answers[key]) > 1:
-            counts.contradictory[place.task.name] += 1
-        elif first[key] != number:
-            counts.merged[place.task.name] += 1
+    for numbers in copies.values():
+        name = places[numbers[0]].task.name
+        if len({places[number].problem.gold for number in numbers}) > 1:
+            counts.contradictory[name] += len(numbers)
         else:
-            kept.append(place)
-    return kept
-
-
-def near_groups(problems: Sequence[Sequence[str]]) -> list[str]:
-    """The name of the group of each problem.
-
-    Two problems are linked if the contamination report, with the same settings, would call one of them a hit of the
-    other; a group is whatever links connect. Its name is the least of the names that its members would have alone, so
-    it depends neither on the order of the problems nor on those of other groups.
-
-    Names have 16 hexadecimal digits. Of each problem the texts are given: premise and hypothesis, or a question.
-    """
-    index = SimilarityIndex()
-    for texts in problems:
-        index.add("\n".join(texts))
-    roots = connected(len(problems), _links(problems, index))
-    alone = [group_of("\n".join(texts), "numbers") for texts in problems]
-    names: dict[int, str] = {}
-    for root, name in zip(roots, alone, strict=True):
-        names[root] = min(name, names.get(root, name))
-    return [names[root] for root in roots]
-
-
-def _links(problems: Sequence[Sequence[str]], index: SimilarityIndex) -> Iterator[tuple[int, int]]:
-    first: dict[str, int] = {}
-    for number, texts in enumerate(problems):
-        whole = "\n".join(texts)
-        for form in named_parts(texts, index.settings.mask_numbers):
-            yield number, first.setdefault(form, number)
-        yield number, index.same_shingles[number]
-        same = index.same_ngrams[number]
-        if same is not None:
-            yield number, same
-        # The whole index, not what came before: whether one text contains another depends on the direction.
-        for near in (index.near(whole), index.contained(whole)):
-            for other, _ in near:
-                yield number, other
-
-
-def connected(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
-    """The smallest member of the connected component of each of ``n`` nodes."""
-    parent = list(range(n))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for left, right in links:
-        low, high = sorted((root(left), root(right)))
-        parent[high] = low
-    return [root(node) for node in range(n)]
+            counts.merged[name] += len(numbers) - 1
+            kept.append(max(numbers, key=lambda number: (SPLITS.index(places[number].split), -number)))
+    return [places[number] for number in sorted(kept)]
 
 
 def divided(places: Sequence[Place], groups: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """The output that each row goes to.
-
-    Raises:
-        SourceError: ``official`` without official splits.
-    """
+    """The output that each row goes to. Raises SourceError: ``official`` without official splits."""
     if options.splits == "test":
         return ["test"] * len(places)
     if options.splits == "hashed":
@@ -227,17 +148,16 @@ def divided(places: Sequence[Place], groups: Sequence[str], options: argparse.Na
 
 
 def described(
+    tasks: Sequence[Task],
     places: Sequence[Place],
     groups: Sequence[str],
     outputs: Sequence[str],
     counts: Counts,
-    published: Mapping[str, int | None],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """The report; ``published`` is how many rows each task has as far as is known."""
+    """The report."""
     labels: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     sides: dict[str, set[str]] = defaultdict(set)
-    sizes = Counter(groups)
     for place, group, output in zip(places, groups, outputs, strict=True):
         labels[place.task.name][output][place.task.label(place.problem.gold)] += 1
         sides[group].add(output)
@@ -245,26 +165,26 @@ def described(
     return {
         "options": {name: getattr(options, name) for name in chosen},
         "tasks": {
-            name: {
-                "published": published[name],
-                "read": counts.read[name],
-                "bad": sum(counts.bad[name].values()),
-                "bad_by_reason": dict(counts.bad[name].most_common(_MAX_LISTED)),
-                "duplicates_merged": counts.merged[name],
-                "contradictory_dropped": counts.contradictory[name],
+            task.name: {
+                "published": sum(task.source.rows.values()) or None,
+                "read": counts.read[task.name],
+                "bad": counts.bad[task.name].total(),
+                "bad_by_reason": dict(counts.bad[task.name].most_common(_MAX_LISTED)),
+                "duplicates_merged": counts.merged[task.name],
+                "contradictory_dropped": counts.contradictory[task.name],
                 "written": {
                     output: {
                         "rows": found.total(),
                         "labels": dict(sorted(found.items())),
                         "majority": round(max(found.values()) / found.total(), 4),
                     }
-                    for output, found in sorted(labels[name].items())
+                    for output, found in sorted(labels[task.name].items())
                 },
             }
-            for name in options.tasks
+            for task in tasks
         },
-        "groups": len(sizes),
-        "largest_group": max(sizes.values()),
+        "groups": len(sides),
+        "largest_group": max(Counter(groups).values()),
         "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
         "bad_rows": counts.listed,
     }
@@ -286,12 +206,7 @@ def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str,
 
 
 def run(options: argparse.Namespace) -> Made:
-    """Convert and write: all files or none. Returns the report and the parquet files.
-
-    Raises:
-        SourceError: see its message.
-        TaskError: no such task.
-    """
+    """Convert and write: all files or none. Returns the report and the parquet files."""
     if not (options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1):
         raise SourceError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
     tasks = [load_task(name) for name in options.tasks]
@@ -300,9 +215,7 @@ def run(options: argparse.Namespace) -> Made:
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
         if options.prompt not in task.prompts:
             raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
-    stray = [name for name in options.input if name not in options.tasks]
-    if stray:
-        raise SourceError(f"--input names {stray[0]}, which is not among --tasks {' '.join(options.tasks)}")
+    only_named(options.input, options.tasks, "--tasks")
     counts = Counts()
     places = [place for task in tasks for place in usable(task, source_files(task, options), counts, options.strict)]
     if options.duplicates == "merge":
@@ -311,8 +224,7 @@ def run(options: argparse.Namespace) -> Made:
         raise SourceError("nothing is left: all rows are contradictory duplicates; --duplicates keep keeps them")
     groups = near_groups([place.task.problem_texts(place.problem) for place in places])
     outputs = divided(places, groups, options)
-    published = {task.name: sum(task.source.rows.values()) or None for task in tasks}
-    report = described(places, groups, outputs, counts, published, options)
+    report = described(tasks, places, groups, outputs, counts, options)
     names = [name for name in OUTPUTS if name in outputs]
     refuse_leftovers(options.output_dir, names)
     with unfinished(options.output_dir) as hidden, ExitStack() as stack:
@@ -328,32 +240,21 @@ def parser() -> argparse.ArgumentParser:
     top = parser_of("numeric_reasoning", __doc__)
     top.set_defaults(input={})
     top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
-    top.add_argument(
-        "--input", nargs="+", action=InputFiles, metavar="TASK[:SPLIT]=FILE", help="local files; repeatable"
-    )
-    top.add_argument(
-        "--data-dir",
-        type=Path,
-        help="folder with the files that the tasks name under source.local",
-    )
+    about = "local files; repeatable"
+    top.add_argument("--input", nargs="+", action=InputFiles, metavar="TASK[:SPLIT]=FILE", help=about)
+    top.add_argument("--data-dir", type=Path, help="folder with the files that the tasks name under source.local")
     top.add_argument("--output-dir", type=Path, required=True)
-    top.add_argument(
-        "--splits",
-        choices=PLANS,
-        default="hashed",
-        help="hashed: by group, near-duplicates and shared premises stay together (default); official: as the files "
-        "are; test: everything is test data",
+    about = (
+        "hashed: by group, near-duplicates and shared premises stay together (default); official: as the files are; "
     )
+    about += "test: everything is test data"
+    top.add_argument("--splits", choices=("hashed", "official", "test"), default="hashed", help=about)
     top.add_argument("--validation", type=float, default=0.0, help="share of the groups (default: 0)")
     top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
     top.add_argument("--seed", type=int, default=0, help="of the split")
     top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
-    top.add_argument(
-        "--duplicates",
-        choices=("merge", "keep"),
-        default="merge",
-        help="merge: every problem once, none with two answers (default); keep: as published",
-    )
+    about = "merge: every problem once, none with two answers (default); keep: as published"
+    top.add_argument("--duplicates", choices=("merge", "keep"), default="merge", help=about)
     top.add_argument("--strict", action="store_true", help="stop at the first bad row")
     return top
 

@@ -24,10 +24,7 @@ Summary = dict[str, Any]
 
 
 class Parts:
-    """A folder of finished parts.
-
-    ``identity``, as JSON, decides about their content: parts of another identity are thrown away.
-    """
+    """A folder of finished parts. What is there of another ``identity``, which is JSON, is thrown away."""
 
     def __init__(self, folder: Path, identity: Any) -> None:
         self.folder = folder

@@ -21,7 +21,8 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
@@ -36,11 +37,11 @@ from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter
 
 from data_preprocessing import validate
 from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, unfinished
-from data_preprocessing.math_rules import MATH_STAGE
-from data_preprocessing.report import BAD, markdown
-from data_preprocessing.row_source import inputs_of
-from data_preprocessing.stage import LISTED, SOURCES, read_items
-from data_preprocessing.steps import ASIDE, REMOVED, STAGES, StepResult, run_steps
+from data_preprocessing.math_rules import MathRules
+from data_preprocessing.report import BAD, Tally, markdown
+from data_preprocessing.row_source import Problem, SplitRows, inputs_of
+from data_preprocessing.stage import LISTED, SOURCES, Stage, read_problems, restored
+from data_preprocessing.steps import STAGES, StepResult, run_steps
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
@@ -79,7 +80,7 @@ class PipelineSettings:
     """
 
     sources: Mapping[str, SourceSettings]
-    stages: Mapping[str, Any] = field(default_factory=dict)
+    stages: Mapping[str, Stage] = field(default_factory=dict)
     title: str = "RL data"
     data_dir: Path | None = None
     system_prompt: str = "none"
@@ -91,7 +92,7 @@ class PipelineSettings:
 
 # Keys that name something: their values may be null, which leaves it out.
 _Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for name in SOURCES])
-_Stages = make_dataclass("Stages", [(name, kind.options | None, None) for name, kind in STAGES.items()])
+_Stages = make_dataclass("Stages", [(name, kind | None, None) for name, kind in STAGES.items()])
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,7 @@ class _SettingsFile(PipelineSettings):
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
-    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it.
-
-    Raises:
-        SourceError: one line with the file, the key, what it is and what would be right.
-    """
+    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it, else SourceError."""
     if not path.is_file():
         raise SourceError(f"no settings at {path}")
     for word in overrides:
@@ -137,7 +134,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
 
 
 def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: bool = False) -> Made:
-    """Run the pipeline. Returns the report and the parquet files."""
+    """Run the pipeline and put the parts together: all files or none. Returns the report and the parquet files."""
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     inputs = [
         rows
@@ -157,44 +154,22 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
         strict=strict,
         data_dir=settings.data_dir,
     )
-    rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
-    stages = {name: asdict(options) for name, options in settings.stages.items()}
-    for name, options in settings.stages.items():
-        rules |= STAGES[name].rules(options)
-        # Nothing about the machine.
-        if stages[name].get("data"):
-            stages[name]["data"] = Path(stages[name]["data"]).name
-    report: dict[str, Any] = {
-        "title": settings.title,
-        "settings": {"system_prompt": bool(system), "seed": settings.seed, "stages": stages},
-        "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
-        "rules": rules,
-        **result.tally.described(),
-        "notes": dict(sorted(result.notes.items())),
-        "compared": result.used,
-        "contamination": _contamination(result),
-    }
-    left = {found["split"] for found in report["sources"] if found["written"]}
-    if not left:
-        raise SourceError(_nothing(report))
-    paths = _write(result, [split for split in OUTPUTS if split in left], system, report, folder)
-    shutil.rmtree(folder / ".parts")
-    return report, paths
-
-
-def _write(
-    result: StepResult, splits: Sequence[str], system: str, report: Mapping[str, Any], folder: Path
-) -> list[Path]:
-    """Put the parts together: all files or none. Returns the parquet files."""
-    refuse_leftovers(folder, splits)
     with unfinished(folder) as hidden, ExitStack() as stack:
-        removed = stack.enter_context((hidden / "removed.jsonl").open("wb"))
-        for path in result.files(REMOVED):
-            removed.write(path.read_bytes())
-        if MATH_STAGE.name in report["settings"]["stages"]:
-            choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
-            for path in result.files(ASIDE):
-                choice.writelines(json.dumps(row) + "\n" for _, row in _rows(path, system))
+        tally = Tally(result.read)
+        with (hidden / "removed.jsonl").open("w", encoding="utf-8") as removed:
+            for records in result.records():
+                # In the order of the rows, whichever stage removed them.
+                removed.writelines(line for _, line in sorted((row["row"], tally.remove(row)) for row in records))
+        if MathRules.name in settings.stages:
+            with (hidden / "choice.jsonl").open("w", encoding="utf-8") as choice:
+                aside = (row["problem"] for records in result.records() for row in records if "problem" in row)
+                choice.writelines(json.dumps(_rl_row(restored(found), system)) + "\n" for found in aside)
+        report = _report(settings, bool(system), inputs, result, tally)
+        left = {found["split"] for found in report["sources"] if found["written"]}
+        if not left:
+            raise SourceError(_nothing(report))
+        splits = [split for split in OUTPUTS if split in left]
+        refuse_leftovers(folder, splits)
         write_json(hidden / "report.json", report)
         write_text(hidden / "report.md", markdown(report))
         writers = {
@@ -202,26 +177,46 @@ def _write(
         }
         for path in result.rows:
             # A part has one source and one split.
-            rows = list(_rows(path, system))
-            if rows:
-                writers[rows[0][0]].write_table(pa.Table.from_pylist([row for _, row in rows], MATH_SCHEMA))
-    return [folder / f"{split}.parquet" for split in splits]
+            problems = list(read_problems(path))
+            if problems:
+                rows = pa.Table.from_pylist([_rl_row(problem, system) for problem in problems], MATH_SCHEMA)
+                writers[problems[0].split].write_table(rows)
+    shutil.rmtree(folder / ".parts")
+    return report, [folder / f"{split}.parquet" for split in splits]
 
 
-def _rows(path: Path, system: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The problems of a file as rows of RL, with their splits."""
-    for item in read_items(path):
-        yield item.problem.split, SOURCES[item.source].rl_row(item.problem, system)
+def _rl_row(problem: Problem, system: str) -> dict[str, Any]:
+    return SOURCES[problem.source].rl_row(problem, system)
+
+
+def _report(
+    settings: PipelineSettings, system: bool, inputs: Sequence[SplitRows], result: StepResult, tally: Tally
+) -> dict[str, Any]:
+    rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
+    stages = {name: asdict(stage) for name, stage in settings.stages.items()}  # type: ignore[call-overload]
+    for name, stage in settings.stages.items():
+        rules |= stage.meanings()
+        # Nothing about the machine.
+        if stages[name].get("data"):
+            stages[name]["data"] = Path(stages[name]["data"]).name
+    return {
+        "title": settings.title,
+        "settings": {"system_prompt": system, "seed": settings.seed, "stages": stages},
+        "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
+        "rules": rules,
+        **tally.described(),
+        "notes": dict(sorted(result.notes.items())),
+        "compared": result.used,
+        "contamination": _contamination(result),
+    }
 
 
 def _contamination(result: StepResult) -> list[dict[str, Any]]:
     """What was hit: by task and level, how many training rows went and how many test rows they gave away."""
-    hits: dict[tuple[str, str], list[str]] = {}
-    for path in result.files(REMOVED):
-        with path.open(encoding="utf-8") as lines:
-            for details in (json.loads(line).get("details", {}) for line in lines):
-                if "task" in details:
-                    hits.setdefault((details["task"], details["level"]), []).append(str(details["task_row"]))
+    hits: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for details in (record["details"] for records in result.records() for record in records):
+        if "task" in details:
+            hits[details["task"], details["level"]].append(str(details["task_row"]))
     return [
         {"task": task, "level": level, "training_rows": len(rows), "test_rows": len(set(rows))}
         for (task, level), rows in sorted(hits.items())
@@ -239,13 +234,8 @@ def _nothing(report: Mapping[str, Any]) -> str:
 def add_run_arguments(top: argparse.ArgumentParser) -> None:
     """The options that ``rl_data`` has as well."""
     top.set_defaults(input={})
-    top.add_argument(
-        "--input",
-        nargs="+",
-        action=InputFiles,
-        metavar="SOURCE[:SPLIT]=FILE",
-        help="local files; repeatable; the pipeline leaves out the other sources of the settings",
-    )
+    about = "local files; repeatable; the pipeline leaves out the other sources of the settings"
+    top.add_argument("--input", nargs="+", action=InputFiles, metavar="SOURCE[:SPLIT]=FILE", help=about)
     top.add_argument("--output-dir", type=Path, required=True)
     cores = available_cores()
     top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
@@ -263,11 +253,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[Any, Path]]) -> PipelineSettings:
-    """The settings with local files for some sources, and only these.
-
-    Raises:
-        SourceError: there is no such source.
-    """
+    """The settings with local files for some sources, and only these."""
     for name in files:
         if name not in SOURCES:
             raise SourceError(f"--input names {name}, which must be one of {', '.join(SOURCES)}")

@@ -21,39 +21,35 @@ def whole(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def removal_record(
+    split: str, data_source: str, removal: Removal, file: str, row: int, shown: Mapping[str, str]
+) -> dict[str, Any]:
+    """A removed row: its line of ``removed.jsonl``, and what a sample should show of it."""
+    record = {"split": split, "data_source": data_source, "rule": removal.rule, "file": file, "row": row}
+    record |= {"evidence": whole(removal.evidence[:MAX_SHOWN]), "details": dict(removal.details)}
+    return record | {"shown": {key: whole(text[:MAX_SHOWN]) for key, text in shown.items()}}
+
+
 @dataclass
 class Tally:
-    """Counts and samples. Tallies of parts add up to that of the whole.
-
-    They are by ``(split, data_source)`` and rule; bad rows, whose data source is not known, under the source's name.
-    """
+    """Counts by ``(split, data_source)`` and rule, and samples."""
 
     read: Counter[tuple[str, str]] = field(default_factory=Counter)
     removed: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     samples: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
-    def remove(
-        self, split: str, data_source: str, removal: Removal, file: str, row: int, shown: Mapping[str, str]
-    ) -> str:
-        """Count a removed row and keep the first few of a rule to be shown; returns its line of ``removed.jsonl``."""
-        place = {"file": file, "row": row, "evidence": whole(removal.evidence[:MAX_SHOWN])}
-        self.removed[split, data_source][removal.rule] += 1
-        kept = self.samples[split, removal.rule]
+    def remove(self, record: Mapping[str, Any]) -> str:
+        """Count a removed row and keep the first few of a rule; returns its line of ``removed.jsonl``."""
+        self.removed[record["split"], record["data_source"]][record["rule"]] += 1
+        kept = self.samples[record["split"], record["rule"]]
         if len(kept) < MAX_SAMPLES:
-            kept.append({**place, **{key: whole(text[:MAX_SHOWN]) for key, text in shown.items()}, **removal.details})
-        record = {"split": split, "data_source": data_source, "rule": removal.rule, **place}
-        return json.dumps(record | ({"details": dict(removal.details)} if removal.details else {})) + "\n"
-
-    def add(self, other: "Tally") -> None:
-        """Add the tally of the rows that come after these."""
-        self.read.update(other.read)
-        for key, counts in other.removed.items():
-            self.removed[key].update(counts)
-        for rule, samples in other.samples.items():
-            self.samples[rule] = (self.samples[rule] + samples)[:MAX_SAMPLES]
+            place = {key: record[key] for key in ("file", "row", "evidence")}
+            kept.append({**place, **record["shown"], **record["details"]})
+        others = ("shown", "problem") if record["details"] else ("shown", "problem", "details")
+        return json.dumps({key: value for key, value in record.items() if key not in others}) + "\n"
 
     def described(self) -> dict[str, Any]:
-        """As JSON; :meth:`restored` reads it."""
+        """As JSON."""
         sources = []
         for split, source in sorted({*self.read, *self.removed}):
             read, removed = self.read[split, source], dict(self.removed.get((split, source), {}))
@@ -62,25 +58,15 @@ class Tally:
         samples = [{"split": split, "rule": rule, "rows": rows} for (split, rule), rows in sorted(self.samples.items())]
         return {"sources": sources, "samples": samples}
 
-    @classmethod
-    def restored(cls, described: Mapping[str, Any]) -> "Tally":
-        tally = cls()
-        for found in described["sources"]:
-            tally.read[found["split"], found["data_source"]] = found["read"]
-            tally.removed[found["split"], found["data_source"]] = Counter(found["removed"])
-        for found in described["samples"]:
-            tally.samples[found["split"], found["rule"]] = list(found["rows"])
-        return tally
-
 
 def cell(text: str) -> str:
     """Text on one line of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """The lines of a table, and an empty one."""
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)] + [""]
+    return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)] + [""]
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -89,16 +75,26 @@ def markdown(report: Mapping[str, Any]) -> str:
     used = [name for name in rules if any(found["removed"].get(name) for found in sources)]
     lines = [f"# {report['title']}", ""]
     lines += ["Rows by source, and how many each rule removed; the first that applies counts.", ""]
+    counts = [(found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]) for found in sources]
     lines += table(
         ["split", "data source", "read", *used, "written"],
         [
-            [found["split"], found["data_source"]]
-            + [f"{n:,}" for n in (found["read"], *(found["removed"].get(name, 0) for name in used), found["written"])]
-            for found in sources
+            [found["split"], found["data_source"], *(f"{n:,}" for n in numbers)]
+            for found, numbers in zip(sources, counts, strict=True)
         ],
     )
     lines += [f"- `{name}`: {meaning}" for name, meaning in report["rules"].items()]
-    lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", "", *_counted(report)]
+    lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
+    if report.get("notes"):
+        lines += ["## Counted", ""]
+        lines += table(["stage: what", "number"], [[cell(name), f"{n:,}"] for name, n in report["notes"].items()])
+    if report.get("compared"):
+        lines += ["## Test problems that were given away", ""]
+        if report["contamination"]:
+            header = ["task", "level", "training rows removed", "test rows that they give away"]
+            hits = [list(found.values()) for found in report["contamination"]]
+            lines += table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
+        lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
     for split in dict.fromkeys(found["split"] for found in sources):
         here = [found for found in sources if found["split"] == split]
         removed = sum((Counter(found["removed"]) for found in here), Counter[str]())
@@ -106,13 +102,11 @@ def markdown(report: Mapping[str, Any]) -> str:
         lines += _funnel(sum(found["read"] for found in here), removed, rules)
     for samples in sorted(report["samples"], key=lambda found: rules.index(found["rule"])):
         lines += [f"## Removed from {samples['split']} by {samples['rule']}", ""]
-        lines += table(
-            ["row", "seen", "problem", "answer"],
-            [
-                [f"{row['file']} {row['row']}", *(cell(row.get(key, "")) for key in ("evidence", "problem", "answer"))]
-                for row in samples["rows"]
-            ],
-        )
+        shown = [
+            [f"{row['file']} {row['row']}", *(cell(row.get(key, "")) for key in ("evidence", "problem", "answer"))]
+            for row in samples["rows"]
+        ]
+        lines += table(["row", "seen", "problem", "answer"], shown)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -125,23 +119,3 @@ def _funnel(read: int, removed: Mapping[str, int], order: Sequence[str]) -> list
             left -= removed[name]
             lines.append(f"{name:<{width}} {'█' * round(BAR * left / read):<{BAR}} {left:>9,}  (-{removed[name]:,})")
     return ["```text", *lines, "```", ""]
-
-
-def _counted(report: Mapping[str, Any]) -> list[str]:
-    """What stages counted without removing, and which test rows were given away."""
-    lines = []
-    if report.get("notes"):
-        lines += ["## Counted", ""]
-        lines += table(["stage: what", "number"], [[cell(name), f"{n:,}"] for name, n in report["notes"].items()])
-    if report.get("compared"):
-        lines += ["## Test problems that were given away", ""]
-        if report["contamination"]:
-            lines += table(
-                ["task", "level", "training rows removed", "test rows that they give away"],
-                [
-                    [found["task"], found["level"], f"{found['training_rows']:,}", f"{found['test_rows']:,}"]
-                    for found in report["contamination"]
-                ],
-            )
-        lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
-    return lines

@@ -7,31 +7,28 @@
 
 Reads what ``rl_data`` puts aside as multiple choice. A problem is asked about up to --tries times, each with a seed of
 its own; what cannot be rewritten is removed and listed. With --merge the rows of a file come first, then those that
-were rewritten. Interrupted or killed, the same command goes on and asks nothing twice.
+were rewritten.
 
 These are the second and third stage of PRIME's math data (arXiv 2502.01456, appendix on data). There a model is asked
 twice, and the reference is read from the solution that it rewrites. Here the reference is the text of the option that
 the gold letter names, so nothing of it is left to the model, and what the model writes is compared with the original.
-
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from data_preprocessing.choice_options import Choice, option_named, read_options
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.math_rules import MATH_RULES, math_filter
+from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, math_filter, unbalanced
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import add_model_arguments, run_model_stage
 from data_preprocessing.rl_input import Row, problem_of
-from data_preprocessing.row_stage import RowStage, finished, stage_parser
+from data_preprocessing.row_stage import RowStage, finished, run_model_stage, stage_parser
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response, Sampling
 
@@ -97,6 +94,96 @@ _REFERS = re.compile(
 _MENTIONS = re.compile(r"\b(?:options?|choices?|alternatives?)\b|\bof\s+the\s+following\b", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+LETTERS = "ABCDEFGHIJ"
+MIN_OPTIONS = 3
+_FONT = r"\\(?:text|textbf|textrm|textit|mathrm|mathbf|bf|rm)"
+_LABELS = tuple(
+    {
+        letter: re.compile(rf"{_FONT}\s*\{{\s*{form.format(letter)}(?:\s|\\ |~)*\}}|{form.format(letter)}")
+        for letter in LETTERS
+    }
+    for form in LABEL_FORMS
+)
+_SPACE = r"\s|\\[ ,;:!\\]|\\(?:q?quad|indent)(?![a-zA-Z])|~"
+_LEADING = re.compile(rf"^(?:{_SPACE}|[,;])+")
+_TRAILING = re.compile(rf"(?:{_SPACE}|[,;]|{_FONT}\s*\{{)+$")
+_GOLD_MARKUP = re.compile(rf"{_FONT}(?![a-zA-Z])|[{{}}$]|\\[ ,;:!]|~")
+_GOLD_LETTER = re.compile(r"\(?\s*([A-J])\s*(?:\)?\s*[.:]?|(?:\)|[.:])\s*(\S.*))", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A multiple-choice problem."""
+
+    stem: str
+    options: dict[str, str]
+
+
+def read_options(problem: str) -> Choice | None:
+    """The parts of a problem that ends with its options; None if they cannot be told apart with certainty."""
+    for labels in _LABELS:
+        marks = _marks(problem, labels)
+        if len(marks) < MIN_OPTIONS:
+            continue
+        ends = [*(mark.start() for mark in marks[1:]), len(problem)]
+        texts = [problem[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
+        # Text after a blank line belongs to no option.
+        if re.search(r"\n\s*\n", texts[-1].strip()) or "[asy]" in texts[-1]:
+            return None
+        options = dict(zip(LETTERS, map(_cleaned, texts), strict=False))
+        if not all(options.values()) or any(unbalanced(text) for text in options.values()):
+            return None
+        return Choice(_stem(problem[: marks[0].start()]), options)
+    return None
+
+
+def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
+    """The labels A, B, C, ... in order, from the last A that has a B and a C behind it."""
+    for first in reversed(list(labels["A"].finditer(problem))):
+        marks = [first]
+        for letter in LETTERS[1:]:
+            mark = labels[letter].search(problem, marks[-1].end())
+            if mark is None:
+                break
+            marks.append(mark)
+        if len(marks) >= MIN_OPTIONS:
+            return marks
+    return []
+
+
+def _cleaned(text: str) -> str:
+    """An option without what separates it from its neighbours and the mathematics delimiters around all of it."""
+    before = None
+    while text != before:
+        before = text
+        text = _TRAILING.sub("", _LEADING.sub("", text.strip())).strip()
+        if text.endswith(".") and not text.endswith(".."):
+            text = text[:-1]
+        if text.count("$") % 2:
+            # The other dollar is that of a neighbour: one formula holds all options.
+            text = text[:-1] if text.endswith("$") else text.removeprefix("$")
+        elif text.startswith("$") and text.endswith("$") and text.count("$") == 2:
+            text = text[1:-1]
+        if text.count("}") == text.count("{") + 1:
+            text = text.removesuffix("}")
+        if "\\[" not in text:
+            text = text.removesuffix("\\]")
+    return text
+
+
+def _stem(text: str) -> str:
+    text = _TRAILING.sub("", text.strip()).strip()
+    if text.count("$") % 2:
+        text = text.removesuffix("$").strip()
+    return text.removesuffix("\\[").strip()
+
+
+def option_named(gold: str, choice: Choice) -> str | None:
+    """The letter that a gold answer consists of or begins with, such as ``\\text{(B)}`` or ``B) 12``; None if it is no
+    letter of an option.
+    """
+    found = _GOLD_LETTER.fullmatch(_GOLD_MARKUP.sub(" ", gold).strip())
+    return found[1] if found and found[1] in choice.options else None
 
 
 def parsed(text: str) -> tuple[str | None, str] | None:
@@ -129,7 +216,7 @@ def unfaithful(choice: Choice, gold: str, question: str) -> str | None:
     return None
 
 
-def rewriting(row: Row, tries: int) -> Dialogue[list[Row] | Removal]:
+def rewriting(row: Row, model: str, tries: int) -> Dialogue[list[Row] | Removal]:
     """The dialogue about a row: up to ``tries`` answers, each with a seed of its own, until one can be used."""
     problem, gold = problem_of(row), row["reward_model"]["ground_truth"]
     choice = read_options(problem)
@@ -187,22 +274,16 @@ def _rewritten(row: Row, question: str, gold: str) -> list[Row] | Removal:
 def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
     positive(options, "tries")
-    return run_model_stage(
-        options,
-        RowStage("Multiple choice to open questions", RULES),
-        lambda model: partial(rewriting, tries=options.tries),
-        settings={"tries": options.tries},
-        first=options.merge,
-    )
+    settings = {"tries": options.tries}
+    stage = RowStage("Multiple choice to open questions", RULES, settings, first=options.merge)
+    return run_model_stage(options, stage, partial(rewriting, **settings))
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("rewrite_choice", __doc__)
-    top.add_argument(
-        "--merge", type=Path, metavar="FILE", help="RL rows that go before the rewritten ones; the output has its name"
-    )
+    top = stage_parser("rewrite_choice", __doc__, SAMPLING)
+    about = "RL rows that go before the rewritten ones; the output has its name"
+    top.add_argument("--merge", type=Path, metavar="FILE", help=about)
     top.add_argument("--tries", type=int, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
-    add_model_arguments(top, SAMPLING)
     return finished(top, run, words)
 
 

@@ -15,19 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_preprocessing import pipeline, validate
-from data_preprocessing.command import Made, finish, parser_of, positive
-from data_preprocessing.math_rules import MATH_ALWAYS, MATH_RULES, MATH_STAGE, MathRuleOptions
+from data_preprocessing.command import Made, finish, only_named, parser_of, positive
+from data_preprocessing.math_rules import MATH_ALWAYS, MATH_RULES, MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.pipeline import PipelineSettings, SourceSettings
 from prime_ext.tasks.rl_rows import OUTPUTS
-from prime_ext.utils.rows import SourceError
 
 
 def run(options: argparse.Namespace) -> Made:
     """Convert, filter and write. Returns the report and the parquet files."""
-    stray = [name for name in options.input if name not in options.sources]
-    if stray:
-        raise SourceError(f"--input names {stray[0]}, which is not among --sources {' '.join(options.sources)}")
+    only_named(options.input, options.sources, "--sources")
     positive(options, "chunk_rows", "workers")
     rules = tuple(name for name in MATH_RULES if name in (*options.rules, *MATH_ALWAYS))
     settings = PipelineSettings(
@@ -35,7 +32,7 @@ def run(options: argparse.Namespace) -> Made:
         sources={
             name: SourceSettings(options.input.get(name, {}), tuple(options.splits or ())) for name in options.sources
         },
-        stages={MATH_STAGE.name: MathRuleOptions(rules)},
+        stages={MathRules.name: MathRules(rules)},
         data_dir=options.data_dir,
         system_prompt=options.system_prompt,
         seed=options.seed,
@@ -62,26 +59,12 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--data-dir", type=Path, help=f"folder with {local}, as far as --sources needs them")
     top.add_argument("--splits", nargs="+", choices=OUTPUTS, help="default: all that there are")
     meanings = "; ".join(f"{name}: {rule.meaning}" for name, rule in MATH_RULES.items())
-    top.add_argument(
-        "--rules",
-        nargs="*",
-        choices=list(MATH_RULES),
-        default=list(MATH_RULES),
-        help=f"what is removed from the training split (default: all); {MATH_ALWAYS[0]} always is. {meanings}",
-    )
-    top.add_argument(
-        "--system-prompt",
-        default="actions",
-        help="actions: the seven actions and the form of a response (default); none; or a text file",
-    )
-    top.add_argument(
-        "--generated-rows",
-        nargs="+",
-        type=_count,
-        default=[],
-        metavar="SPLIT=NUMBER",
-        help="problems of last_digit_chain",
-    )
+    about = f"what is removed from the training split (default: all); {MATH_ALWAYS[0]} always is. {meanings}"
+    top.add_argument("--rules", nargs="*", choices=list(MATH_RULES), default=list(MATH_RULES), help=about)
+    about = "actions: the seven actions and the form of a response (default); none; or a text file"
+    top.add_argument("--system-prompt", default="actions", help=about)
+    about, metavar = "problems of last_digit_chain", "SPLIT=NUMBER"
+    top.add_argument("--generated-rows", nargs="+", type=_count, default=[], metavar=metavar, help=about)
     top.add_argument("--seed", type=int, default=0, help="of generated problems (default: 0)")
     top.add_argument("--chunk-rows", type=int, default=5_000, help="rows of a part, the unit of resuming")
     return top

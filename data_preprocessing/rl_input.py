@@ -1,30 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """RL rows as stages after ``rl_data`` read them, parquet or JSON Lines of verl's schema, and their faults."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_preprocessing.row_source import batched, parsed_rows
 from prime_ext.tasks.action_prompt import SUFFIXES
 from prime_ext.tasks.cells import held, is_whole
-from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.utils.rows import BadRow, SourceError
 
 COLUMNS = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 ROLES = ("system", "user", "assistant")
 BATCH = 1_000
+# The first set of columns that a row has wholly.
+KNOWN_COLUMNS = (
+    ("premise", "hypothesis"),
+    ("statement1", "statement2"),
+    ("sentence1", "sentence2"),
+    ("question",),
+    ("problem",),
+    ("prompt",),
+    ("instruction",),
+    ("text",),
+)
 Row = dict[str, Any]
-T = TypeVar("T")
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of ``size``, the last of what is left (``itertools.batched`` of Python 3.12, but lists)."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
 
 
 def schema_faults(schema: pa.Schema) -> list[str]:
@@ -32,7 +35,7 @@ def schema_faults(schema: pa.Schema) -> list[str]:
     faults = [f"no column {name}" for name in COLUMNS if name not in schema.names]
     types = {name: schema.field(name).type for name in COLUMNS if name in schema.names}
     for name in ("data_source", "ability"):
-        if name in types and not _is_text(types[name]):
+        if not _is_text(types.get(name, pa.string())):
             faults.append(f"{name} must be text, is {types[name]}")
     prompt = types.get("prompt")
     if prompt is not None:
@@ -81,12 +84,8 @@ def row_faults(row: Mapping[str, Any]) -> list[str]:
     if not isinstance(extra.get("index"), int) or not isinstance(extra.get("split"), str):
         has = f"{extra.get('split')!r} and {extra.get('index')!r}"
         faults.append(f"extra_info must have a split and an index, has {has}")
-    texts = [
-        row["data_source"],
-        row["ability"],
-        model.get("ground_truth"),
-        *(_mapping(m).get("content") for m in messages),
-    ]
+    said = [_mapping(message).get("content") for message in messages]
+    texts = [row["data_source"], row["ability"], model.get("ground_truth"), *said]
     if not all(is_whole(text) for text in texts if isinstance(text, str)):
         faults.append("half a character (a lone surrogate)")
     return faults
@@ -100,39 +99,16 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def checked_row(raw: Mapping[str, Any] | BadRow) -> Row:
-    """A row of verl's schema.
-
-    Raises:
-        BadRow: it is none.
-    """
-    if isinstance(raw, BadRow):
-        raise raw
+def checked_row(raw: Mapping[str, Any], *place: object) -> Row:
+    """A row of verl's schema, else BadRow; where it stands plays no part in it."""
     faults = row_faults(raw)
     if faults:
         raise BadRow("; ".join(faults))
     return dict(raw)
 
 
-def rl_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
-    """Rows with their numbers from 1; what is no RL row comes as a :class:`BadRow`.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
-    for number, raw in read_source(path):
-        try:
-            yield number, checked_row(raw)
-        except BadRow as error:
-            yield number, error
-
-
 def rl_schema_of(path: Path) -> pa.Schema:
-    """The schema of a file; that of JSON Lines is what all of its rows need.
-
-    Raises:
-        SourceError: the columns are not those of RL rows, or no schema fits all rows.
-    """
+    """The schema of a file, else SourceError; that of JSON Lines is what all of its rows need."""
     if path.suffix == ".parquet" and path.is_file():
         try:
             schema = pq.read_schema(path).remove_metadata()
@@ -143,8 +119,9 @@ def rl_schema_of(path: Path) -> pa.Schema:
             raise SourceError(f"{path}: {'; '.join(faults)}")
         return schema
     schemas: list[pa.Schema] = []
+    rows = (row for _, row in parsed_rows(path, checked_row) if not isinstance(row, BadRow))
     try:
-        for batch in batched((row for _, row in rl_rows(path) if not isinstance(row, BadRow)), BATCH):
+        for batch in batched(rows, BATCH):
             schemas = [unified([*schemas, pa.Table.from_pylist(batch).schema])]
     except (SourceError, pa.ArrowException) as error:
         raise SourceError(f"{path}: its rows do not fit one schema: {str(error).splitlines()[0]}") from error
@@ -154,19 +131,16 @@ def rl_schema_of(path: Path) -> pa.Schema:
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The schema that rows of all of these fit.
-
-    Raises:
-        SourceError: there is none.
-    """
+    """The schema that rows of all of these fit; SourceError if there is none."""
     try:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:
         raise SourceError(f"columns of different types: {str(error).splitlines()[0]}") from error
 
 
-def with_extra(schema: pa.Schema, fields: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The schema with further fields in ``extra_info``; fields of these names are replaced."""
+def with_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The schema of a file with further fields in ``extra_info``; fields of these names are replaced."""
+    schema = rl_schema_of(path)
     place = schema.get_field_index("extra_info")
     known = schema.field(place).type
     kept = [known.field(i) for i in range(known.num_fields) if known.field(i).name not in fields]
@@ -176,3 +150,39 @@ def with_extra(schema: pa.Schema, fields: Mapping[str, pa.DataType]) -> pa.Schem
 def problem_of(row: Mapping[str, Any]) -> str:
     """What the user of a row asks, without the suffix that says how the answer is written."""
     return str(row["prompt"][-1]["content"]).removesuffix(SUFFIXES.get(str(row["ability"]), ""))
+
+
+def problem_texts(row: Mapping[str, Any], columns: Sequence[str] = (), remove: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a row of any benchmark asks, without templates and answers, to be compared; BadRow if it has no text.
+
+    Rows of verl's schema may say it in ``extra_info.texts``, or in ``extra_info.question``; otherwise it is what the
+    user says in ``prompt``, instructions included.
+
+    Args:
+        columns: names of columns, by default the first of :data:`KNOWN_COLUMNS` that the row has.
+        remove: literal texts to cut out, for instructions that all rows share.
+    """
+    extra = row.get("extra_info")
+    if not columns and isinstance(extra, Mapping) and (extra.get("texts") or extra.get("question")):
+        found = list(extra["texts"]) if extra.get("texts") else [extra["question"]]
+    else:
+        names = columns or next((known for known in KNOWN_COLUMNS if all(name in row for name in known)), ())
+        missing = [name for name in names if name not in row]
+        if missing or not names:
+            raise BadRow(f"no column {missing[0] if missing else 'with a question'}; it has {', '.join(map(str, row))}")
+        found = [_said(row[name]) for name in names]
+    for text in remove:
+        found = [part.replace(text, " ") for part in found]
+    if any(not isinstance(part, str) or not part.strip() for part in found):
+        raise BadRow("an empty text")
+    if not all(is_whole(part) for part in found):
+        raise BadRow("half a character (a lone surrogate)")
+    return tuple(part.strip() for part in found)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(message, Mapping) for message in value):
+        return "\n".join(str(message.get("content", "")) for message in value if message.get("role") == "user")
+    raise BadRow(f"neither a text nor chat messages but {str(value)[:40]!r}")

@@ -2,44 +2,59 @@
 """Where problems come from, whatever their kind: a set on the hub or in local files, its splits, its rows in chunks."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeVar
 
 from prime_ext.tasks.action_prompt import messages
-from prime_ext.tasks.cells import cell, text_of_cell
+from prime_ext.tasks.cells import RowError, cell, text_of_cell
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
 
 Raw = Mapping[str, Any] | BadRow
 Numbered = Iterator[tuple[int, Raw]]
 GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
+T = TypeVar("T")
 TRAIN_TEST = {"train": "train", "test": "test"}
 
 
-class Problem(Protocol):
-    """What the problems of all kinds have: ``index`` is the number of the row in its source and split, from 0."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the problems of all kinds have.
+
+    Attributes:
+        data_source: decides for the verifier.
+        split: of RL.
+        index: the number of the row in its source and split, from 0.
+        problem: what is asked.
+        source: the name of its source.
+        file: where it stands there.
+        row: its number in the file, from 1.
+    """
+
+    data_source: str
+    split: str
+    index: int
+    problem: str
+    source: str = field(default="", kw_only=True)
+    file: str = field(default="", kw_only=True)
+    row: int = field(default=0, kw_only=True)
 
     ability: ClassVar[str]
 
-    @property
-    def data_source(self) -> str: ...
-    @property
-    def split(self) -> str: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def problem(self) -> str: ...
+    def ground_truth(self) -> str:
+        """What the verifier needs."""
+        raise NotImplementedError
 
     def gist(self) -> str:
         """The gold answer in a few words, for samples."""
+        return self.ground_truth()
 
     def statement(self) -> str:
         """What the policy is asked."""
-
-    def ground_truth(self) -> str:
-        """What the verifier needs."""
+        return self.problem
 
 
 @dataclass(frozen=True)
@@ -78,18 +93,15 @@ class Source:
     id_column: str = ""
     joined: Callable[[Numbered], Numbered] | None = None
 
-    def problem(self, row: Raw, split: str, index: int) -> Problem:
-        """A row as a problem.
-
-        Raises:
-            BadRow, RowError: it is none; see their messages.
-        """
-        if isinstance(row, BadRow):
-            raise row
-        fields, name = self.parse(row), self.data_source
+    def problem(self, raw: Raw, split: str, index: int, **place: Any) -> Problem:
+        """A row as a problem with its place; BadRow or RowError if it is none."""
+        if isinstance(raw, BadRow):
+            raise raw
+        fields, name = self.parse(raw), self.data_source
         if "{source}" in name:
-            name = name.replace("{source}", text_of_cell(cell(row, "source"), "source"))
-        return self.kind(data_source=name, split=split, index=index, **fields)  # type: ignore[no-any-return]
+            name = name.replace("{source}", text_of_cell(cell(raw, "source"), "source"))
+        found = {"data_source": name, "split": split, "index": index, "source": self.name, **place, **fields}
+        return self.kind(**found)  # type: ignore[no-any-return]
 
     def rl_row(self, problem: Problem, system: str) -> dict[str, Any]:
         """A problem as a row of RL, with this system message (none if it is empty)."""
@@ -97,6 +109,10 @@ class Source:
         prompt = bare if self.bare else messages(problem.statement(), problem.ability, system)
         extra = {"split": problem.split, "index": problem.index}
         return rl_row(problem.data_source, prompt, problem.ability, problem.ground_truth(), extra)
+
+
+def by_name(*sources: Source) -> dict[str, Source]:
+    return {source.name: source for source in sources}
 
 
 @dataclass(frozen=True)
@@ -125,22 +141,16 @@ class SplitRows:
         return found
 
     def rows(self) -> Numbered:
-        """Numbers from 1 and rows.
-
-        Raises:
-            SourceError: they cannot be read.
-        """
-        return self._rows() if self.source.joined is None else self.source.joined(self._rows())
-
-    def _rows(self) -> Numbered:
+        """Numbers from 1 and rows; SourceError if they cannot be read."""
         source = self.source
+        rows: Numbered
         if self.path is not None:
-            yield from read_source(self.path)
+            rows = read_source(self.path)
         elif source.generate is not None:
-            yield from enumerate(source.generate(self.split, self.count, self.seed), start=1)
+            rows = enumerate(source.generate(self.split, self.count, self.seed), start=1)
         else:
-            split, files = source.hub_splits[self.split], source.hub_files.get(self.split)
-            yield from hub_rows(source.hub, source.config, split, files)
+            rows = hub_rows(source.hub, source.config, source.hub_splits[self.split], source.hub_files.get(self.split))
+        return rows if source.joined is None else source.joined(rows)
 
 
 def short_name(path: Path) -> str:
@@ -150,11 +160,11 @@ def short_name(path: Path) -> str:
 
 def inputs_of(
     source: Source,
-    files: Mapping[Any, Path] | None = None,
-    data_dir: Path | None = None,
-    splits: Sequence[str] = (),
-    generated_rows: Mapping[Any, int] | None = None,
-    seed: int = 0,
+    files: Mapping[Any, Path],
+    data_dir: Path | None,
+    splits: Sequence[str],
+    generated_rows: Mapping[Any, int],
+    seed: int,
 ) -> list[SplitRows]:
     """The splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.
 
@@ -169,8 +179,8 @@ def inputs_of(
             raise SourceError(f"--input {source.name}=FILE and {source.name}:train=FILE are the same")
         found = [SplitRows(source, split, path) for split, path in named.items()]
     elif source.generate is not None:
-        rows = generated_rows or GENERATED_ROWS
-        found = [SplitRows(source, split, count=count, seed=seed) for split, count in rows.items()]
+        counts = generated_rows or GENERATED_ROWS
+        found = [SplitRows(source, split, count=count, seed=seed) for split, count in counts.items()]
     elif data_dir is not None:
         found = [SplitRows(source, split, data_dir / local) for split, local in source.local.items()]
     else:
@@ -204,16 +214,28 @@ def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
     # Hashes, not texts: memory stays low on a million rows.
     ids: set[bytes] = set()
     for given in inputs:
-        first, rows = 0, []
-        for number, row in given.rows():
-            rows.append((number, _once(given.source, row, ids)))
-            if len(rows) == size:
-                yield Chunk(given.source.name, given.split, given.name, first, rows)
-                first, rows = first + size, []
-        if rows:
+        first = 0
+        for rows in batched(((number, _once(given.source, row, ids)) for number, row in given.rows()), size):
             yield Chunk(given.source.name, given.split, given.name, first, rows)
-        elif first == 0:
+            first += len(rows)
+        if first == 0:
             raise SourceError(f"{given.path or given.name} has no rows")
+
+
+def parsed_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -> Iterator[tuple[int, T | BadRow]]:
+    """Numbers of the rows of a file, and what ``parse`` makes of a row, the file and the number, or a BadRow."""
+    for number, raw in read_source(path):
+        try:
+            yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)
+        except (BadRow, RowError) as error:
+            yield number, BadRow(str(error))
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of ``size``, the last of what is left (``itertools.batched`` of Python 3.12, but lists)."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def _once(source: Source, row: Raw, ids: set[bytes]) -> Raw:

@@ -7,8 +7,6 @@ PRIME describes its final selection in prose only (arXiv 2502.01456, section and
 were solved five times by the judging models, those stay that are consistently found solvable, whose solutions agree,
 and whose agreed answer is the reference. How consistent is not said; the thresholds are options, and their defaults a
 clear majority, three of five. Rows of other verifiers than the math verifier pass.
-
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse
@@ -18,14 +16,12 @@ from dataclasses import asdict, dataclass
 
 from data_preprocessing.command import Made
 from data_preprocessing.rl_input import Row
-from data_preprocessing.row_stage import Outcome, Plan, RowStage, finished, run_stage, stage_parser
+from data_preprocessing.row_stage import Outcome, RowStage, finished, run_stage, stage_parser
 from data_preprocessing.stage import Removal
 from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import source_of
 
-SOLVABLE_BY = ("model", "agreement")
-MODELS = ("all", "any")
 RULES = {
     "no_votes": "no model has voted",
     "unsolvable": "too few solutions end in an answer",
@@ -36,7 +32,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """What a problem needs to stay: shares of a model's solutions, for :data:`MODELS` that voted.
+    """What a problem needs to stay: shares of a model's solutions, for ``all`` or ``any`` of the models that voted.
 
     ``solvable_by`` ``model``: the judges say so; ``agreement``: solutions that agree are proof enough, what the others
     say does not matter. ``min_match`` comes besides the most frequent answer being the reference.
@@ -58,11 +54,10 @@ def reason_against(votes: Sequence[Votes], rule: SelectionRule) -> tuple[str, st
         return "no_votes", ""
     reasons = [_of_model(one, rule) for one in votes]
     order = list(RULES)
-    found = [reason for reason in reasons if reason is not None]
+    found = sorted((reason for reason in reasons if reason is not None), key=lambda reason: order.index(reason[0]))
     if not found or (rule.models == "any" and len(found) < len(reasons)):
         return None
-    choose = max if rule.models == "any" else min
-    return choose(found, key=lambda reason: order.index(reason[0]))
+    return found[-1 if rule.models == "any" else 0]
 
 
 def _of_model(votes: Votes, rule: SelectionRule) -> tuple[str, str] | None:
@@ -82,11 +77,7 @@ def _short(count: int, share: float, total: int) -> bool:
 
 
 def selected(row: Row, rule: SelectionRule) -> Outcome:
-    """The row, or why it goes.
-
-    Raises:
-        SourceError: the row has other votes than those of ``validate_votes``.
-    """
+    """The row, or why it goes; SourceError if it has other votes than those of ``validate_votes``."""
     if source_of(row["data_source"]).task != "math":
         return [row]
     try:
@@ -100,8 +91,8 @@ def selected(row: Row, rule: SelectionRule) -> Outcome:
 def run(options: argparse.Namespace) -> Made:
     """Select and write. Returns the report and the parquet files."""
     rule = SelectionRule(**{name: getattr(options, name) for name in asdict(SelectionRule())})
-    plan = Plan(options.input, options.output_dir, strict=options.strict, settings=asdict(rule))
-    return run_stage(RowStage("Final selection", RULES), lambda rows: [selected(row, rule) for row in rows], plan)
+    stage = RowStage("Final selection", RULES, asdict(rule))
+    return run_stage(options, stage, lambda rows: [selected(row, rule) for row in rows])
 
 
 def _share(word: str) -> float:
@@ -113,15 +104,14 @@ def _share(word: str) -> float:
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("selection", __doc__)
     top.set_defaults(**asdict(SelectionRule()))
-    top.add_argument(
-        "--solvable-by",
-        choices=SOLVABLE_BY,
-        help="model: the judges say that it can be solved (default); agreement: solutions that agree are enough",
-    )
+    about = "model: the judges say that it can be solved (default); agreement: solutions that agree are enough"
+    top.add_argument("--solvable-by", choices=("model", "agreement"), help=about)
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree"), ("match", "give the reference")):
         about = f"share of a model's solutions that must {what} (default: %(default)s)"
         top.add_argument(f"--min-{name}", type=_share, help=about)
-    top.add_argument("--models", choices=MODELS, help="which of the models that voted must find so (default: all)")
+    top.add_argument(
+        "--models", choices=("all", "any"), help="which of the models that voted must find so (default: all)"
+    )
     return finished(top, run, words)
 
 

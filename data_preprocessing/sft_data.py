@@ -8,62 +8,169 @@ The teacher sees a long prompt that explains the seven actions, the conversation
 RL. A response stays if it keeps to the form and, where there is a gold answer, is graded correct; otherwise the teacher
 is asked again, up to --tries times, each with a seed of its own. Input is any file of RL rows or of an instruction set
 (columns such as problem, question or instruction; --columns names others); with --ability math the gold answer is that
-of the column answer or expected_answer, or the last box of the column solution. Interrupted or killed, the same command
-goes on and asks nothing twice.
-
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
+of the column answer or expected_answer, or the last box of the column solution.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing import action_format, teacher
-from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
+from data_preprocessing import teacher
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Dialogue
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import gsm8k_row, solved_row
-from data_preprocessing.model_stage import add_model_arguments, run_model_stage
-from data_preprocessing.problem_texts import problem_texts
-from data_preprocessing.rl_input import Row, checked_row, problem_of
-from data_preprocessing.row_stage import Outcome, RowStage, finished, stage_parser
+from data_preprocessing.rl_input import Row, checked_row, problem_of, problem_texts
+from data_preprocessing.row_stage import Outcome, RowStage, finished, run_model_stage, stage_parser
 from data_preprocessing.stage import Removal
 from data_preprocessing.teacher import SCHEMA, taught
 from prime_ext.generate.backend import Sampling
-from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
+from prime_ext.tasks.action_prompt import ACTIONS, NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.verifiers.code.extraction import extract_program
+from prime_ext.verifiers.math.extraction import extract_answer
 from prime_ext.verifiers.sources import UnknownSource, source_of
+
+# The content is that behind Eurus-2-SFT-Data (arXiv 2502.01456, section on imitation); the wording is ours.
+MEANINGS = {
+    "ASSESS": "take stock: what is given, what is wanted, where the reasoning stands and what it lacks",
+    "ADVANCE": "take the reasoning forward: calculate, derive, conclude",
+    "VERIFY": "test what was found: recalculate, try an example, look for gaps and mistakes",
+    "SIMPLIFY": "split something difficult into parts, or put it into an easier form",
+    "SYNTHESIZE": "bring several findings together into one",
+    "PIVOT": "leave a way that does not lead on, say why, and choose another",
+    "OUTPUT": "the final answer, written for a reader who sees nothing of the rest",
+}
+
+TEACHER_PROMPT = (
+    "You solve problems slowly and thoroughly, and you write your reasoning as a sequence of actions. These are the "
+    "actions:\n\n"
+    + "\n".join(f"[{action}] {meaning}." for action, meaning in MEANINGS.items())
+    + "\n\nRules of form:\n"
+    "- Every action begins with its name in square brackets, on a line of its own, and with nothing else on it.\n"
+    "- Within an action every step begins on a new line with #.\n"
+    "- Every action but the last ends with a line that names the next one: Next action: [NAME]\n"
+    "- Begin with [ASSESS]. Nothing stands before it.\n"
+    "- End with [OUTPUT], once. It needs no # and names no next action. It is the only part that the reader sees, so "
+    "it holds the whole answer in the form that the problem asks for.\n"
+    "- Between the first and the last action take any of the others, in any order and as often as the problem needs. "
+    "Check results before you give them, and change the approach when it fails.\n"
+    "- Use no other actions and no other headings in brackets."
+)
+
+FIRST, LAST = "ASSESS", "OUTPUT"
+FORM_RULES = {
+    "no_action": "no line with the name of an action in brackets",
+    "preamble": "text before the first action",
+    "unknown_action": "an action that is none of the seven",
+    "wrong_start": f"the first action is not {FIRST}",
+    "wrong_end": f"the last action is not {LAST}, or {LAST} comes before the end",
+    "no_step": "an action without a line that begins with #, or the output is empty",
+    "next_action": "an action does not end with the name of the one that follows, or the output names a next one",
+    "no_answer": "the output has no final answer: a box, or a block of Python",
+}
+# An action stands on a line of its own; brackets in mathematics and lists are not names.
+_HEADING = re.compile(r"^[ \t]*\[([A-Z][A-Z_ ]*)\][ \t]*$", re.MULTILINE)
+_NEXT = re.compile(r"^[ \t]*Next action:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_NAMED = re.compile(r"\[([A-Z][A-Z_ ]*)\]\.?|([A-Z][A-Z_ ]*)\.?")
+_STEP = re.compile(r"^[ \t]*#+[ \t]*[^\s#]", re.MULTILINE)
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=4096)
 TRIES = 4
-RULES = {"truncated": teacher.RULES["truncated"], **action_format.RULES, **teacher.RULES}
+RULES = {"truncated": teacher.RULES["truncated"], **FORM_RULES, **teacher.RULES}
 # Who judges gold answers of sets without a data source.
 MATH = "math"
 # Six words in a row are an explanation, which no final answer of a response equals.
 _PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.;:]? +){5}[A-Za-z]{2,}")
 
 
-def problem_row(raw: Mapping[str, Any] | BadRow, number: int, name: str, ability: str, columns: Sequence[str]) -> Row:
-    """A row as one of RL, with ``judge``, the data source that decides for the verifier.
+@dataclass(frozen=True)
+class Action:
+    """A stretch of a response.
 
-    The gold answer may be None, and the prompt is one message without the suffix of RL.
-
-    ``name``, ``ability`` and ``columns`` (none: the usual ones) are of instruction sets; ``number`` counts from 1.
-
-    Raises:
-        BadRow: it is neither.
+    Attributes:
+        name: as written.
+        text: what follows it, without the line on the next action.
+        next: what the last line names; None without such a line.
     """
-    if isinstance(raw, BadRow):
-        raise raw
+
+    name: str
+    text: str
+    next: str | None
+
+
+def actions_of(response: str) -> tuple[str, list[Action]]:
+    """What stands before the first action, and the actions."""
+    headings = list(_HEADING.finditer(response))
+    if not headings:
+        return response.strip(), []
+    ends = [*(heading.start() for heading in headings[1:]), len(response)]
+    found = []
+    for heading, end in zip(headings, ends, strict=True):
+        text = response[heading.end() : end].strip()
+        lines = list(_NEXT.finditer(text))
+        named = None
+        # Only the last line counts: what follows it would be lost between two actions.
+        if lines and lines[-1].end() == len(text):
+            match = _NAMED.fullmatch(lines[-1][1])
+            named = (match[1] or match[2]) if match else lines[-1][1]
+            text = text[: lines[-1].start()].strip()
+        found.append(Action(heading[1], text, named))
+    return response[: headings[0].start()].strip(), found
+
+
+def format_fault(response: str, ability: str) -> tuple[str, str] | None:
+    """The first of :data:`FORM_RULES` that a response breaks and what it saw, or None.
+
+    Args:
+        response: of the teacher.
+        ability: ``math`` wants a box in the output, ``code`` a block of Python, anything else only an output.
+    """
+    before, actions = actions_of(response)
+    if not actions:
+        return "no_action", response[:200]
+    if before:
+        return "preamble", before[:200]
+    names = [action.name for action in actions]
+    unknown = [name for name in names if name not in ACTIONS]
+    if unknown:
+        return "unknown_action", unknown[0]
+    if names[0] != FIRST:
+        return "wrong_start", names[0]
+    if names.index(LAST) != len(names) - 1 if LAST in names else True:
+        return "wrong_end", " ".join(names)
+    for action, following in zip(actions, [*names[1:], None], strict=True):
+        if not (action.text if action.name == LAST else _STEP.search(action.text)):
+            return "no_step", f"{action.name}: {action.text[:200]}"
+        if action.next != following:
+            return "next_action", f"{action.name} names {action.next}, {following} follows"
+    return _answer_fault(actions[-1].text, ability)
+
+
+def _answer_fault(output: str, ability: str) -> tuple[str, str] | None:
+    answer: object = output
+    if ability in ("math", "code"):
+        answer = extract_answer(output) if ability == "math" else extract_program(output)
+    return None if answer else ("no_answer", output[-200:])
+
+
+def problem_row(
+    raw: Mapping[str, Any], path: Path, number: int, name: str, ability: str, columns: Sequence[str]
+) -> Row:
+    """A row as one of RL, with ``judge``, the data source that decides for the verifier; BadRow if it is none.
+
+    The gold answer may be None, and the prompt is one message without the suffix of RL. ``name``, ``ability`` and
+    ``columns`` (none: the usual ones) are of instruction sets.
+    """
     if isinstance(raw.get("reward_model"), Mapping):
         row = checked_row(raw)
         try:
@@ -71,6 +178,7 @@ def problem_row(raw: Mapping[str, Any] | BadRow, number: int, name: str, ability
         except UnknownSource as error:
             raise BadRow(str(error).partition(";")[0]) from error
         return {**row, "judge": row["data_source"]}
+    name = name or path.name.split(".")[0]
     prompt = [{"role": "user", "content": "\n\n".join(problem_texts(raw, columns))}]
     gold: Any = gold_of(raw) if ability == "math" else None
     return {**rl_row(name, prompt, ability, gold, {"split": "train", "index": number - 1}), "judge": MATH}
@@ -91,26 +199,13 @@ def gold_of(raw: Mapping[str, Any]) -> str | None:
     return gold if gold and not _PROSE.search(gold) and ungradable(gold) is None else None
 
 
-def problem_rows(path: Path, *, name: str, ability: str, columns: Sequence[str]) -> Iterator[tuple[int, Row | BadRow]]:
-    """The rows of a file with their numbers.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
-    for number, raw in read_source(path):
-        try:
-            yield number, problem_row(raw, number, name or path.name.split(".")[0], ability, columns)
-        except BadRow as error:
-            yield number, error
-
-
 def checked(text: str, ability: str) -> str | Removal:
     """The response as it is learnt, or what is wrong with its form."""
     fault = format_fault(text, ability)
     return text.strip() if fault is None else Removal(*fault)
 
 
-def answering(row: Row, responses: int, tries: int, system: str) -> Dialogue[Outcome]:
+def answering(row: Row, model: str, responses: int, tries: int, system: str) -> Dialogue[Outcome]:
     """The dialogue about a problem; the suffix says how the answer is written, to the teacher and to the student."""
     user = {"role": "user", "content": problem_of(row) + SUFFIXES.get(row["ability"], "")}
     shown = [{"role": "system", "content": system}, user] if system else [user]
@@ -123,37 +218,29 @@ def run(options: argparse.Namespace) -> Made:
     positive(options, "tries", "responses")
     system = read_system_prompt(options.system_prompt, NAMED_PROMPTS)
 
-    def read_schema(path: Path) -> pa.Schema:
+    def schema_of(path: Path) -> pa.Schema:
         """Looks at the file before a model is loaded."""
         for _ in read_source(path):
             return SCHEMA
         raise SourceError(f"{path} has no rows")
 
-    read = partial(problem_rows, name=options.name, ability=options.ability, columns=options.columns)
+    parse = partial(problem_row, name=options.name, ability=options.ability, columns=options.columns)
     settings = {"tries": options.tries, "responses": options.responses}
-    return run_model_stage(
-        options,
-        RowStage("SFT data", RULES, read=read, read_schema=read_schema),
-        lambda model: partial(answering, system=system, **settings),
-        settings={**settings, "own_prompt": system == SYSTEM_PROMPT},
-    )
+    described = {**settings, "own_prompt": system == SYSTEM_PROMPT}
+    stage = RowStage("SFT data", RULES, described, schema_of, parse)
+    return run_model_stage(options, stage, partial(answering, system=system, **settings))
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("sft_data", __doc__)
+    top = stage_parser("sft_data", __doc__, SAMPLING)
     top.add_argument("--name", default="", help="data_source of rows that have none (default: the name of the file)")
-    top.add_argument(
-        "--ability", default="math", help="of rows that have none: math, code, or any other word (default: math)"
-    )
+    about = "of rows that have none: math, code, or any other word (default: math)"
+    top.add_argument("--ability", default="math", help=about)
     top.add_argument("--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)")
     top.add_argument("--responses", type=int, default=1, help="different ones per problem at most (default: 1)")
     top.add_argument("--tries", type=int, default=TRIES, help=f"answers per response at most (default: {TRIES})")
-    top.add_argument(
-        "--system-prompt",
-        default="actions",
-        help="of the conversations: actions: the short prompt of RL (default); none; or a text file",
-    )
-    add_model_arguments(top, SAMPLING)
+    about = "of the conversations: actions: the short prompt of RL (default); none; or a text file"
+    top.add_argument("--system-prompt", default="actions", help=about)
     return finished(top, run, words)
 
 

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage of the pipeline is: a function over problems that says of each whether it stays or why it goes.
-
-A stage gets problems in order and answers with as many results in the same order: the problem itself, a
-:class:`Changed` one, or a :class:`Removal`. It is pure: what it answers depends on the problems (and, for stages that
-survey all rows first, on the survey) and on its options alone, so that parts can be worked at in any order and process.
-"""
+"""What a stage of the pipeline is: it says of every problem whether it stays, how it is changed, or why it goes."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from data_preprocessing.code_sources import CODE_SOURCES
 from data_preprocessing.math_sources import MATH_SOURCES
@@ -21,6 +17,8 @@ from data_preprocessing.row_source import Problem, Source
 SOURCES: dict[str, Source] = {**MATH_SOURCES, **CODE_SOURCES}
 # Of options that are lists: one text stands for a list of one.
 LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+# Characters shown on each side of what a rule has found.
+AROUND = 30
 
 
 @dataclass(frozen=True)
@@ -41,41 +39,19 @@ class Changed:
 
 
 Result = Any  # a problem, Changed or Removal
-Stage = Callable[[Sequence[Any]], Sequence[Result]]
+Filter = Callable[[Any], Removal | None]
 
 
-def first_removal(function: Callable[[Any], Removal | None]) -> Stage:
-    """The stage of a filter that says why a problem goes, or None."""
-
-    def stage(problems: Sequence[Any]) -> list[Result]:
-        found = [function(problem) for problem in problems]
-        return [problem if why is None else why for problem, why in zip(problems, found, strict=True)]
-
-    return stage
+def restored(found: Mapping[str, Any]) -> Problem:
+    """A problem from its fields as JSON, which knows no tuples."""
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+    return SOURCES[found["source"]].kind(**fields)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A problem and its place: the name of its source, its file and the number of its row there."""
-
-    source: str
-    file: str
-    row: int
-    problem: Problem
-
-    def line(self) -> str:
-        """As a line of a file; :func:`read_items` reads it."""
-        fields = asdict(self.problem)  # type: ignore[call-overload]
-        return json.dumps({"source": self.source, "file": self.file, "row": self.row, "problem": fields}) + "\n"
-
-
-def read_items(path: Path) -> Iterator[Item]:
+def read_problems(path: Path) -> Iterator[Problem]:
     """The problems of a file of lines."""
     with path.open(encoding="utf-8") as lines:
-        for found in map(json.loads, lines):
-            # JSON knows no tuples.
-            fields = {key: tuple(v) if isinstance(v, list) else v for key, v in found["problem"].items()}
-            yield Item(found["source"], found["file"], found["row"], SOURCES[found["source"]].kind(**fields))
+        yield from map(restored, map(json.loads, lines))
 
 
 @dataclass(frozen=True)
@@ -91,36 +67,134 @@ class Rows:
     workers: int
     data_dir: Path | None = None
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Problem]:
         for path in self.parts:
-            yield from read_items(path)
+            yield from read_problems(path)
 
 
-@dataclass(frozen=True)
-class StageKind:
-    """A stage by name, for :data:`data_preprocessing.steps.STAGES`.
+class Stage:
+    """A stage: a frozen dataclass that pydantic checks; its fields are the keys in settings, with their defaults.
+
+    It is pure: what it answers depends on the problems, its options and, if it surveys all rows first, on the survey
+    alone, so that parts can be worked at in any order and process. ``plan`` is the file of the survey.
 
     Attributes:
         name: in settings.
         title: what it does, in a line.
         of: the classes of the problems that it looks at; others pass by.
-        options: a frozen dataclass that pydantic checks: its fields are the keys in settings, with their defaults.
-        rules: what the stage can remove with these options, in order: names that no other stage uses, and meanings.
-        make: the stage. Its second argument is the file that the survey wrote, or None.
-        survey: looks at all rows before the first part is worked at and writes what the stage has to know to a file;
-            None where the stage looks at one problem at a time.
-        one_process: the stage brings its own processes or threads; its parts are not divided among workers.
-        close: ends what the stage keeps between parts.
-        used: lines for the report on what the survey found beside the rows.
+        surveys: :meth:`survey` looks at all rows before the first part is worked at.
+        one_process: it brings its own processes or threads; its parts are not divided among workers.
     """
 
-    name: str
-    title: str
-    of: tuple[type, ...]
-    options: type
-    rules: Callable[[Any], Mapping[str, str]]
-    make: Callable[[Any, Path | None], Stage]
-    survey: Callable[[Any, Rows, Path], None] | None = None
-    one_process: bool = False
-    close: Callable[[], None] | None = None
-    used: Callable[[Path], list[str]] | None = None
+    name: ClassVar[str]
+    title: ClassVar[str]
+    of: ClassVar[tuple[type, ...]]
+    surveys: ClassVar[bool] = False
+    one_process: ClassVar[bool] = False
+
+    def meanings(self) -> Mapping[str, str]:
+        """What it can remove with these options, in order: names of rules that no other stage uses, and meanings."""
+        raise NotImplementedError
+
+    def result(self, problem: Any, plan: Path | None) -> Result:
+        """What becomes of a problem."""
+        raise NotImplementedError
+
+    def results(self, problems: Sequence[Any], plan: Path | None) -> Sequence[Result]:
+        """What becomes of the problems of a part, in order."""
+        return [self.result(problem, plan) for problem in problems]
+
+    def survey(self, rows: Rows, plan: Path) -> None:
+        """Write down what :meth:`results` has to know of all rows."""
+
+    def used(self, plan: Path) -> list[str]:
+        """Lines for the report on what the survey found beside the rows."""
+        return []
+
+    def close(self) -> None:
+        """End what the stage keeps between parts."""
+
+
+# ---- rules ----
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of a table, in which it has its name of settings and reports.
+
+    Attributes:
+        meaning: what it removes.
+        find: what the rule sees in a problem and its text, or None.
+        hints: the rule can apply only where one of these is in the text in lower case; empty: anywhere.
+    """
+
+    meaning: str
+    find: Callable[[Any, str], str | None]
+    hints: tuple[str, ...] = ()
+
+
+def one_of(table: Mapping[str, Rule]) -> AfterValidator:
+    """The check of a rule's name in settings."""
+
+    def known(name: str) -> str:
+        if name not in table:
+            raise ValueError(f"must be one of {', '.join(table)}")
+        return name
+
+    return AfterValidator(known)
+
+
+def rule_filter(table: Mapping[str, Rule], names: Sequence[str], text_of: Callable[[str], str] = str) -> Filter:
+    """The filter that removes what one of the named rules, in the order of the table, applies to.
+
+    ``text_of`` makes the text that the rules look at of a problem's.
+    """
+    rules = [(name, rule) for name, rule in table.items() if name in names]
+
+    def removal(problem: Any) -> Removal | None:
+        text = text_of(problem.problem)
+        lowered = text.lower()
+        for name, rule in rules:
+            if rule.hints and not any(hint in lowered for hint in rule.hints):
+                continue
+            found = rule.find(problem, text)
+            if found is not None:
+                return Removal(name, found)
+        return None
+
+    return removal
+
+
+class RuleStage(Stage):
+    """The stage of a table: ``rules`` apply to training problems, ``always`` to all.
+
+    Benchmarks stay as published but for rows that are of no use.
+    """
+
+    table: ClassVar[Mapping[str, Rule]]
+    always: ClassVar[tuple[str, ...]]
+    rules: tuple[str, ...]
+
+    def text(self, problem: str) -> str:
+        """The text that the rules look at."""
+        return problem
+
+    def meanings(self) -> Mapping[str, str]:
+        return {name: rule.meaning for name, rule in self.table.items() if name in (*self.rules, *self.always)}
+
+    def results(self, problems: Sequence[Any], plan: Path | None) -> list[Result]:
+        train, others = (
+            rule_filter(self.table, names, self.text) for names in ((*self.rules, *self.always), self.always)
+        )
+        return [(train if problem.split == "train" else others)(problem) or problem for problem in problems]
+
+
+def around(text: str, match: re.Match[str]) -> str:
+    """What was found, with a little of what stands before and behind it."""
+    return text[max(match.start() - AROUND, 0) : match.end() + AROUND].strip()
+
+
+def searched(pattern: re.Pattern[str], text: str) -> str | None:
+    """The first place of a pattern and what is around it, or None."""
+    match = pattern.search(text)
+    return None if match is None else around(text, match)

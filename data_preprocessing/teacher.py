@@ -17,21 +17,15 @@ RULES = {
     "wrong_answer": "no response in the right form has the gold answer",
     "ungraded": "the verifier could not grade the response",
 }
+_EXTRA = {"split": pa.string(), "index": pa.int64(), "response": pa.int32(), "tries": pa.int32()}
+_EXTRA["ground_truth"] = pa.string()
 # What verl's SFT trainer reads is ``messages``; the rest says where a conversation comes from.
 SCHEMA = pa.schema(
     {
         "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
         "data_source": pa.string(),
         "ability": pa.string(),
-        "extra_info": pa.struct(
-            {
-                "split": pa.string(),
-                "index": pa.int64(),
-                "response": pa.int32(),
-                "tries": pa.int32(),
-                "ground_truth": pa.string(),
-            }
-        ),
+        "extra_info": pa.struct(_EXTRA),
     }
 )
 
@@ -67,17 +61,16 @@ def taught(
                 removal = text
             else:
                 good[number] = text
-        asked = [] if gold is None else [Judge(judge, text, gold, extra) for text in good.values()]
-        verdicts: Sequence[Verdict] = yield asked
-        for place, (number, text) in enumerate(good.items()):
-            verdict = verdicts[place] if asked else None
-            if verdict is None or verdict.correct:
+        if gold is None:
+            found |= {number: (text, attempt + 1) for number, text in good.items()}
+            continue
+        verdicts: Sequence[Verdict] = yield [Judge(judge, text, gold, extra) for text in good.values()]
+        for (number, text), verdict in zip(good.items(), verdicts, strict=True):
+            if verdict.correct:
                 found[number] = (text, attempt + 1)
             else:
                 rule = "ungraded" if verdict.grader_failure else "wrong_answer"
                 removal = Removal(rule, f"{verdict.extracted}: {verdict.detail}")
-    if not found:
-        return removal
     unique: dict[str, Row] = {}
     for number, (text, n_tries) in sorted(found.items()):
         source = {"split": extra["split"], "index": extra["index"], "response": number, "tries": n_tries}
@@ -88,4 +81,4 @@ def taught(
             "extra_info": {**source, "ground_truth": gold},
         }
         unique.setdefault(text, conversation)
-    return list(unique.values())
+    return list(unique.values()) or removal

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Near-duplicates among texts: word n-grams, and MinHash over the character n-grams of their normal forms.
+"""Which texts give others away, and how literally: the same, nearly the same, or one inside the other.
 
+Near-duplicates are found by word n-grams, and by MinHash over the character n-grams of normal forms.
 MinHash (Broder 1997) with locality-sensitive hashing only proposes pairs; the Jaccard similarity of a proposed pair is
 computed exactly, so there are no false hits. A pair at the threshold is proposed with the probability
 :meth:`Settings.recall` says. The hashes are keyed by nothing but the settings: the same input gives the same hits.
 """
 
+import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -21,8 +23,22 @@ try:
 except ImportError as error:
     raise ImportError('near-duplicates need datasketch: pip install "prime-ext[data]"') from error
 
-from prime_ext.step_rm.question_split import normal_form
+from prime_ext.step_rm.question_split import LETTERS_OF_A_TEXT, group_of, normal_form
 
+# From the most literal to the least; a row counts at the first that applies.
+Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+MEANING = {
+    "exact": "the same text",
+    "normalised": "the same words, numbers and operators; case, white space, punctuation and LaTeX layout aside",
+    "numbers": "the same words with other numbers or operators",
+    "near": "Jaccard similarity of the character n-grams at the threshold or above, numbers aside",
+    "ngrams": "the training row has most of the test row's word n-grams",
+    "part": "one part of the row (a premise, a hypothesis) is the same, numbers aside; the whole is not",
+}
+# A level, and what it sees of a text; of near twins and n-grams the first row that has them.
+Entry = tuple[str, Hashable]
+_OPERATOR = re.compile(r"[-+*/^=<>%\u2212\u00d7\u00f7]")
 _MINHASH_SEED = 1
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -90,24 +106,30 @@ def signature(form: frozenset[int], settings: Settings) -> MinHash:
     return found
 
 
+def wording(text: str) -> str:
+    """The words, numbers and operators of a text: case, white space, punctuation and layout do not count."""
+    # Normal forms have no operators, and x - 1 is not x + 1.
+    return f"{normal_form(text, False)} {''.join(_OPERATOR.findall(text))}"
+
+
 @dataclass
 class SimilarityIndex:
-    """Texts by number, to be asked for those near another text.
+    """Rows by number, to be asked which of them another row gives away, and how literally.
 
-    Texts that a test cannot tell apart are one entry, named by the first of them; otherwise a set with many twins would
-    cost the square of their number.
+    A row is one text or several. What a level cannot tell apart has one :data:`Entry`; otherwise a set with many twins
+    would cost the square of their number.
 
     Attributes:
-        same_shingles: for every text, the first one with the same character n-grams.
-        same_ngrams: likewise with the same word n-grams; None for a text with too few of them.
+        entries: of every row.
+        rows: the numbers of the rows of an entry.
     """
 
     settings: Settings = field(default_factory=Settings)
-    same_shingles: list[int] = field(default_factory=list)
-    same_ngrams: list[int | None] = field(default_factory=list)
-    _shingles: dict[int, frozenset[int]] = field(default_factory=dict)
+    entries: list[list[Entry]] = field(default_factory=list)
+    rows: dict[Entry, list[int]] = field(default_factory=dict)
     _first_shingles: dict[frozenset[int], int] = field(default_factory=dict)
     _first_ngrams: dict[frozenset[str], int] = field(default_factory=dict)
+    _shingles: dict[int, frozenset[int]] = field(default_factory=dict)
     _ngram_keys: dict[str, list[int]] = field(default_factory=dict)
     _ngram_counts: dict[int, int] = field(default_factory=dict)
 
@@ -115,37 +137,94 @@ class SimilarityIndex:
         settings = self.settings
         self._lsh = MinHashLSH(num_perm=settings.bands * settings.rows, params=(settings.bands, settings.rows))
 
-    def add(self, text: str) -> None:
-        """Keep a text under the next number, from 0."""
-        key = len(self.same_shingles)
-        form = shingles(normal_form(text, self.settings.mask_numbers), self.settings.shingle)
-        self.same_shingles.append(self._first_shingles.setdefault(form, key))
-        if self.same_shingles[key] == key:
-            self._shingles[key] = form
-            self._lsh.insert(key, signature(form, self.settings))
-        ngrams = word_ngrams(normal_form(text, False), self.settings.ngram)
-        if len(ngrams) < self.settings.least_ngrams:
-            self.same_ngrams.append(None)
-            return
-        self.same_ngrams.append(self._first_ngrams.setdefault(ngrams, key))
-        if self.same_ngrams[key] == key:
-            self._ngram_counts[key] = len(ngrams)
-            for ngram in ngrams:
-                self._ngram_keys.setdefault(ngram, []).append(key)
+    def add(self, *texts: str) -> None:
+        """Keep a row under the next number, from 0."""
+        row, entries, (form, ngrams) = len(self.entries), self._forms(texts), self._sets(texts)
+        first = self._first_shingles.setdefault(form, row)
+        entries.append(("near", first))
+        if first == row:
+            self._shingles[row] = form
+            self._lsh.insert(row, signature(form, self.settings))
+        if len(ngrams) >= self.settings.least_ngrams:
+            first = self._first_ngrams.setdefault(ngrams, row)
+            entries.append(("ngrams", first))
+            if first == row:
+                self._ngram_counts[row] = len(ngrams)
+                for ngram in ngrams:
+                    self._ngram_keys.setdefault(ngram, []).append(row)
+        self.entries.append(entries)
+        for entry in entries:
+            self.rows.setdefault(entry, []).append(row)
 
-    def near(self, text: str) -> Iterator[tuple[int, float]]:
-        """Entries at the threshold or above, with their Jaccard similarities."""
-        form = shingles(normal_form(text, self.settings.mask_numbers), self.settings.shingle)
-        for key in sorted(self._lsh.query(signature(form, self.settings))):
-            similarity = jaccard(form, self._shingles[key])
+    def hits(self, *texts: str) -> list[tuple[Entry, float]]:
+        """All entries that a row hits, with the similarity: Jaccard (``near``), share of n-grams (``ngrams``), or 1."""
+        found: list[tuple[Entry, float]] = [(entry, 1.0) for entry in self._forms(texts) if entry in self.rows]
+        form, ngrams = self._sets(texts)
+        for row in sorted(self._lsh.query(signature(form, self.settings))):
+            similarity = jaccard(form, self._shingles[row])
             if similarity >= self.settings.threshold:
-                yield key, similarity
-
-    def contained(self, text: str) -> Iterator[tuple[int, float]]:
-        """Entries of which ``text`` has enough word n-grams, with the share that it has."""
+                found.append((("near", row), similarity))
         shared: Counter[int] = Counter()
-        for ngram in word_ngrams(normal_form(text, False), self.settings.ngram):
+        for ngram in ngrams:
             shared.update(self._ngram_keys.get(ngram, ()))
-        for key, count in sorted(shared.items()):
-            if count >= self.settings.ngram_share * self._ngram_counts[key]:
-                yield key, count / self._ngram_counts[key]
+        for row, count in sorted(shared.items()):
+            if count >= self.settings.ngram_share * self._ngram_counts[row]:
+                found.append((("ngrams", row), count / self._ngram_counts[row]))
+        return found
+
+    def match(self, *texts: str, levels: Sequence[str] = LEVELS) -> tuple[str, float, int] | None:
+        """The most literal of these levels at which a row hits another, the similarity, and the other's number.
+
+        Of several at one level it is the most similar, of equally similar ones the first. None without a hit.
+        """
+        found = [(entry[0], value, self.rows[entry][0]) for entry, value in self.hits(*texts) if entry[0] in levels]
+        return min(found, key=lambda hit: (LEVELS.index(hit[0]), -hit[1], hit[2]), default=None)
+
+    def _forms(self, texts: Sequence[str]) -> list[Entry]:
+        whole = "\n".join(texts)
+        parts = [normal_form(text, self.settings.mask_numbers) for text in texts]
+        # Short ones ("4 in all") name nothing.
+        long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
+        named = {"exact": whole, "normalised": wording(whole), "numbers": normal_form(whole, True)}
+        return [*named.items(), *(("part", part) for part in dict.fromkeys(long))]
+
+    def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
+        whole = "\n".join(texts)
+        form = shingles(normal_form(whole, self.settings.mask_numbers), self.settings.shingle)
+        return form, word_ngrams(normal_form(whole, False), self.settings.ngram)
+
+
+def near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The name of the group of each row, 16 hexadecimal digits.
+
+    Two rows are linked if the contamination report, with the same settings, would call one of them a hit of the other;
+    a group is whatever links connect. Its name is the least of the names that its members would have alone, so it
+    depends neither on the order of the rows nor on those of other groups.
+    """
+    index = SimilarityIndex()
+    for texts in rows:
+        index.add(*texts)
+    # The whole index, not what came before: whether one text contains another depends on the direction.
+    hits = ((row, index.rows[entry][0]) for row, texts in enumerate(rows) for entry, _ in index.hits(*texts))
+    roots = connected(len(rows), hits)
+    alone = [group_of("\n".join(texts), "numbers") for texts in rows]
+    names: dict[int, str] = {}
+    for root, name in zip(roots, alone, strict=True):
+        names[root] = min(name, names.get(root, name))
+    return [names[root] for root in roots]
+
+
+def connected(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
+    """The smallest member of the connected component of each of ``n`` nodes."""
+    parent = list(range(n))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for left, right in links:
+        low, high = sorted((root(left), root(right)))
+        parent[high] = low
+    return [root(node) for node in range(n)]

@@ -19,6 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,34 +77,41 @@ class Validator:
         self._names: set[int] = set()
         self._golds: dict[int, int] = {}
 
-    async def check(self, rows: Sequence[Mapping[str, Any]], file: str, first: int) -> None:
-        """Check rows of a file, of which the first has the number ``first``."""
-        lengths = self._lengths([row["prompt"] for row in rows])
-        for number, (row, length) in enumerate(zip(rows, lengths, strict=True), start=first):
-            count = self.sources[row["data_source"] or "(none)"]
-            faults = [("schema", fault) for fault in row_faults(row)] or await self._deeper_faults(row, count)
-            if self._limit is not None and length > self._limit:
-                faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
-            count.rows += 1
-            count.lengths += length
-            count.longest = max(count.longest, length)
-            if faults:
-                count.bad += 1
-                self.kinds.update(kind for kind, _ in faults)
-                text = "; ".join(fault for _, fault in faults)
-                if text in self.listed or len(self.listed) < self._n_listed:
-                    place, met = self.listed.get(text, (f"{file} row {number}", 0))
-                    self.listed[text] = (place, met + 1)
+    async def check(self, files: Sequence[Path]) -> None:
+        """Check all rows of the files; SourceError if one cannot be read."""
+        for path in files:
+            number = 0
+            with tqdm(unit=" rows", desc=path.name, disable=not sys.stderr.isatty()) as bar:
+                for rows in batches(path):
+                    for row, length in zip(rows, self._lengths([row["prompt"] for row in rows]), strict=True):
+                        number += 1
+                        await self._check(row, length, f"{path.name} row {number}")
+                    bar.update(len(rows))
+
+    async def _check(self, row: Mapping[str, Any], length: int, place: str) -> None:
+        count = self.sources[row["data_source"] or "(none)"]
+        faults = [("schema", fault) for fault in row_faults(row)] or await self._deeper_faults(row, count)
+        if self._limit is not None and length > self._limit:
+            faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
+        count.rows += 1
+        count.lengths += length
+        count.longest = max(count.longest, length)
+        if faults:
+            count.bad += 1
+            self.kinds.update(kind for kind, _ in faults)
+            text = "; ".join(fault for _, fault in faults)
+            if text in self.listed or len(self.listed) < self._n_listed:
+                first, met = self.listed.get(text, (place, 0))
+                self.listed[text] = (first, met + 1)
 
     async def _deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
         faults = []
-        extra = row["extra_info"]
+        extra, gold = row["extra_info"], row["reward_model"]["ground_truth"]
         name = f"{row['data_source']} {extra['split']} {extra['index']}"
         if extra["split"] != NO_SPLIT:
             if digest(name) in self._names:
                 faults.append(("repeated id", f"{name} was there before"))
             self._names.add(digest(name))
-        gold = row["reward_model"]["ground_truth"]
         prompt = digest([row["data_source"], row["prompt"]])
         if prompt not in self._golds:
             self._golds[prompt] = digest(gold)
@@ -111,28 +119,19 @@ class Validator:
             count.repeated += 1
         else:
             faults.append(("contradiction", "the same prompt was there before with another answer"))
-        fault = await self._judges.gold_fault(row["data_source"], gold, row["extra_info"])
+        fault = await self._judges.gold_fault(row["data_source"], gold, extra)
         return faults if fault is None else [*faults, ("gold answer", fault)]
 
     def _lengths(self, prompts: Sequence[Sequence[Mapping[str, str]] | None]) -> list[int]:
         if self._tokenizer is None:
             return [sum(len(message["content"] or "") for message in prompt or () if message) for prompt in prompts]
-        whole = [prompt if prompt and all(prompt) else None for prompt in prompts]
-        texts = [
-            ""
-            if prompt is None
-            else self._tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-            for prompt in whole
-        ]
+        template = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
+        texts = [template(prompt) if prompt and all(prompt) else "" for prompt in prompts]
         return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
 def batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a file, some at a time.
-
-    Raises:
-        SourceError: it is no parquet file, or has not the columns of the schema.
-    """
+    """The rows of a file, some at a time; SourceError if it is no parquet file of the schema."""
     if not path.is_file():
         raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
@@ -149,11 +148,7 @@ def batches(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A tokenizer with a chat template.
-
-    Raises:
-        SourceError: there is none at that place.
-    """
+    """A tokenizer with a chat template; SourceError if there is none at that place."""
     from transformers import AutoTokenizer
 
     try:
@@ -163,19 +158,6 @@ def load_tokenizer(path: str) -> Any:
     if not tokenizer.chat_template:
         raise SourceError(f"the tokenizer at {path} has no chat template")
     return tokenizer
-
-
-def import_verifiers(modules: Sequence[str]) -> None:
-    """Import modules that register verifiers, also from the folder in which the command was started.
-
-    Raises:
-        SourceError: one cannot be imported.
-    """
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise SourceError(f"--modules {module}: {error}") from error
 
 
 def table(sources: Mapping[str, SourceCount], unit: str) -> str:
@@ -193,32 +175,15 @@ def table(sources: Mapping[str, SourceCount], unit: str) -> str:
     )
 
 
-async def check_files(files: Sequence[Path], validator: Validator) -> None:
-    """Check all rows of the files.
-
-    Raises:
-        SourceError: see :func:`batches`.
-    """
-    for path in files:
-        first = 1
-        with tqdm(unit=" rows", desc=path.name, disable=not sys.stderr.isatty()) as bar:
-            for rows in batches(path):
-                await validator.check(rows, path.name, first)
-                first += len(rows)
-                bar.update(len(rows))
-
-
 def parser() -> argparse.ArgumentParser:
     top = parser_of("validate", __doc__)
     top.add_argument("files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together")
     top.add_argument("--tokenizer", help="folder or hub id; without it lengths are in characters")
     top.add_argument("--max-prompt-length", type=int, help="tokens that a prompt may have")
-    top.add_argument(
-        "--sources", nargs="+", default=[], metavar="PATTERN=TASK", help="tasks of further data sources, as in training"
-    )
-    top.add_argument(
-        "--modules", nargs="+", default=[], metavar="MODULE", help="modules with verifiers of your own, as in training"
-    )
+    about = "tasks of further data sources, as in training"
+    top.add_argument("--sources", nargs="+", default=[], metavar="PATTERN=TASK", help=about)
+    about = "modules with verifiers of your own, as in training"
+    top.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=about)
     top.add_argument("--list", type=int, default=20, metavar="N", help="different faults to list (default: 20)")
     return top
 
@@ -229,13 +194,17 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.max_prompt_length is not None and (options.tokenizer is None or options.max_prompt_length < 1):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
     try:
-        import_verifiers(options.modules)
+        for module in options.modules:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise SourceError(f"--modules {module}: {error}") from error
         for given in options.sources:
             pattern, _, task = given.partition("=")
             register_source(pattern, task)
         tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
         found = Validator(tokenizer, options.max_prompt_length, options.list)
-        asyncio.run(check_files(options.files, found))
+        asyncio.run(found.check(options.files))
     except (SourceError, UnknownSource) as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2

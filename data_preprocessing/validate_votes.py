@@ -5,14 +5,12 @@ r"""Votes of a model on math problems: can they be solved, do its solutions agre
 
 Asks for --solutions per problem and writes the counts into ``extra_info.votes`` of every row; removes nothing but what
 the model cannot be asked. Run again on the output with another model, it adds that model's votes.
-``data_preprocessing.selection`` decides. Interrupted or killed, the same command goes on and asks nothing twice.
+``data_preprocessing.selection`` decides.
 
 The fourth stage of PRIME's math data (arXiv 2502.01456, appendix on data) judges every problem by five solutions of a
 strong model. Here as there a solution ends in a box, which holds the answer or the words ``No solution``. Unlike the
 published script, a solution without a box counts neither as solvable nor as unsolvable, and answers are grouped by the
 math verifier, not by their text.
-
-Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md.
 """
 
 import argparse
@@ -29,9 +27,8 @@ import pyarrow as pa
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import add_model_arguments, run_model_stage
 from data_preprocessing.rl_input import Row, problem_of, with_extra
-from data_preprocessing.row_stage import RowStage, finished, stage_parser
+from data_preprocessing.row_stage import RowStage, finished, run_model_stage, stage_parser
 from data_preprocessing.stage import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
@@ -76,11 +73,6 @@ class Votes:
     answer_matches: bool
 
 
-def prompt(problem: str) -> list[dict[str, str]]:
-    """What a judge is asked."""
-    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": INSTRUCTION + problem}]
-
-
 def says_unsolvable(answer: str) -> bool:
     """Whether the content of a box says that there is no solution."""
     return _UNSOLVABLE.fullmatch(_MARKUP.sub(" ", answer).strip()) is not None
@@ -114,7 +106,8 @@ def voting(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal
     earlier = [votes for votes in row["extra_info"].get("votes") or () if votes["model"] != model]
     if source_of(row["data_source"]).task != "math":
         return [_with_votes(row, earlier or None)]
-    asked = prompt(problem_of(row))
+    user = {"role": "user", "content": INSTRUCTION + problem_of(row)}
+    asked = [{"role": "system", "content": SYSTEM}, user]
     said: list[Response] = yield [Ask(asked, sample=number) for number in range(solutions)]
     answers = [None if response.finish == "length" else extract_answer(response.text) for response in said]
     distinct = list(dict.fromkeys(answer for answer in answers if answer and not says_unsolvable(answer)))
@@ -136,15 +129,14 @@ def _with_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
 def run(options: argparse.Namespace) -> Made:
     """Ask and write. Returns the report and the parquet files."""
     positive(options, "solutions")
-    stage = RowStage("Validation by votes", {}, schema=partial(with_extra, fields=FIELDS))
     settings = {"solutions": options.solutions}
-    return run_model_stage(options, stage, lambda model: partial(voting, model=model, **settings), settings=settings)
+    stage = RowStage("Validation by votes", {}, settings, partial(with_extra, fields=FIELDS))
+    return run_model_stage(options, stage, partial(voting, **settings))
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("validate_votes", __doc__)
+    top = stage_parser("validate_votes", __doc__, SAMPLING)
     top.add_argument("--solutions", type=int, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})")
-    add_model_arguments(top, SAMPLING)
     return finished(top, run, words)
 
 

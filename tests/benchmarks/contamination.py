@@ -13,10 +13,9 @@ from pathlib import Path
 
 import harness
 
-from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
-from data_preprocessing.numeric_reasoning import near_groups
-from data_preprocessing.problem_texts import problem_texts
-from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, shingles
+from data_preprocessing.contamination import Comparison
+from data_preprocessing.rl_input import problem_texts
+from data_preprocessing.text_similarity import LEVELS, Settings, SimilarityIndex, jaccard, near_groups, shingles
 from prime_ext.step_rm.question_split import normal_form, split_of
 from prime_ext.utils.rows import BadRow, read_source
 
@@ -29,11 +28,11 @@ def texts_of(path: Path) -> list[tuple[str, ...]]:
 
 def hits(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> dict[str, int]:
     """Test rows with a twin, by level."""
-    index = ContaminationIndex()
+    index = Comparison()
     for row, texts in enumerate(test):
-        index.add(texts, Place(0, row))
+        index.add(texts, (0, row))
     for row, texts in enumerate(train):
-        index.pass_by(texts, Place(0, row))
+        index.pass_by(texts, (0, row))
     found = [index.hit(key) for key in range(len(test))]
     return {level: sum(hit is not None and hit.level == level for hit in found) for level in LEVELS}
 
@@ -59,11 +58,12 @@ def beside_all_pairs(data: Path, rows: int) -> dict[str, object]:
     def indexed() -> set[tuple[int, int]]:
         for text in texts:
             index.add(text)
-        return {(left, right) for left, text in enumerate(texts) for right, _ in index.near(text)}
+        hits = [(left, entry) for left, text in enumerate(texts) for entry, _ in index.hits(text)]
+        return {(left, entry[1]) for left, entry in hits if entry[0] == "near"}
 
     def compared() -> set[tuple[int, int]]:
         forms = [shingles(normal_form(text), settings.shingle) for text in texts]
-        kept, least = sorted(set(index.same_shingles)), settings.threshold
+        kept, least = sorted({dict(entries)["near"] for entries in index.entries}), settings.threshold
         lefts = range(len(texts))
         return {(left, right) for left in lefts for right in kept if jaccard(forms[left], forms[right]) >= least}
 

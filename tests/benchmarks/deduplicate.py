@@ -15,7 +15,7 @@ import harness
 import numpy as np
 
 from data_preprocessing.deduplicate import Compared, first_of_each, sketch
-from data_preprocessing.problem_texts import problem_texts
+from data_preprocessing.rl_input import problem_texts
 from data_preprocessing.text_similarity import Settings, SimilarityIndex
 from prime_ext.utils.rows import BadRow, read_source
 
@@ -42,7 +42,8 @@ def main() -> None:
 
     def near_earlier_rows() -> int:
         index = index_of(texts)
-        return sum(any(key < number for key, _ in index.near(text)) for number, text in enumerate(texts))
+        hits = [[entry for entry, _ in index.hits(text)] for text in texts]
+        return sum(any(level == "near" and first < row for level, first in found) for row, found in enumerate(hits))
 
     keys, sketching = harness.timed(lambda: np.array([sketch(text, settings) for text in texts]))
     twins, search = harness.timed(lambda: list(first_of_each(keys, map(Compared, texts), settings)))
@@ -50,7 +51,7 @@ def main() -> None:
     few = texts[:500]
     tracemalloc.start()
     kept = index_of(few)
-    bytes_per_row = tracemalloc.get_traced_memory()[0] / len(kept.same_shingles)
+    bytes_per_row = tracemalloc.get_traced_memory()[0] / len(kept.entries)
     tracemalloc.stop()
     n = len(texts)
     results = {

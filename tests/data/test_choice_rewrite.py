@@ -6,8 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.choice_options import Choice, option_named, read_options
-from data_preprocessing.rewrite_choice import INSTRUCTION, parsed, rewriting, unfaithful
+from data_preprocessing.rewrite_choice import (
+    INSTRUCTION,
+    Choice,
+    option_named,
+    parsed,
+    read_options,
+    rewriting,
+    unfaithful,
+)
 from data_preprocessing.stage import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 
@@ -37,25 +44,16 @@ NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
         ("By (A) and (B) above, find it. (A) 1 (B) 2 (C) 3", "By (A) and (B) above, find it.", ["1", "2", "3"]),
         (r"Which? \[A.\ \ \frac12 \qquad B.\ \ 2 \qquad C.\ \indent 3 \]", "Which?", [r"\frac12", "2", "3"]),
         (r"Area? $\textbf{(A) 3} \qquad \textbf{(B) 4} \qquad \textbf{(C) 5}$", "Area?", ["3", "4", "5"]),
+        ("What is 2+3?", "", None),
+        ("Yes or no? (A) yes (B) no", "", None),
+        ("Which? (A) 1 (B) (C) 3", "", None),
+        ("Which? (A) 1 (B) 2 (C) 3\n\nJustify the answer.", "", None),
+        ("Which? (A) 1 (B) 2 (C) [asy] draw(); [/asy]", "", None),
+        (r"Which? (A) $\frac{1$ (B) 2 (C) 3", "", None),
     ],
 )
-def test_the_options_and_what_is_asked_are_told_apart(problem, stem, options):
-    assert read_options(problem) == Choice(stem, dict(zip("ABCDE", options, strict=False)))
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        "What is 2+3?",
-        "Yes or no? (A) yes (B) no",
-        "Which? (A) 1 (B) (C) 3",
-        "Which? (A) 1 (B) 2 (C) 3\n\nJustify the answer.",
-        "Which? (A) 1 (B) 2 (C) [asy] draw(); [/asy]",
-        r"Which? (A) $\frac{1$ (B) 2 (C) 3",
-    ],
-)
-def test_where_the_options_are_not_certain_there_are_none(problem):
-    assert read_options(problem) is None
+def test_the_options_and_what_is_asked_are_told_apart_where_they_are_certain(problem, stem, options):
+    assert read_options(problem) == (options and Choice(stem, dict(zip("ABCDE", options, strict=False))))
 
 
 @pytest.mark.parametrize(
@@ -79,25 +77,22 @@ def test_whatever_is_written_in_the_form_is_read_back(reason, question):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "found"),
     [
-        "What is its perimeter?",
-        "Sure!\n" + GOOD,
-        GOOD + "\nI hope that helps.",
-        GOOD.removesuffix("\nEND"),
-        GOOD.replace("REASON: Clear.\n", ""),
-        yes("  "),
-        NO.replace("END", "QUESTION:\nx\nEND"),
-        "```\n" + GOOD + "\n```",
+        (NO, (None, "It depends on the options.")),
+        (GOOD.replace("\n", "\r\n"), ("A square has area 49. What is its perimeter?", "")),
+        ("What is its perimeter?", None),
+        ("Sure!\n" + GOOD, None),
+        (GOOD + "\nI hope that helps.", None),
+        (GOOD.removesuffix("\nEND"), None),
+        (GOOD.replace("REASON: Clear.\n", ""), None),
+        (yes("  "), None),
+        (NO.replace("END", "QUESTION:\nx\nEND"), None),
+        ("```\n" + GOOD + "\n```", None),
     ],
 )
-def test_anything_else_is_malformed(text):
-    assert parsed(text) is None
-
-
-def test_a_refusal_has_its_reason():
-    assert parsed(NO) == (None, "It depends on the options.")
-    assert parsed(GOOD.replace("\n", "\r\n")) == parsed(GOOD)
+def test_anything_else_is_malformed(text, found):
+    assert parsed(text) == found
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,7 @@ def said(*answers):
 
 def test_the_gold_answer_becomes_the_text_of_its_option():
     row = rl_row(SQUARE, gold="C", suffix=MATH_SUFFIX)
-    (new,), asked = conversed(rewriting(row, tries=3), said(GOOD))
+    (new,), asked = conversed(rewriting(row, "m", tries=3), said(GOOD))
     assert new["reward_model"] == {"style": "rule", "ground_truth": "28"}
     assert new["prompt"][0] == {"role": "system", "content": "S"}
     assert new["prompt"][1]["content"] == "A square has area 49. What is its perimeter?" + MATH_SUFFIX
@@ -150,6 +145,6 @@ COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
     ],
 )
 def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):
-    removal, asked = conversed(rewriting(row, 2), said(*answers))
+    removal, asked = conversed(rewriting(row, "m", 2), said(*answers))
     assert isinstance(removal, Removal) and removal.rule == rule
     assert len(asked) == questions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contamination report: which test rows training files give away, and how literally."""
+"""The contamination report: what a row asks, which test rows training files give away, and how literally."""
 
 import json
 
@@ -7,9 +7,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.contamination import main
-from data_preprocessing.contamination_index import LEVELS, ContaminationIndex, Place
+from data_preprocessing.contamination import Comparison, main
+from data_preprocessing.rl_input import problem_texts
+from data_preprocessing.text_similarity import LEVELS
 from prime_ext.tasks.cells import is_whole
+from prime_ext.utils.rows import BadRow
+
+MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "texts"),
+    [
+        ({"premise": "P", "hypothesis": "H", "label": "x"}, ("P", "H")),
+        ({"statement1": "P", "statement2": "H"}, ("P", "H")),
+        ({"question": " Q ", "problem": "not this"}, ("Q",)),
+        ({"prompt": MESSAGES, "extra_info": {"index": 3}}, ("Q",)),
+        ({"prompt": MESSAGES, "extra_info": {"texts": ["P", "H"]}}, ("P", "H")),
+        ({"prompt": MESSAGES, "extra_info": {"question": "P"}}, ("P",)),
+        *(({"prompt": prompt}, None) for prompt in ([1], [])),
+        *((row, None) for row in ({"answer": "7"}, {"question": "  "}, {"question": 7})),
+    ],
+)
+def test_the_question_is_found_by_its_column(row, texts):
+    if texts is None:
+        with pytest.raises(BadRow, match="no column|empty text|neither a text"):
+            problem_texts(row)
+    else:
+        assert problem_texts(row) == texts
+
+
+def test_columns_can_be_named_and_shared_instructions_cut_out():
+    row = {"problem": "P", "body": "Add 3 and 4. Think step by step."}
+    assert problem_texts(row, columns=("body",), remove=("Think step by step.",)) == ("Add 3 and 4.",)
+
 
 TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did they carry home to the village?"
 
@@ -21,63 +52,55 @@ TEST = "Mira picked 14 pears and her brother picked 9 pears. How many pears did 
         (TEST.upper().replace(".", " ;"), "normalised"),
         (TEST.replace("14", "31"), "numbers"),
         (TEST.replace("Mira", "Hanna"), "near"),
-        (
-            f"Read this first, it is a long introduction about orchards, ladders and baskets. {TEST} Show all work.",
-            "ngrams",
-        ),
+        (f"Read this first, a long introduction about orchards, ladders and baskets. {TEST} Show all work.", "ngrams"),
         (TEST.replace(".", " -"), "numbers"),
         ("Sami picked 3 plums. How many are left?", None),
     ],
 )
 def test_levels_from_the_most_literal_to_the_least(train, level):
-    index = ContaminationIndex()
-    index.add([TEST], Place(0, 1))
-    assert index.pass_by([train], Place(0, 1)) == level
+    index = Comparison()
+    index.add([TEST], (0, 1))
+    assert index.pass_by([train], (0, 1)) == level
     hit = index.hit(0)
     assert (hit and hit.level) == level
     assert hit is None or (hit.text == train and 0.7 <= hit.similarity <= 1)
 
 
 def test_the_most_literal_and_then_the_most_similar_training_row_is_shown():
-    index = ContaminationIndex()
-    index.add([TEST], Place(0, 1))
+    index = Comparison()
+    index.add([TEST], (0, 1))
     near = TEST.replace("Mira", "Hanna")
-    for place, text in ((Place(0, 1), near.replace("pears", "apples")), (Place(0, 2), near)):
+    for place, text in (((0, 1), near.replace("pears", "apples")), ((0, 2), near)):
         index.pass_by([text], place)
-    assert index.hit(0).place == Place(0, 2)
-    index.pass_by([TEST], Place(1, 5))
-    assert index.hit(0).level == "exact" and index.hit(0).place == Place(1, 5)
+    assert index.hit(0).place == (0, 2)
+    index.pass_by([TEST], (1, 5))
+    assert index.hit(0).level == "exact" and index.hit(0).place == (1, 5)
 
 
 def test_a_premise_that_is_shared_is_a_hit_of_its_own_kind_unless_it_is_short():
-    index = ContaminationIndex()
+    index = Comparison()
     cars = "It carries many cars and trams every single day."
-    index.add(["The old bridge of 1931 is 640 metres long.", cars], Place(0, 1))
-    index.add(["Eleven ferries went out in the morning fog.", "4 in all"], Place(0, 2))
-    assert index.pass_by(["The old bridge of 1950 is 640 metres long.", "It is short."], Place(0, 1)) == "part"
-    assert index.pass_by(["Some quite unrelated sentence about lighthouses.", "4 in all"], Place(0, 2)) is None
+    index.add(["The old bridge of 1931 is 640 metres long.", cars], (0, 1))
+    index.add(["Eleven ferries went out in the morning fog.", "4 in all"], (0, 2))
+    assert index.pass_by(["The old bridge of 1950 is 640 metres long.", "It is short."], (0, 1)) == "part"
+    assert index.pass_by(["Some quite unrelated sentence about lighthouses.", "4 in all"], (0, 2)) is None
 
 
-@given(st.lists(st.text(max_size=60).filter(str.strip), min_size=1, max_size=4))
+@given(st.lists(st.text(max_size=60).filter(lambda text: text.strip() and is_whole(text)), min_size=1, max_size=4))
 def test_every_text_hits_itself_exactly_and_nothing_breaks_the_index(texts):
-    texts = [text for text in texts if is_whole(text)]
-    index = ContaminationIndex()
+    index = Comparison()
     for row, text in enumerate(texts):
-        index.add([text], Place(0, row))
+        index.add([text], (0, row))
     for row, text in enumerate(texts):
-        assert index.pass_by([text], Place(0, row)) == "exact"
+        assert index.pass_by([text], (0, row)) == "exact"
         alone = texts.count(text) == 1
-        assert (index.pass_by([text], Place(1, row), itself=Place(0, row)) == "exact") is not alone
+        assert (index.pass_by([text], (1, row), itself=(0, row)) == "exact") is not alone
     assert all(index.hit(key).level == "exact" for key in range(len(texts)))
 
 
 def _lines(path, texts):
     path.write_text("".join(json.dumps({"question": text}) + "\n" for text in texts))
     return str(path)
-
-
-def _report(path):
-    return json.loads(path.with_suffix(".json").read_text())
 
 
 def test_the_command_writes_counts_and_examples(tmp_path, capsys):
@@ -99,32 +122,11 @@ def test_the_command_writes_counts_and_examples(tmp_path, capsys):
 
 
 def test_a_file_on_both_sides_is_compared_with_itself_but_no_row_with_itself(tmp_path):
-    twins = _lines(
-        tmp_path / "rows.jsonl", [TEST, "Alone in this file and in the world.", TEST, TEST.replace("14", "8")]
-    )
+    texts = [TEST, "Alone in this file and in the world.", TEST, TEST.replace("14", "8")]
+    twins = _lines(tmp_path / "rows.jsonl", texts)
     assert main([twins, "--test", twins, "--output", str(tmp_path / "r")]) == 0
-    report = _report(tmp_path / "r")
+    report = json.loads((tmp_path / "r.json").read_text())
     assert report["test"][0]["by_level"] == {**dict.fromkeys(LEVELS, 0), "exact": 2, "numbers": 1}
     assert report["train"][0]["hitting"] == 3
     rows = {example["test_row"]: example["train_row"] for example in report["test"][0]["examples"]}
     assert rows == {1: 3, 3: 1, 4: 1}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["missing.jsonl", "--test", "good.jsonl"], "missing.jsonl does not exist"),
-        (["good.jsonl", "--test", "empty.jsonl"], "has no rows"),
-        (["good.jsonl", "--test", "good.jsonl", "--columns", "body"], "no row can be used: no column body"),
-        (["good.jsonl", "--test", "good.jsonl", "--threshold", "1.5"], "--threshold 1.5 must be above 0"),
-        (["good.jsonl", "--test", "good.jsonl", "--ngram", "0"], "--ngram must be at least 1"),
-    ],
-)
-def test_bad_input_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    _lines(tmp_path / "good.jsonl", [TEST])
-    (tmp_path / "empty.jsonl").write_text("")
-    assert main([*arguments, "--output", "report/r", "--caught", "report/c"]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert not list(tmp_path.glob("report/*"))

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.check_solutions import SolutionOptions, stage
-from data_preprocessing.code_rules import CODE_RULES, SizeLimits, chosen_tests, code_filter, spread, within_limits
+from data_preprocessing.check_solutions import CheckSolutions
+from data_preprocessing.code_rules import CODE_RULES, CodeTests, spread
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, math_filter, unbalanced, without_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.stage import Removal
+from data_preprocessing.stage import Removal, rule_filter
 
 
 def removed_by(text, answer="7", rules=tuple(MATH_RULES)):
@@ -48,26 +48,16 @@ def removed_by(text, answer="7", rules=tuple(MATH_RULES)):
         (r"What is $\sqrt{49$?", "broken_latex"),
         (r"For $\left\{ x \right.$, what is $x$?", None),
         ("x" * (MAX_CHARACTERS + 1), "giant"),
+        (("?", ""), "no_answer"),
+        (("?", r"\text{odd}"), "no_digit"),
+        (("?", r"\frac{1}{2"), "broken_latex"),
+        (("?", "2^{3^{4^{5}}}"), "ungradable"),
+        *((("?", answer), None) for answer in (r"\frac{1}{2}", "(1, 2)", "-1.5")),
     ],
 )
 def test_a_rule_removes_what_it_names_and_not_what_looks_like_it(text, rule):
-    assert removed_by(text) == rule
-
-
-@pytest.mark.parametrize(
-    ("answer", "rule"),
-    [
-        ("", "no_answer"),
-        (r"\text{odd}", "no_digit"),
-        (r"\frac{1}{2", "broken_latex"),
-        ("2^{3^{4^{5}}}", "ungradable"),
-        (r"\frac{1}{2}", None),
-        ("(1, 2)", None),
-        ("-1.5", None),
-    ],
-)
-def test_answers_that_cannot_be_learned_from_go(answer, rule):
-    assert removed_by("What is it?", answer) == rule
+    """Of a problem, or a problem and its answer."""
+    assert removed_by(*([text] if isinstance(text, str) else text)) == rule
 
 
 def test_only_the_named_rules_apply_in_their_own_order_and_say_what_they_saw():
@@ -102,46 +92,42 @@ def problem(text="Print the sum.", inputs=("1\n",), outputs=("1\n",), **more):
 
 
 @pytest.mark.parametrize(
-    ("text", "rule"),
+    ("row", "rule"),
     [
-        ("Look: <img src='a'>", "image"),
-        ("![a board](x)", "image"),
-        ("see https://a.org/x.png for it", "image"),
-        ("as in the picture below", "image"),
-        ("This is an interactive problem.", "interactive"),
-        ("Do not forget to flush the output.", "interactive"),
-        ("If there are multiple answers, print any of them.", "several_answers"),
-        ("If there is more than one solution, find any.", "several_answers"),
-        ("x" * 20_001, "long_statement"),
-        ("Print the image of the number under the function.", None),
-        ("The figures of a number are its digits; figure out their sum.", None),
-        ("If there are many coins, give the number of them mod 7.", None),
+        (problem("Look: <img src='a'>"), "image"),
+        (problem("![a board](x)"), "image"),
+        (problem("see https://a.org/x.png for it"), "image"),
+        (problem("as in the picture below"), "image"),
+        (problem(marks=("picture",)), "image"),
+        (problem("This is an interactive problem."), "interactive"),
+        (problem("Do not forget to flush the output."), "interactive"),
+        (problem(marks=("interactive",)), "interactive"),
+        (problem("If there are multiple answers, print any of them."), "several_answers"),
+        (problem("If there is more than one solution, find any."), "several_answers"),
+        (problem("x" * 20_001), "long_statement"),
+        (problem(marks=("file",)), "files"),
+        (problem(unreadable="no JSON"), "unreadable_tests"),
+        (problem(inputs=["1", "1 "], outputs=["a", "b"]), "contradictory_tests"),
+        (problem(inputs=["1", "1"], outputs=["a", " a\n"]), None),
+        (problem("Print the image of the number under the function."), None),
+        (problem("The figures of a number are its digits; figure out their sum."), None),
+        (problem("If there are many coins, give the number of them mod 7."), None),
     ],
 )
-def test_a_rule_of_code_removes_what_it_is_for(text, rule):
-    found = code_filter(list(CODE_RULES))(problem(text))
+def test_a_rule_of_code_removes_what_it_is_for(row, rule):
+    found = rule_filter(CODE_RULES, list(CODE_RULES))(row)
     assert (found and found.rule) == rule
-
-
-def test_marks_of_the_source_and_tests_remove_as_well():
-    removal = code_filter(list(CODE_RULES))
-    assert removal(problem(marks=("picture",))).rule == "image"
-    assert removal(problem(marks=("interactive",))).rule == "interactive"
-    assert removal(problem(marks=("file",))).rule == "files"
-    assert removal(problem(unreadable="no JSON")).rule == "unreadable_tests"
-    assert removal(problem(inputs=["1", "1 "], outputs=["a", "b"])).rule == "contradictory_tests"
-    assert removal(problem(inputs=["1", "1"], outputs=["a", " a\n"])) is None
 
 
 def test_cut_repeated_and_large_tests_go_and_an_even_spread_of_the_others_stays():
     inputs = ["0", "1" * 300 + "...", "0", "2" * 90, *map(str, range(10, 20))]
-    kept, gone = chosen_tests(inputs, ["x"] * len(inputs), SizeLimits(most_tests=4, most_bytes=80))
+    kept, gone = CodeTests(most_tests=4, most_bytes=80).chosen(inputs, ["x"] * len(inputs))
     assert [inputs[number] for number in kept] == ["0", "12", "15", "19"]
     assert gone == {"cut tests": 1, "repeated tests": 1, "tests too large": 1, "tests beyond the limits": 7}
     inputs = ["a" * 40, "b" * 10, "c" * 40, "d" * 20]
-    kept, _ = chosen_tests(inputs, [""] * 4, SizeLimits(most_bytes_in_all=90))
+    kept, _ = CodeTests(most_bytes_in_all=90).chosen(inputs, [""] * 4)
     assert [inputs[number][0] for number in kept] == ["b", "d"]
-    assert chosen_tests(["é"], [""], SizeLimits(most_bytes=len(json.dumps(["é", ""]))))[0] == [0]
+    assert CodeTests(most_bytes=len(json.dumps(["é", ""]))).chosen(["é"], [""])[0] == [0]
 
 
 @given(st.integers(0, 60), st.integers(1, 20))
@@ -153,12 +139,12 @@ def test_a_spread_has_no_more_than_asked_in_order_with_both_ends(n, k):
 
 
 def test_a_problem_without_tests_left_goes_and_says_why():
-    found = within_limits(SizeLimits(most_bytes=30))(problem(inputs=["1" * 50], outputs=["1"]))
+    found = CodeTests(most_bytes=30).result(problem(inputs=["1" * 50], outputs=["1"]))
     assert isinstance(found, Removal) and found.rule == "no_tests" and "tests too large 1" in found.evidence
-    assert within_limits(SizeLimits())(problem()) == problem()
+    assert CodeTests().result(problem()) == problem()
 
 
 def test_problems_without_a_program_can_be_removed_and_other_splits_stay_as_published():
     rows = [problem(programs=()), CodeProblem("apps", "test", 0, "x", programs=("print(1)",))]
-    found = stage(SolutionOptions(without_solutions="remove"), None)(rows)
+    found = CheckSolutions(without_solutions="remove").results(rows)
     assert found[0].rule == "no_solutions" and found[1] is rows[1]

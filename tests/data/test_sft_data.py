@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer
 from told import conversed, removed, rl_row, rows_of, server_words
 
-from data_preprocessing import action_format, numeric_expansion, numeric_reasoning, sft_data
-from data_preprocessing.action_format import TEACHER_PROMPT, format_fault
+from data_preprocessing import numeric_expansion, numeric_reasoning, sft_data
 from data_preprocessing.numeric_expansion import read_chain, written
 from data_preprocessing.rl_input import problem_of
-from data_preprocessing.sft_data import gold_of, problem_row
+from data_preprocessing.sft_data import FORM_RULES, TEACHER_PROMPT, format_fault, gold_of, problem_row
 from data_preprocessing.stage import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import read_json, write_json_lines
@@ -61,7 +60,7 @@ def response(answer):
 def test_a_response_keeps_to_the_form_or_breaks_a_rule(response, ability, rule):
     fault = format_fault(response, ability)
     assert (fault and fault[0]) == rule
-    assert rule is None or rule in action_format.RULES
+    assert rule is None or rule in FORM_RULES
 
 
 PIECES = ["[", "]", "ASSESS", "OUTPUT", "#", "\n", "Next action: ", "\\boxed{", "}", " ", "x", "[OUTPUT]\n"]
@@ -70,7 +69,7 @@ PIECES = ["[", "]", "ASSESS", "OUTPUT", "#", "\n", "Next action: ", "\\boxed{", 
 @given(st.lists(st.sampled_from(PIECES) | st.characters()).map("".join))
 def test_any_text_is_judged_without_an_error(text):
     fault = format_fault(text, "math")
-    assert fault is None or fault[0] in action_format.RULES
+    assert fault is None or fault[0] in FORM_RULES
 
 
 CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1"
@@ -106,15 +105,15 @@ def test_other_chains_are_refused_with_the_reason(text, rule):
 
 def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     row = rl_row("1+1?", gold="2", suffix=MATH_SUFFIX)
-    assert problem_row(row, 1, "set", "code", ()) == {**row, "judge": "numina_cn_k12"}
+    assert problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {**row, "judge": "numina_cn_k12"}
     assert problem_of(row) == "1+1?"
-    found = problem_row({"instruction": "Sort a list.", "output": "..."}, 3, "magicoder", "code", ())
+    found = problem_row({"instruction": "Sort a list.", "output": "..."}, Path("magicoder.jsonl"), 3, "", "code", ())
     assert problem_of(found) == "Sort a list." and found["data_source"] == "magicoder"
     assert found["reward_model"]["ground_truth"] is None and found["extra_info"] == {"split": "train", "index": 2}
-    assert problem_of(problem_row({"query": "Q"}, 1, "s", "math", ["query"])) == "Q"
-    for bad in ({"output": "x"}, {"problem": " "}, {**row, "data_source": "nobody"}, BadRow("broken")):
+    assert problem_of(problem_row({"query": "Q"}, Path("x"), 1, "s", "math", ["query"])) == "Q"
+    for bad in ({"output": "x"}, {"problem": " "}, {**row, "data_source": "nobody"}):
         with pytest.raises(BadRow):
-            problem_row(bad, 1, "set", "math", ())
+            problem_row(bad, Path("x"), 1, "set", "math", ())
 
 
 @pytest.mark.parametrize(
@@ -137,10 +136,11 @@ def test_a_gold_answer_is_there_where_the_verifier_can_use_it(row, gold):
 
 
 def answered(*said, gold="2", responses=1):
-    row = problem_row(rl_row("1+1?", gold=gold), 1, "", "math", ())
+    row = problem_row(rl_row("1+1?", gold=gold), Path("x"), 1, "", "math", ())
     tries = len(said) // responses
     return conversed(
-        sft_data.answering(row, responses, tries, SYSTEM_PROMPT), lambda ask: said[ask.attempt * responses + ask.sample]
+        sft_data.answering(row, "m", responses, tries, SYSTEM_PROMPT),
+        lambda ask: said[ask.attempt * responses + ask.sample],
     )
 
 
@@ -162,11 +162,10 @@ def test_the_teacher_is_asked_until_form_and_answer_are_right():
     ]
 
 
-@pytest.mark.parametrize(("said", "rule"), [("no form", "no_action"), (response(3), "wrong_answer")])
-def test_what_never_becomes_right_is_removed_with_the_last_reason(said, rule):
-    removal, asked = answered(response(4), said)
-    assert isinstance(removal, Removal) and removal.rule == rule and rule in sft_data.RULES
-    assert len(asked) == 2
+def test_what_never_becomes_right_is_removed_with_the_last_reason():
+    for said, rule in (("no form", "no_action"), (response(3), "wrong_answer")):
+        removal, asked = answered(response(4), said)
+        assert removal.rule == rule and rule in sft_data.RULES and len(asked) == 2
 
 
 def test_several_responses_are_different_and_only_missing_ones_are_asked_again():
@@ -178,8 +177,7 @@ def test_several_responses_are_different_and_only_missing_ones_are_asked_again()
 # ---- command ----
 
 
-@pytest.fixture
-def made(tmp_path):
+def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and_says_what_it_removed(tmp_path):
     problems = [{"problem": f"Add {n} and 1.", "expected_answer": str(n + 1)} for n in range(6)] + [{"problem": ""}]
     write_json_lines(tmp_path / "sums.jsonl", problems)
 
@@ -193,17 +191,15 @@ def made(tmp_path):
             words = server_words(tmp_path / "sums.jsonl", tmp_path / folder, server, *shared)
             assert sft_data.main(words) == 0
             assert len(server.requests) == 4 + 2 * 2 + 3
-    return tmp_path
-
-
-def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and_says_what_it_removed(made):
-    rows = rows_of(made / "out", "sums")
+    rows = rows_of(tmp_path / "out", "sums")
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert rows[2]["messages"][-1]["content"] == response(3) and rows[2]["data_source"] == "sums"
-    counts = {found["data_source"]: found["removed"] for found in read_json(made / "out" / "report.json")["sources"]}
+    counts = {
+        found["data_source"]: found["removed"] for found in read_json(tmp_path / "out" / "report.json")["sources"]
+    }
     assert counts == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
     for name in ("sums.parquet", "removed.jsonl", "report.json", "report.md"):
-        assert (made / "out" / name).read_bytes() == (made / "again" / name).read_bytes()
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     from tiny_llama import byte_tokenizer
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
@@ -213,7 +209,7 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
     )
     tokenizer = byte_tokenizer(template)
     config = {"pad_mode": "no_padding", "truncation": "error", "max_length": 8192}
-    dataset = MultiTurnSFTDataset(str(made / "out" / "sums.parquet"), tokenizer, config)
+    dataset = MultiTurnSFTDataset(str(tmp_path / "out" / "sums.parquet"), tokenizer, config)
     assert len(dataset) == 4
     row = dataset[1]
     learnt = tokenizer.decode(row["input_ids"][row["loss_mask"].bool()])

@@ -7,16 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.contamination_index import ContaminationIndex, Place
-from data_preprocessing.deduplicate import (
-    TWIN_LEVELS,
-    Compared,
-    first_of_each,
-    sketch,
-    twin_level,
-)
-from data_preprocessing.numeric_reasoning import connected, near_groups
-from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, shingles
+from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, first_of_each, sketch, twin_level
+from data_preprocessing.text_similarity import Settings, SimilarityIndex, connected, jaccard, near_groups, shingles
 from prime_ext.step_rm.question_split import normal_form
 
 WORDS = "river stone market engine letter window garden seven carry build often under bright slowly".split()
@@ -44,29 +36,24 @@ def test_the_index_finds_what_comparing_all_pairs_finds():
     forms = [shingles(normal_form(text), settings.shingle) for text in texts]
     values = {(a, b): jaccard(left, right) for a, left in enumerate(forms) for b, right in enumerate(forms)}
     expected = {pair: value for pair, value in values.items() if value >= settings.threshold}
-    found = {(left, right): value for left, text in enumerate(texts) for right, value in index.near(text)}
+    hits = [(left, *hit) for left, text in enumerate(texts) for hit in index.hits(text)]
+    found = {(left, entry[1]): value for left, entry, value in hits if entry[0] == "near"}
     assert len(expected) > 2 * len(texts) > 0
     assert found.items() <= expected.items() and len(found) >= 0.995 * len(expected)
 
 
-@given(st.lists(st.sampled_from(["Mira has 3 pears and eats 2 of them slowly", "x", "", "3*4", "Mira has 5"])))
-def test_texts_that_cannot_be_told_apart_are_one_entry_under_the_first(texts):
-    index = SimilarityIndex()
-    for text in texts:
-        index.add(text)
-    forms = [normal_form(text) for text in texts]
-    assert index.same_shingles == [forms.index(form) for form in forms]
-
-
-def test_a_text_that_is_inside_a_longer_one_is_found_by_its_word_ngrams():
+def test_a_text_that_is_inside_a_longer_one_is_found_by_its_word_ngrams_and_equal_ones_are_one_entry():
     rng = random.Random(5)
     short = sentence(rng, 20)
     index = SimilarityIndex()
     index.add(short)
     index.add("too short for this test")
     longer = f"{sentence(rng, 60)} {short} {sentence(rng, 60)}"
-    assert not list(index.near(longer)) and list(index.contained(longer)) == [(0, 1.0)]
-    assert index.same_ngrams == [0, None]
+    assert index.hits(longer) == [(("ngrams", 0), 1.0)]
+    index.add(short.upper())
+    assert [dict(entries).get("ngrams") for entries in index.entries] == [0, None, 0]
+    assert [dict(entries)["near"] for entries in index.entries] == [0, 1, 0]
+    assert index.match(short, levels=["normalised", "near"]) == ("normalised", 1.0, 0)
 
 
 # ---- twins ----
@@ -76,9 +63,9 @@ LONG = "A farmer sells seven baskets of ripe apples on the market of the small t
 
 
 def twins_of(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
-    rows = [Compared(text, answer) for text, answer in zip(texts, answers or [""] * len(texts), strict=True)]
+    rows = [Compared(text, answers[name] if answers else "", name) for name, text in enumerate(texts)]
     keys = np.array([sketch(row.text, settings) for row in rows])
-    return [(twin.row, twin.of, twin.level) for twin in first_of_each(keys, iter(rows), settings, levels)]
+    return [(row.name, of.name, level) for row, of, level, _ in first_of_each(keys, iter(rows), settings, levels)]
 
 
 def test_the_first_stays_and_the_levels_say_how_literal_a_twin_is():
@@ -159,13 +146,11 @@ def test_names_of_groups_depend_on_neither_order_nor_other_groups(shuffled, n):
 def test_no_row_hits_a_row_of_another_group(problems):
     groups = near_groups(problems)
     for name in set(groups):
-        index = ContaminationIndex()
-        for row, (problem, group) in enumerate(zip(problems, groups, strict=True)):
+        index = SimilarityIndex()
+        for problem, group in zip(problems, groups, strict=True):
             if group == name:
-                index.add(problem, Place(0, row))
-        for row, (problem, group) in enumerate(zip(problems, groups, strict=True)):
-            if group != name:
-                assert index.pass_by(problem, Place(0, row)) is None
+                index.add(*problem)
+        assert not any(index.hits(*row) for row, group in zip(problems, groups, strict=True) if group != name)
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.tuples(*[st.integers(0, n - 1)] * 2)))))

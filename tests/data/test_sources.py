@@ -25,26 +25,29 @@ def problems_of(name):
     return [source.problem(row, "train", n) for n, (_, row) in enumerate(rows) if not isinstance(row, BadRow)]
 
 
+BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
+
+
 @pytest.mark.parametrize(
-    ("solution", "answer"),
+    ("parse", "row", "solution", "answer"),
     [
-        ("Half of it is 2/2=<<2/2=1>>1.\n#### 1,234", "1234"),
-        ("Prices.\n#### 2.50 ", "2.50"),
-        ("The answer is 3.", ""),
-        ("A mark on the way: #### 5\nand on it goes", ""),
+        (
+            gsm8k_row,
+            {"question": "P", "answer": "It is <<2/2=1>>1.\n#### 1,234"},
+            "It is <<2/2=1>>1.\n#### 1,234",
+            "1234",
+        ),
+        (gsm8k_row, {"question": "P", "answer": "Prices.\n#### 2.50 "}, "Prices.\n#### 2.50", "2.50"),
+        (gsm8k_row, {"question": "P", "answer": "It is 3."}, "It is 3.", ""),
+        (gsm8k_row, {"question": "P", "answer": "On the way: #### 5\nand on"}, "On the way: #### 5\nand on", ""),
+        (solved_row, {"problem": "P", "solution": BOXES, "answer": "0.5"}, BOXES, "0.5"),
+        (solved_row, {"problem": "P", "solution": BOXES, "answer": None}, BOXES, r"\frac{1}{2}"),
+        (solved_row, {"problem": "P", "solution": "No box."}, "No box.", ""),
+        (solved_row, {"question": "P", "answer": 142.0}, "", "142.0"),
     ],
 )
-def test_the_answer_of_gsm8k_is_the_number_after_the_marker_without_separators(solution, answer):
-    expected = {"problem": "How many?", "solution": solution.strip(), "answer": answer}
-    assert gsm8k_row({"question": "How many?", "answer": solution}) == expected
-
-
-def test_the_answer_is_that_of_its_column_and_else_the_last_box_of_the_solution():
-    solution = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
-    assert solved_row({"problem": "P", "solution": solution, "answer": "0.5"})["answer"] == "0.5"
-    assert solved_row({"problem": "P", "solution": solution, "answer": None})["answer"] == r"\frac{1}{2}"
-    assert solved_row({"problem": "P", "solution": "No box."})["answer"] == ""
-    assert solved_row({"question": "P", "answer": 142.0}) == {"problem": "P", "solution": "", "answer": "142.0"}
+def test_the_answer_is_behind_the_marker_or_in_its_column_or_in_the_last_box(parse, row, solution, answer):
+    assert parse(row) == {"problem": "P", "solution": solution, "answer": answer}
 
 
 def test_only_an_equal_id_was_there_before():

@@ -65,23 +65,15 @@ def test_a_bad_row_is_listed_with_its_reason_and_exits_1(tmp_path, capsys, bad, 
     assert "1 rows with faults" in out and "nothing is wrong" not in out
 
 
-def test_names_and_prompts_are_compared_across_files(tmp_path, capsys):
+def test_names_and_prompts_are_compared_across_files_but_for_the_one_name_of_eurus_2_rl_data(tmp_path, capsys):
     train, test = write(tmp_path / "a.parquet", [row()]), write(tmp_path / "b.parquet", [row(split="test")])
     assert main([train, test]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["openai/gsm8k", "2", "0", "1"]
     assert main([train, train]) == 1
     assert "repeated id 1" in capsys.readouterr().out
-
-
-def test_rows_of_eurus_2_rl_data_share_a_name_that_means_nothing(tmp_path):
     tests = json.dumps({"inputs": ["1 2"], "outputs": ["3"]})
     rows = [row(0, "4", split="dummy"), row(0, "5", "2+3?", split="dummy"), row(0, tests, "Add.", "taco", "dummy")]
     assert main([write(tmp_path / "a.parquet", rows)]) == 0
-
-
-def test_own_sources_are_named_as_in_training(tmp_path, capsys):
-    path = write(tmp_path / "a.parquet", [row(0, source="riddles_of_mine")])
-    assert main([path]) == 1 and main([path, "--sources", "riddles_of_*=math"]) == 0
 
 
 def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch):
@@ -96,6 +88,7 @@ def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch
     out = capsys.readouterr().out
     assert "a.parquet row 1 and 8 more: no verifier for data_source='sonnets/mine'" in out and "--modules" in out
     assert out.count("no verifier") == 1 and main([path, "--modules", "verifier_of_sonnets"]) == 0
+    assert main([write(tmp_path / "b.parquet", [row(0, source="riddles")]), "--sources", "riddl*=math"]) == 0
     assert main([path, "--modules", "verifier_of_poems"]) == 2
     assert "validate: --modules verifier_of_poems: No module named" in capsys.readouterr().err
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Votes on problems: what counts as an answer, which answers are the same; and the rule of the final selection."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,33 +20,35 @@ def voted(gold, *answers, model="judge", row=None):
     return new, asked
 
 
-def votes_of(gold, *answers):
-    return Votes(**voted(gold, *answers)[0]["extra_info"]["votes"][-1])
-
-
 def test_answers_are_grouped_by_the_math_verifier_and_compared_with_the_reference():
     answers = (r"\boxed{0.5}", r"\boxed{\frac12}", r"\boxed{\frac{2}{4}}", r"\boxed{2}", "I do not know.")
     new, asked = voted("1/2", *answers)
     assert [ask.sample for ask in asked] == [0, 1, 2, 3, 4]
     assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
-    found = Votes(**new["extra_info"]["votes"][-1])
-    assert found == Votes("judge", 5, 4, 0, 3, 3, "0.5", True)
+    assert new["extra_info"]["votes"] == [asdict(Votes("judge", 5, 4, 0, 3, 3, "0.5", True))]
 
 
-def test_the_most_frequent_answer_need_not_be_the_reference():
-    found = votes_of("3", r"\boxed{2}", r"\boxed{3}", r"\boxed{2}")
-    assert (found.agreeing, found.matching, found.answer, found.answer_matches) == (2, 1, "2", False)
+CUT = Response("", r"\boxed{3}, but wait", 9, 9, "length")
 
 
-def test_a_solution_that_says_that_there_is_none_or_was_cut_off_is_no_answer():
-    cut = votes_of("3", Response("", r"\boxed{3}, but wait", 9, 9, "length"), r"\boxed{3}")
-    assert (cut.solvable, cut.unsolvable) == (1, 0)
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((r"\boxed{2}", r"\boxed{3}", r"\boxed{2}"), (3, 0, 2, 1, "2", False)),
+        ((CUT, r"\boxed{3}"), (1, 0, 1, 1, "3", True)),
+        ((r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut"), (1, 2, 1, 1, "3", True)),
+        ((r"\boxed{No solution}",), (0, 1, 0, 0, None, False)),
+    ],
+)
+def test_a_solution_that_says_that_there_is_none_or_was_cut_off_is_no_answer(answers, expected):
+    found = voted("3", *answers)[0]["extra_info"]["votes"][0]
+    assert Votes(**found) == Votes("judge", len(answers), *expected)
+
+
+def test_no_solution_can_be_said_in_several_ways():
     for answer in ("No solution", r"\text{No Solution}", "there is no solution", "nosolution", "unsolvable"):
         assert says_unsolvable(answer)
     assert not says_unsolvable("0") and not says_unsolvable("no solution for x = 2, else 3")
-    found = votes_of("3", r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut")
-    assert (found.solvable, found.unsolvable, found.agreeing) == (1, 2, 1)
-    assert votes_of("3", r"\boxed{No solution}").answer is None
 
 
 def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_replaced():
