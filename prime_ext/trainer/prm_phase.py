@@ -16,16 +16,27 @@ A step in which the PRM is not due for an update (``prm.update_freq``) goes as w
 
 import logging
 import math
-from collections.abc import MutableMapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from transfer_queue import KVBatchMeta
 from verl.utils.debug import marked_timer
 
+from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
+from prime_ext.prm.replay import pack
+from prime_ext.prm.worker import (
+    INPUT_FIELDS,
+    LABEL,
+    OFFSET,
+    PRM_LOG_PROBS,
+    REFERENCE_LOG_PROBS,
+    ROW,
+    TEXT_FIELDS,
+    WEIGHT,
+)
 from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.prm_rows import PRMRows
 from prime_ext.trainer.scorer_rows import ScorerRows, ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 
@@ -33,50 +44,29 @@ logger = logging.getLogger(__name__)
 
 # What the update reads beside the rollout.
 _UPDATE_FIELDS = (REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW)
-
-# verl's names of the metrics of an update that are not the PRM's own.
-_RENAMED = {"mfu": "perf/mfu/prm"}
+# Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
+_KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
 
 class PRMPhase:
-    """One training step of the PRM.
+    """One training step of the PRM, see :mod:`prime_ext.trainer.prime_step` for what it tells the step.
 
     Args:
         prm: the PRM.
-        step: the tensors of this training step; the process rewards are put there.
-        metrics: of the training step; the PRM's are added.
-        timing: seconds by name, as verl's timers fill it.
-        global_step: number of the training step, from 1.
-        gated: whether the pair accuracy before the update is needed in every step.
-        rewarded: whether the process rewards are read. Otherwise ``before`` does without the scoring pass behind it.
-        rejected: rollouts of prompts that the filter dropped, on which the PRM is trained too; they are cleared.
-        end_token: of the tokenizer.
+        step: the training step.
         builder: writes the rows that the PRM reads in place of the rollouts; None where it reads those.
+        end_token: of the tokenizer.
     """
 
-    def __init__(
-        self,
-        prm: ImplicitPRM,
-        step: PrimeStep,
-        metrics: dict,
-        timing: MutableMapping[str, float],
-        global_step: int,
-        gated: bool,
-        rewarded: bool = True,
-        rejected: KVBatchMeta | None = None,
-        end_token: int = 0,
-        builder: ScorerRowsBuilder | None = None,
-    ):
-        self.prm, self.step, self.metrics, self.timing = prm, step, metrics, timing
-        self.global_step, self.gated, self.rewarded = global_step, gated, rewarded
-        self.rejected, self.end_token = rejected, end_token
-        self.builder = builder
+    def __init__(self, prm: ImplicitPRM, step: PrimeStep, builder: ScorerRowsBuilder | None = None, end_token: int = 0):
+        self.prm, self.step, self.builder, self.end_token = prm, step, builder, end_token
         self.own: ScorerRows | None = None
-        settings = prm.settings
-        self.beta = settings.beta
-        due = settings.update_mode != "none" and global_step % settings.update_freq == 0
-        self.mode = settings.update_mode if due else "none"
-        self.measures = settings.accuracy_freq > 0 and global_step % settings.accuracy_freq == 0
+        step.process_noise = prm.reward_noise
+        settings, prime = prm.settings, step.settings
+        self.mode = settings.update_mode if step.number % settings.update_freq == 0 else "none"
+        self.measures = settings.accuracy_freq > 0 and step.number % settings.accuracy_freq == 0
+        # Whether the process rewards are read. Otherwise "before" does without the scoring pass behind it.
+        self.rewarded = prime.rewards_tokens or not prime.distils
 
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
@@ -86,115 +76,96 @@ class PRMPhase:
         if not self.rows.valid_B.any():
             # Nothing that it could learn from.
             self.mode = "none"
-        self.prm.follow_policy(self.global_step)
+        self.prm.follow_policy(self.step.number)
         batch = self._reference(batch)
-        self._replay()
-        {
-            "none": self._score_only,
-            "after": self._score_then_update,
-            "interleaved": self._update_and_score,
-            "reverse": self._update_and_score,
-            "before": self._update_then_score,
-        }[self.mode](batch)
+        if self.prm.replay is not None and self.mode != "none":
+            drawn = self.prm.replay.draw(int(self.rows.valid_B.sum()))
+            self.step.metrics["prm/replayed_rollouts"] = len(drawn)
+            if drawn:
+                self.rows = self.rows.with_replayed(drawn, self.prm, self.end_token)
+        self._score_and_update(batch)
         if self.prm.replay is not None and self.mode != "none":
             self.prm.replay.add(self.rows.packed())
         if self.measures and self.mode in ("after", "interleaved", "reverse"):
-            self.step.measure_pairs(self._score(batch), self.metrics, when="after")
-        self.rows.clear()
-        self.metrics.update(pass_metrics(self.prm, batch))
+            self.step.measure_scores(self._score(batch), "after")
+        if self.rows.added:
+            transfer.clear(self.rows.added, batch.partition_id)
+        self.step.metrics.update(pass_metrics(self.prm, batch))
         return batch
 
-    def _rows(self, batch: KVBatchMeta) -> PRMRows:
-        """What the PRM is trained on in this step."""
-        rows, rejected = self._rows_of_step(batch), self.rejected
+    def _score_and_update(self, batch: KVBatchMeta) -> None:
+        step, mode = self.step, self.mode
+        scores_first = mode in ("none", "after", "reverse")
+        if mode == "before":
+            scores_first = self.measures or self.prm.needs_scores
+        # Scores of the training forward passes cost nothing more.
+        of_training = mode in ("interleaved", "reverse")
+        if mode == "before" and not scores_first:
+            of_training = step.settings.gates or not self.rewarded
+        mini_batch_B = None
+        if scores_first:
+            scores_BT = self._score(batch, for_update=mode != "none")
+            step.measure_scores(scores_BT, "before")
+        if mode != "none":
+            self._update(of_training)
+        if of_training:
+            rows = self.rows
+            scores_BT = self._fetch(batch, PRM_LOG_PROBS)
+            mini_batch_B = self.prm.mini_batches(rows.batch, rows.replayed_B, rows.mini_batch_rows)[: len(batch)]
+            # Those of interleaved are the nearest to "before" that it has.
+            step.measure_scores(scores_BT, "during" if scores_first else "before", mini_batch_B)
+        if mode == "before" and self.rewarded:
+            scores_BT = self._score(batch)
+            step.measure_scores(scores_BT, "after")
+        step.set_scores(scores_BT, self.prm.settings.beta)
+
+    # ---- what the PRM is trained on ----------------------------------------------------------------------------
+
+    def _rows(self, batch: KVBatchMeta) -> "PRMRows":
+        step, rejected = self.step, self.step.rejected
+        rows = PRMRows(batch, step.label_B, step.group_B, step.valid_B)
+        if self.builder is not None:
+            with marked_timer("prm_rows", step.timing):
+                self.own = self.builder.build(batch, step.label_B, step.group_B)
+            step.metrics.update(self.own.metrics)
+            step.scored_BT = self.own.scored_BT
+            if step.old_log_prob_BT is not None:
+                step.compared_log_prob_BT = self.own.smoothed(step.old_log_prob_BT)
+            own = self.own.batch
+            rows = replace(rows, batch=own, valid_B=step.measured_B, added=list(own.keys), own=True)
+        # Of the fields of a rollout workers need only those of a rollout.
+        rows.batch = transfer.with_fields(rows.batch, rows.inputs)
         if rejected is None:
             return rows
         if self.mode == "none":
             transfer.clear(rejected.keys, rejected.partition_id)
             return rows
-        self.metrics["prm/judged_rollouts"] = len(rejected)
-        labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, self.step.settings.label_key)
+        step.metrics["prm/judged_rollouts"] = len(rejected)
+        labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, step.settings.label_key)
         if self.builder is not None:
-            rejected, labels = self._own_rejected(rejected, labels)
+            rejected, labels = self._own_rejected(self.builder, rejected, labels)
             if not labels:
                 return rows
         return rows.plus(rejected, labels, self.prm.mini_batch_rows, self.end_token)
 
-    def _rows_of_step(self, batch: KVBatchMeta) -> PRMRows:
-        if self.builder is None:
-            return PRMRows.of_step(self.step, batch)
-        with marked_timer("prm_rows", self.timing):
-            self.own = self.builder.build(batch, self.step.label_B, self.step.group_B)
-        self.metrics.update(self.own.metrics)
-        self.step.scored_BT = self.own.scored_BT
-        if self.step.old_log_prob_BT is not None:
-            self.step.compared_log_prob_BT = self.own.smoothed(self.step.old_log_prob_BT)
-        return PRMRows.in_place_of_step(self.step, self.own)
-
-    def _own_rejected(self, rejected: KVBatchMeta, labels: list[float]) -> tuple[KVBatchMeta, list[float]]:
+    @staticmethod
+    def _own_rejected(
+        builder: ScorerRowsBuilder, rejected: KVBatchMeta, labels: list[float]
+    ) -> tuple[KVBatchMeta, list[float]]:
         """The rows that the PRM reads in place of rejected rollouts, cleared; without what it cannot score."""
-        assert self.builder is not None
-        groups = torch.tensor(transfer.group_numbers(rejected.keys))
-        rows = self.builder.build(rejected, torch.tensor(labels), groups)
-        scored_B = rows.scored_BT.any(-1)
-        places = scored_B.nonzero()[:, 0].tolist()
-        without = [key for key, scored in zip(rows.batch.keys, scored_B.tolist(), strict=True) if not scored]
+        rows = builder.build(rejected, torch.tensor(labels), torch.tensor(transfer.group_numbers(rejected.keys)))
+        scored = rows.scored_BT.any(-1).tolist()
+        without = [key for key, keeps in zip(rows.batch.keys, scored, strict=True) if not keeps]
         transfer.clear([*rejected.keys, *without], rejected.partition_id)
+        places = [place for place, keeps in enumerate(scored) if keeps]
         return transfer.select(rows.batch, places), [labels[place] for place in places]
 
-    def _replay(self) -> None:
-        """Add rollouts of earlier steps to what the PRM is trained on."""
-        if self.prm.replay is None or self.mode == "none":
-            return
-        drawn = self.prm.replay.draw(int(self.rows.valid_B.sum()))
-        self.metrics["prm/replayed_rollouts"] = len(drawn)
-        if drawn:
-            new = len(self.rows.batch)
-            rows = self.prm.rows_with_replay(new, len(drawn))
-            self.rows = self.rows.with_replayed(drawn, rows, new // self.prm.mini_batch_rows * rows, self.end_token)
-
-    # ---- the modes -------------------------------------------------------------------------------------------
-
-    def _score_only(self, batch: KVBatchMeta) -> None:
-        self.step.set_scores(self._score(batch), self.beta, self.metrics, when="before")
-
-    def _score_then_update(self, batch: KVBatchMeta) -> None:
-        self.step.set_scores(self._score_for_update(batch), self.beta, self.metrics, when="before")
-        self._update(self._planned())
-
-    def _update_and_score(self, batch: KVBatchMeta) -> None:
-        # The training forward passes of interleaved are the nearest to "before" that it has.
-        when = "before"
-        if self.mode == "reverse":
-            self.step.measure_pairs(self._score_for_update(batch), self.metrics, when="before")
-            when = "during"
-        self._update_keeping_scores(self._planned())
-        scores_BT, mini_batch_B = self._fetch_scores(batch), self._mini_batches(batch)
-        self.step.set_scores(scores_BT, self.beta, self.metrics, when, mini_batch_B)
-
-    def _update_then_score(self, batch: KVBatchMeta) -> None:
-        if self.measures or self.prm.needs_scores:
-            scores_BT, mini_batch_B = self._score_for_update(batch), None
-            self.step.measure_pairs(scores_BT, self.metrics, when="before")
-            self._update(self._planned())
-        elif self.gated or not self.rewarded:
-            # As interleaved measures it, from training forward passes, which cost nothing more.
-            self._update_keeping_scores(self._planned())
-            scores_BT, mini_batch_B = self._fetch_scores(batch), self._mini_batches(batch)
-            self.step.measure_pairs(scores_BT, self.metrics, "before", mini_batch_B)
-        else:
-            self._update(self._planned())
-        if not self.rewarded:
-            self.step.set_scores(scores_BT, self.beta, self.metrics, "before", mini_batch_B)
-            return
-        self.step.set_scores(self._score(batch), self.beta, self.metrics, when="after")
-
-    # ---- what they are made of -------------------------------------------------------------------------------
+    # ---- passes ------------------------------------------------------------------------------------------------
 
     def _reference(self, batch: KVBatchMeta) -> KVBatchMeta:
-        with marked_timer("prm_reference", self.timing):
-            if self.prm.refresh_reference(self.global_step):
-                logger.info("step %d: the PRM's reference has newer weights", self.global_step)
+        with marked_timer("prm_reference", self.step.timing):
+            if self.prm.refresh_reference(self.step.number):
+                logger.info("step %d: the PRM's reference has newer weights", self.step.number)
             if self.own is not None and (name := self.prm.reference_of_policy) is not None:
                 self.own.put(name, transfer.fetch_padded(batch, [name])[name].float())
             # The scores come from the passes of the update.
@@ -208,56 +179,136 @@ class PRMPhase:
             self.step.reference_log_prob_BT = log_prob_BT
         return batch
 
-    def _score(self, batch: KVBatchMeta) -> torch.Tensor:
-        with marked_timer("prm_score", self.timing):
-            rows = batch if self.own is None else self.own.batch
-            self.prm.score(transfer.with_fields(rows, self.rows.inputs), batch)
-        return self._fetch_scores(batch)
-
-    def _score_for_update(self, batch: KVBatchMeta) -> torch.Tensor:
-        """Score what the update needs scores of. Returns the scores of the batch."""
-        if not (self.prm.needs_scores and self.rows.added):
-            return self._score(batch)
-        with marked_timer("prm_score", self.timing):
-            self.prm.score(self.rows.batch)
-        return self._fetch_scores(batch)
-
-    def _fetch_scores(self, batch: KVBatchMeta) -> torch.Tensor:
+    def _score(self, batch: KVBatchMeta, for_update: bool = False) -> torch.Tensor:
+        """The PRM's log-probabilities of the batch; all rows of the update are scored if it needs that."""
+        with marked_timer("prm_score", self.step.timing):
+            if for_update and self.prm.needs_scores and self.rows.added:
+                self.prm.score(self.rows.batch)
+            else:
+                rows = batch if self.own is None else self.own.batch
+                self.prm.score(transfer.with_fields(rows, self.rows.inputs), batch)
         return self._fetch(batch, PRM_LOG_PROBS)
 
     def _fetch(self, batch: KVBatchMeta, name: str) -> torch.Tensor:
         """What the PRM says of the tokens of the batch."""
         return transfer.fetch_padded(batch, [name])[name] if self.own is None else self.own.fetch(name)
 
-    def _mini_batches(self, batch: KVBatchMeta) -> torch.Tensor:
-        """In which mini-batch of the update each row of the batch was."""
-        rows = self.rows
-        return self.prm.mini_batches(rows.batch, rows.replayed_B, rows.mini_batch_rows)[: len(batch)]
-
-    def _planned(self) -> KVBatchMeta:
+    def _update(self, keeps_scores: bool) -> None:
+        """Train; if asked, leave the log-probabilities of the training forward passes in the queue."""
         rows = self.rows
         score_B = rows.score_sum() if self.prm.needs_scores else None
         of_rows = (rows.label_B, rows.group_B, rows.valid_B, score_B, rows.replayed_B)
         planned = self.prm.put_rows(rows.batch, *of_rows, rows.mini_batch_rows)
-        return transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS))
-
-    def _update(self, planned: KVBatchMeta) -> None:
-        with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update(planned, self.rows.mini_batch_rows))
-
-    def _update_keeping_scores(self, planned: KVBatchMeta) -> None:
-        """Train, and leave the log-probabilities of the training forward passes in the queue."""
-        with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update_and_score(planned, self.rows.mini_batch_rows))
-
-    def _log_update(self, update: dict[str, float]) -> None:
-        if not math.isfinite(update["loss"]):
-            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", update["loss"])
-        for name, value in update.items():
-            self.metrics[_RENAMED.get(name, name if name.startswith("perf/") else f"prm/{name}")] = value
+        planned = transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS))
+        update = self.prm.update_and_score if keeps_scores else self.prm.update
+        with marked_timer("prm_update", self.step.timing):
+            said = update(planned, rows.mini_batch_rows)
+        if not math.isfinite(said["loss"]):
+            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", said["loss"])
+        for name, value in said.items():
+            # verl's own metrics stay under its names.
+            known = "perf/mfu/prm" if name == "mfu" else name if name.startswith("perf/") else f"prm/{name}"
+            self.step.metrics[known] = value
 
 
 def pass_metrics(prm: ImplicitPRM, batch: KVBatchMeta) -> dict[str, float]:
     """Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all."""
     tokens = sum(tag["seq_len"] for tag in batch.tags)
     return {f"prm/passes/{name}": count / tokens for name, count in prm.take_pass_counts().items()}
+
+
+@dataclass
+class PRMRows:
+    """Rows of an update of the PRM, padding included: the step's batch, and others that only the PRM sees.
+
+    Attributes:
+        batch: those of the step's batch come first, in its order.
+        label_B: outcome in [0, 1].
+        group_B: number of the prompt; padding rows have numbers of their own.
+        valid_B: False for padding.
+        added: keys of the rows that are no part of the step's batch; whoever is done with them clears them.
+        replayed_B: True for rows of earlier steps; None without any.
+        mini_batch_rows: rows of a mini-batch with them; None without any.
+        own: the rows are not the rollouts themselves (``prm.inputs``), but stand in their order.
+    """
+
+    batch: KVBatchMeta
+    label_B: torch.Tensor
+    group_B: torch.Tensor
+    valid_B: torch.Tensor
+    added: list[str] = field(default_factory=list)
+    replayed_B: torch.Tensor | None = None
+    mini_batch_rows: int | None = None
+    own: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Fields of a rollout that all rows have; those of earlier steps and the PRM's own are without images."""
+        return INPUT_FIELDS if self.replayed_B is None and not self.own else TEXT_FIELDS
+
+    def plus(self, more: KVBatchMeta, labels: Sequence[float], multiple: int, end_token: int) -> "PRMRows":
+        """These rows and some more of other prompts, padded to a multiple of so many.
+
+        Args:
+            more: rollouts in the same partition of the store; they need none but the fields of a rollout.
+            labels: their outcomes.
+            multiple: rows of a mini-batch.
+            end_token: what padding is made of.
+        """
+        joined = transfer.joined(self.batch, more, self.inputs)
+        padded = transfer.padded(joined, multiple, end_token)
+        filled = len(padded) - len(joined)
+        first = int(self.group_B.max()) + 1
+        groups = [first + number for number in transfer.group_numbers(more.keys)]
+        padding = [first + len(set(groups)) + place for place in range(filled)]
+        return PRMRows(
+            padded,
+            torch.cat((self.label_B, torch.tensor(labels), torch.zeros(filled))),
+            torch.cat((self.group_B, torch.tensor([*groups, *padding]))),
+            torch.cat((self.valid_B, torch.arange(len(more) + filled) < len(more))),
+            [*self.added, *padded.keys[len(self.batch) :]],
+            own=self.own,
+        )
+
+    def with_replayed(self, drawn: Sequence[Mapping[str, torch.Tensor]], prm: ImplicitPRM, end_token: int) -> "PRMRows":
+        """These rows and some of earlier steps, which have their reference's log-probabilities.
+
+        Args:
+            drawn: from :meth:`prime_ext.prm.replay.PRMReplay.draw`.
+            prm: plans the mini-batches.
+            end_token: what padding is made of.
+        """
+        new = len(self.batch)
+        mini_batch_rows = prm.rows_with_replay(new, len(drawn))
+        fields = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
+        fields["loss_mask"] = fields["response_mask"]
+        fields[REFERENCE_LOG_PROBS] = [row["reference"] for row in drawn]
+        keys = [f"replay{place:06d}_0_0" for place in range(len(drawn))]
+        more = transfer.put_rollouts(keys, self.batch.partition_id, fields)
+        rows = new // prm.mini_batch_rows * mini_batch_rows
+        found = self.plus(more, [float(row["label"]) for row in drawn], rows, end_token)
+        filled = transfer.select(found.batch, range(new + len(drawn), len(found.batch)))
+        if filled.keys:
+            # verl copies it from some rollout, of another length.
+            nothing = torch.nested.as_nested_tensor([torch.zeros(1)] * len(filled), layout=torch.jagged)
+            transfer.put_rows(filled, {REFERENCE_LOG_PROBS: nothing})
+        place_B = torch.arange(len(found.batch)) - new
+        found.replayed_B = (place_B >= 0) & (place_B < len(drawn))
+        found.mini_batch_rows = mini_batch_rows
+        return found
+
+    def packed(self) -> dict[str, torch.Tensor]:
+        """The new rollouts among the rows, as they are kept for later steps."""
+        new_B = self.valid_B if self.replayed_B is None else self.valid_B & ~self.replayed_B
+        new = transfer.select(self.batch, new_B.nonzero()[:, 0].tolist())
+        if not self.own:
+            transfer.refuse_images(new, "prm.replay; set its batches=0")
+        rows = transfer.fetch_rows(new, [*_KEPT, REFERENCE_LOG_PROBS])
+        rows["reference"] = rows.pop(REFERENCE_LOG_PROBS)
+        return pack(rows, self.label_B[new_B])
+
+    def score_sum(self) -> torch.Tensor:
+        """Summed log-ratio of each row, from the last pass that scored it."""
+        data = transfer.fetch_padded(self.batch, [PRM_LOG_PROBS, REFERENCE_LOG_PROBS, "response_mask"])
+        mask_BT = data["response_mask"].float() * self.valid_B[:, None]
+        return log_ratio(data[PRM_LOG_PROBS], data[REFERENCE_LOG_PROBS], mask_BT).sum(-1)

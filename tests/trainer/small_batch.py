@@ -93,6 +93,5 @@ def score(step, seed=0):
     for row in range(len(step.mask_BT)):
         generator = torch.Generator().manual_seed(int(step.label_B[row] * 4) + int(step.mask_BT[row].sum()) * 10 + seed)
         log_prob_BT[row] = -torch.rand(8, generator=generator)[: step.mask_BT.shape[1]]
-    metrics = {}
-    step.set_scores(log_prob_BT, beta=0.05, metrics=metrics, when="before")
-    return metrics
+    step.set_scores(log_prob_BT, beta=0.05)
+    step.measure_scores(log_prob_BT, "before")

@@ -12,11 +12,13 @@ from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.trainer.prime_trainer import STATE_FILE
-from prime_ext.trainer.registration import PrimeTrainerColocateAsync, PrimeTrainerSeparateAsync, SnapshotActorWorker
-from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
+from prime_ext.trainer.registration import SnapshotActorWorker
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBufferAsync
 from prime_ext.utils.files import read_json
 
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8"]
@@ -43,7 +45,7 @@ def composed():
 def test_the_modes_are_read_under_verls_names(make):
     colocate = make(**COLOCATE)
     separate = make(**SEPARATE)
-    assert type(colocate) is PrimeTrainerColocateAsync and type(separate) is PrimeTrainerSeparateAsync
+    assert isinstance(colocate, PPOTrainerColocateAsync) and isinstance(separate, PPOTrainerSeparateAsync)
     assert (colocate.trainer_mode, colocate.parameter_sync_step) == ("colocate_async", 1)
     assert (separate.trainer_mode, separate.parameter_sync_step) == ("separate_async", 4)
     for trainer in (colocate, separate):
@@ -103,6 +105,7 @@ def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, update
 
     def verls_part(self):
         self.train_dataset, self.total_training_steps = [None] * 100, 5
+        self.tokenizer = SimpleNamespace(eos_token_id=2)
 
     monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._init_dataloader", verls_part)
     trainer._init_dataloader()

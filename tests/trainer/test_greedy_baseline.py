@@ -10,7 +10,7 @@ import torch
 from fake_queue import FakeQueue
 from verl.utils import tensordict_utils as tu
 
-from prime_ext.trainer.greedy_baseline import greedy_rewards
+from prime_ext.trainer.prompts import greedy_rewards
 
 UIDS = ["000000000003", "000000000001", "000000000002"]
 
@@ -40,7 +40,7 @@ class Engine:
             options = {name: batch.get(name).data for name in ("__rollout_n__", "__do_sample__", "global_steps")}
             self.submitted.append((uid, str(batch["raw_prompt"][row]), options))
 
-    def advance(self, _):
+    def advance(self):
         waiting = [uid for uid, *_ in self.submitted if self.queue.tags["train"][uid]["status"] == "pending"]
         uid, answer = waiting[0], self.answers[waiting[0].removeprefix("greedy-")]
         if answer is not None:
@@ -67,7 +67,7 @@ def test_every_prompt_is_answered_once_and_greedily_and_the_training_batch_is_le
     answers = {UIDS[0]: (1.0, 0.0), UIDS[1]: (0.0, 0.0), UIDS[2]: (0.5, 0.0)}
     engine = Engine(queue, answers)
     original = prompts()
-    rewards = greedy_rewards(original, engine.submit, 7, 0.0, engine.advance)
+    rewards = greedy_rewards(original, engine.submit, 7, engine.advance)
     options = {"__rollout_n__": 1, "__do_sample__": False, "global_steps": 7}
     # Under ids of their own.
     assert engine.submitted == [(f"greedy-{uid}", f"what is {uid}?", options) for uid in UIDS]
@@ -79,7 +79,7 @@ def test_every_prompt_is_answered_once_and_greedily_and_the_training_batch_is_le
 def test_a_failed_and_an_unjudged_response_have_no_reward_and_are_warned_about(queue, caplog):
     engine = Engine(queue, {UIDS[0]: None, UIDS[1]: (0.0, 1.0), UIDS[2]: (1.0, 0.0)})
     with caplog.at_level(logging.WARNING):
-        rewards = greedy_rewards(prompts(), engine.submit, 7, 0.0, engine.advance)
+        rewards = greedy_rewards(prompts(), engine.submit, 7, engine.advance)
     assert math.isnan(rewards[UIDS[0]]) and math.isnan(rewards[UIDS[1]]) and rewards[UIDS[2]] == 1.0
     assert "2 of 3 greedy responses have no verdict" in caplog.text
     assert set(queue.tags["train"]) == {"000000000003_0_0"}

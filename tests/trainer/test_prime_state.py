@@ -15,9 +15,9 @@ from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.settings import SettingsError
-from prime_ext.trainer.policy_targets import PolicyTargets
+from prime_ext.trainer.policy_loss import PolicyTargets
 from prime_ext.trainer.prime_trainer import STATE_FILE, PrimeTrainerMixin
-from prime_ext.trainer.prompt_data import prompts_to_data
+from prime_ext.trainer.prompts import prompts_to_data
 
 
 def trainer(gate=None, scale=None):

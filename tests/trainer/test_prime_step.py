@@ -12,9 +12,9 @@ from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.returns import return_to_go
 from prime_ext.config.reward_settings import NORMALIZATIONS
-from prime_ext.trainer.prime_step import NotFinite, PrimeStep
+from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.reward_sources import NotFinite, advantages, build_sources
 from prime_ext.utils import transfer_queue as transfer
 
 
@@ -49,10 +49,10 @@ def test_extra_info_that_is_no_mapping_is_an_error_that_names_the_rollout(queue,
 
 def advantages_by_key(queue, keys, options=None, gate=1.0):
     step = PrimeStep.load(batch_of(queue, keys), options or settings(), kl_in_reward=False)
-    metrics = score(step)
-    advantage_BT, return_BT = step.advantages(gate, metrics)
+    score(step)
+    advantage_BT, return_BT = advantages(step, gate)
     rows = {key: advantage_BT[row, : len(ROLLOUTS[key][1])] for row, key in enumerate(keys) if key in ROLLOUTS}
-    return rows, metrics, (advantage_BT, return_BT)
+    return rows, step.metrics, (advantage_BT, return_BT)
 
 
 def test_padding_rows_and_row_order_change_nothing(queue):
@@ -82,8 +82,8 @@ def test_outcome_advantages_are_the_difference_from_the_others_when_nothing_else
 
 @pytest.mark.parametrize("normalization", sorted(set(NORMALIZATIONS) - {"outcome_relative", "none"}))
 def test_every_normalization_can_be_chosen(queue, normalization):
-    step, metrics = loaded(queue, process__normalization=normalization), {}
-    reward_BT = build_sources(step, 1.0, None, metrics)["process"].reward_BT
+    step = loaded(queue, process__normalization=normalization)
+    reward_BT, metrics = build_sources(step, 1.0)["process"].reward_BT, step.metrics
     assert metrics["prime/process/normalizer"] > 0 and torch.isfinite(reward_BT[step.mask_BT.bool()]).all()
     if normalization == "batch_max":
         # Over the whole batch, whatever the part of a rank.
@@ -96,7 +96,7 @@ def test_process_rewards_do_not_count_during_the_warm_up():
     def factor(step, warm_up, gate=None):
         prime = settings(process__warm_up_steps=warm_up)
         trainer = SimpleNamespace(prime=prime, gate=gate, global_steps=step)
-        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pairs_before=PairCount(4.0, 4.0)), {})
+        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pairs_before=PairCount(4.0, 4.0), metrics={}))
 
     assert [factor(step, 2) for step in (1, 2, 3, 4)] == [0.0, 0.0, 1.0, 1.0]
     assert factor(1, 0) == 1.0
@@ -106,8 +106,8 @@ def test_process_rewards_do_not_count_during_the_warm_up():
 def test_without_normalisation_rewards_sum_to_beta_times_the_log_ratio(queue):
     step = loaded(queue, scored=False, process__normalization="none")
     step.reference_log_prob_BT = torch.full_like(step.mask_BT, -3.0)
-    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05, metrics={}, when="before")
-    reward_BT = build_sources(step, 1.0, None, {})["process"].reward_BT
+    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05)
+    reward_BT = build_sources(step, 1.0)["process"].reward_BT
     assert reward_BT.sum(-1).tolist() == pytest.approx([0.05 * 2 * n for n in (3, 2, 3, 1, 2, 0, 0)])
 
 
@@ -132,11 +132,13 @@ def test_the_gate_scales_the_process_source_and_a_shut_gate_removes_it(queue):
 
 
 def test_an_untrained_prm_gives_the_advantages_of_the_outcome_alone(queue):
-    step, metrics = loaded(queue, scored=False), {}
+    step = loaded(queue, scored=False)
+    metrics = step.metrics
     step.reference_log_prob_BT = -torch.rand_like(step.mask_BT)
-    step.set_scores(step.reference_log_prob_BT.clone(), beta=0.05, metrics=metrics, when="before")
-    advantage_BT, _ = step.advantages(1.0, metrics)
-    expected_BT, _ = loaded(queue, process__coefficient=0.0).advantages(1.0, {})
+    step.set_scores(step.reference_log_prob_BT.clone(), beta=0.05)
+    step.measure_scores(step.reference_log_prob_BT.clone(), "before")
+    advantage_BT, _ = advantages(step, 1.0)
+    expected_BT, _ = advantages(loaded(queue, process__coefficient=0.0), 1.0)
     torch.testing.assert_close(advantage_BT, expected_BT)
     assert metrics["prm/reward_sum/mean"] == 0.0 and metrics["prm/pair_accuracy/before_update"] == 0.5
     assert step.pairs_before.accuracy == 0.5
@@ -147,9 +149,9 @@ def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_t
     step.reference_log_prob_BT = torch.full_like(step.mask_BT, -5.0)
     right_BT = torch.full_like(step.mask_BT, -5.0)
     right_BT[:, 0] += step.label_B
-    metrics = {}
-    step.measure_pairs(right_BT, metrics, when="before")
-    step.measure_pairs(-10.0 - right_BT, metrics, when="after")
+    metrics = step.metrics
+    step.measure_scores(right_BT, when="before")
+    step.measure_scores(-10.0 - right_BT, when="after")
     assert metrics["prm/pair_accuracy/before_update"] == 1.0 == step.pairs_before.accuracy
     assert metrics["prm/pair_accuracy/after_update"] == 0.0
 
@@ -181,16 +183,16 @@ def test_impossible_log_probabilities_are_warned_about_inside_the_mask_only(queu
     step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
     log_prob_BT = torch.where(step.mask_BT.bool(), -1.0, torch.tensor(value))
     with caplog.at_level(logging.WARNING):
-        step.set_scores(log_prob_BT, beta=0.05, metrics={}, when="before")
-        assert not caplog.records and step.advantages(1.0, {})[0].isfinite().all()
+        step.set_scores(log_prob_BT, beta=0.05)
+        assert not caplog.records and advantages(step, 1.0)[0].isfinite().all()
         log_prob_BT[0, 1] = value
-        step.set_scores(log_prob_BT, beta=0.05, metrics={}, when="before")
+        step.set_scores(log_prob_BT, beta=0.05)
     assert "log-probabilities of the PRM" in caplog.text and said in caplog.text
 
 
 def test_advantages_are_written_back_with_the_length_of_each_response(queue):
     batch = batch_of(queue)
-    advantage_BT, _ = loaded(queue).advantages(1.0, {})
+    advantage_BT, _ = advantages(loaded(queue), 1.0)
     assert transfer.put_tokens(batch, {"advantages": advantage_BT}).keys == batch.keys
     for row, key in enumerate(ROLLOUTS):
         stored = queue.fields["train"][key]["advantages"]
@@ -205,5 +207,6 @@ def test_a_field_nobody_wrote_is_named(queue):
 def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on_them(queue):
     step = loaded(queue)
     step.process_reward_BT[0, 0] = NAN
+    step.metrics["prm/loss"] = NAN
     with pytest.raises(NotFinite, match=r"not finite because of process \(prm/loss: nan\).*prm.model.path"):
-        step.advantages(1.0, {"prm/loss": NAN})
+        advantages(step, 1.0)

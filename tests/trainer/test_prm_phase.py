@@ -23,6 +23,7 @@ class UpdatedPRM:
     replay: PRMReplay | None = None
 
     def __init__(self, queue, mode, update_freq=1, needs_scores=False):
+        self.reward_noise = 0.0
         self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=update_freq, accuracy_freq=0)
         self.queue, self.passes, self.sign, self.needs_scores = queue, 0, -1.0, needs_scores
         self.mini_batch_of_key: dict[str, int] = {}
@@ -101,9 +102,9 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
 ):
     queue = filled_queue(monkeypatch)
     batch = batch_of(queue)
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    prm, metrics = UpdatedPRM(queue, mode), {}
-    PRMPhase(prm, step, metrics, {}, global_step=1, gated=gated).run(batch)
+    step = PrimeStep.load(batch, settings(process__reliability_gate=gated))
+    prm = UpdatedPRM(queue, mode)
+    PRMPhase(prm, step).run(batch)
     assert prm.passes == passes
     # Whatever it says of a tool's answer is no reward.
     assert not step.process_reward_BT[~step.mask_BT.bool()].any()
@@ -118,18 +119,19 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
 def test_without_process_rewards_the_training_passes_are_enough(monkeypatch, gated):
     queue = filled_queue(monkeypatch)
     batch = batch_of(queue)
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+    distils = {"process__form": "kl", "process__target": "policy"}
+    step = PrimeStep.load(batch, settings(process__reliability_gate=gated, **distils))
     prm = UpdatedPRM(queue, "before")
-    PRMPhase(prm, step, {}, {}, global_step=1, gated=gated, rewarded=False).run(batch)
+    PRMPhase(prm, step).run(batch)
     assert prm.passes == 1 and step.pairs_before.accuracy == 0.0
 
 
 def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monkeypatch):
     queue = filled_queue(monkeypatch)
     batch = transfer.with_fields(batch_of(queue), [*INPUT_FIELDS, "old_log_probs", "rm_scores"])
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+    step = PrimeStep.load(batch, settings())
     prm = UpdatedPRM(queue, "after")
-    after = PRMPhase(prm, step, {}, {}, global_step=1, gated=True).run(batch)
+    after = PRMPhase(prm, step).run(batch)
     assert prm.fields_of_reference == prm.fields_of_score == list(INPUT_FIELDS)
     assert prm.fields_of_update == [*INPUT_FIELDS, REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW]
     assert after.fields == [*batch.fields, REFERENCE_LOG_PROBS]
@@ -140,10 +142,10 @@ def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch):
     queue = filled_queue(monkeypatch)
     batch = batch_of(queue)
     for mode in ("interleaved", "before"):
-        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
+        step = PrimeStep.load(batch, settings(process__reliability_gate=True))
         prm = UpdatedPRM(queue, mode)
         prm.mini_batch_of_key = {"000000000007_2_0": 1, "000000000009_0_0": 1, "000000000009_2_0": 1}
-        PRMPhase(prm, step, {}, {}, global_step=1, gated=True).run(batch)
+        PRMPhase(prm, step).run(batch)
         # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
         assert step.pairs_before.total == 1.5
 
@@ -174,12 +176,11 @@ def test_the_prm_alone_is_trained_on_rollouts_of_dropped_prompts(monkeypatch, mo
     for trained_on_rejected in (False, True):
         queue, rejected = with_rejected(monkeypatch)
         batch = batch_of(queue)
-        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-        prm, metrics = UpdatedPRM(queue, mode, needs_scores=needs_scores), {}
-        more = {"rejected": rejected, "end_token": 2} if trained_on_rejected else {}
-        after = PRMPhase(prm, step, metrics, {}, 1, True, **more).run(batch)
+        step = PrimeStep.load(batch, settings(), rejected=rejected if trained_on_rejected else None)
+        prm = UpdatedPRM(queue, mode, needs_scores=needs_scores)
+        after = PRMPhase(prm, step, end_token=2).run(batch)
         assert after.keys == batch.keys
-        found.append((prm, step, metrics))
+        found.append((prm, step, step.metrics))
     (plain, plain_step, _), (prm, step, metrics) = found
     # The policy and the gate see what they would have seen.
     torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
@@ -204,12 +205,9 @@ def test_the_prm_alone_is_trained_on_rollouts_of_dropped_prompts(monkeypatch, mo
 def test_rollouts_of_dropped_prompts_are_cleared_when_no_update_is_due(monkeypatch):
     queue, rejected = with_rejected(monkeypatch)
     batch = batch_of(queue)
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    metrics = {}
-    PRMPhase(UpdatedPRM(queue, "after", update_freq=2), step, metrics, {}, 1, True, rejected=rejected, end_token=2).run(
-        batch
-    )
-    assert set(queue.tags["train"]) == set(batch.keys) and "prm/judged_rollouts" not in metrics
+    step = PrimeStep.load(batch, settings(), rejected=rejected)
+    PRMPhase(UpdatedPRM(queue, "after", update_freq=2), step, end_token=2).run(batch)
+    assert set(queue.tags["train"]) == set(batch.keys) and "prm/judged_rollouts" not in step.metrics
 
 
 def with_tokens(queue):
@@ -234,10 +232,10 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
             queue, rejected = with_rejected(monkeypatch) if number == 2 else (filled_queue(monkeypatch), None)
             with_tokens(queue)
             batch = batch_of(queue)
-            step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-            prm, metrics = UpdatedPRM(queue, mode), {}
+            step = PrimeStep.load(batch, settings(), rejected=rejected, number=number)
+            prm, metrics = UpdatedPRM(queue, mode), step.metrics
             prm.mini_batch_rows, prm.replay = len(batch), replay if with_replay else None
-            PRMPhase(prm, step, metrics, {}, number, True, rejected=rejected, end_token=2).run(batch)
+            PRMPhase(prm, step, end_token=2).run(batch)
             found.append((prm, step))
         (_, plain_step), (prm, step) = found
         # The policy and the gate see what they would have seen; nothing of it is left in the store.

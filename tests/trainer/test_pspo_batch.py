@@ -17,8 +17,6 @@ from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.settings import VerifierSettings
-from prime_ext.trainer.prompt_judge import VerdictLog, VerifierFailed
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin, ScoringFailed, scored_rows, token_rewards
 
 SCORER = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
@@ -236,20 +234,3 @@ def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(make
     trainer._load_checkpoint()
     assert trainer.kl_ctrl_in_reward.value == (0.125 if saved else 0.5)
     assert saved != ("the KL coefficient starts from algorithm.kl_ctrl.kl_coef again" in caplog.text)
-
-
-# ---- inside PRIME ---------------------------------------------------------------------------------------------------
-
-
-def test_in_prime_a_response_without_a_reward_is_one_without_a_verdict(caplog):
-    log = VerdictLog(VerifierSettings("drop", 0.1))
-    judged = {"acc": 1.0, "verdict": "correct", "grader_failure": 0.0, "verifier_seconds": 0.5}
-    assert log.add("p", "p_0_0", {**info(), **judged})
-    assert not log.add("p", "p_1_0", {**info(failure="step scorer: no answer in 60 s"), **judged})
-    metrics = log.metrics(["p"])
-    assert metrics["verifier/failure_rate"] == metrics["verifier/not_scored"] == metrics["verifier/correct"] == 0.5
-    assert "could not judge 1 of 2 rollouts (1 not_scored), the last one because of: step scorer: no" in caplog.text
-    # Also where no gold answer was looked at.
-    assert not log.add("q", "q_0_0", info(failure="step scorer: HTTP 500")) and log.add("q", "q_1_0", info())
-    with pytest.raises(VerifierFailed, match="step scorer: HTTP 500"):
-        VerdictLog(VerifierSettings("stop", 0.1)).add("q", "q_0_0", info(failure="step scorer: HTTP 500"))

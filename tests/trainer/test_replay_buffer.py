@@ -246,6 +246,29 @@ def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(monkeypatch
         step(start(monkeypatch, outcomes, on_failure="stop"), 1)
 
 
+@pytest.mark.parametrize("verdict", [{}, {"verdict": "correct", "grader_failure": 0.0, "verifier_seconds": 0.5}])
+@pytest.mark.parametrize("on_failure", ["drop", "zero", "stop"])
+def test_a_response_without_step_scores_is_one_without_a_verdict(monkeypatch, caplog, on_failure, verdict):
+    """Whatever the verdict: the trainer is not told of half a reward."""
+    queue = FakeQueue().install(monkeypatch)
+    for key, failed in (("p_0_0", 0.0), ("p_1_0", 1.0)):
+        info = {"acc": 1.0, **verdict, "reward_failure": failed, "failure_detail": "step scorer: HTTP 500"}
+        queue.put(key, {"response_len": 3}, extra_fields={"reward_extra_info": info})
+    judge = PromptJudge(BAND, "acc", VerifierSettings(on_failure, 0.1))
+    partition = queue.kv_list()["train"]
+    if on_failure == "stop":
+        with pytest.raises(VerifierFailed, match=r"rollout p_1_0 \(not_scored .*: step scorer: HTTP 500\)"):
+            judge.judge(["p"], "train", partition)
+        return
+    judge.judge(["p"], "train", partition)
+    assert list(partition) == list(queue.tags["train"]) == ["p_0_0", "p_1_0"][: 1 if on_failure == "drop" else 2]
+    # Without verdicts only those that failed are known to the verifier's rates.
+    metrics, share = judge.metrics(["p"]), 0.5 if verdict else 1.0
+    assert metrics["verifier/failure_rate"] == metrics["verifier/not_scored"] == share
+    assert metrics["verifier/correct"] == (0.5 if verdict else 0.0)
+    assert "1 not_scored), the last one because of: step scorer: HTTP 500" in caplog.text
+
+
 def test_validation_takes_every_prompt(monkeypatch):
     rollouts = start(monkeypatch, [HARD, EASY])
     queue = rollouts.queue

@@ -17,9 +17,8 @@ from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.returns import return_to_go, whiten
 from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, REWARD_POSITIONS, SHAPES
 from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, StepSettings
-from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.response_steps import ResponseSteps
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
+from prime_ext.trainer.reward_sources import advantages, build_sources, drop_inconsistent
 from prime_ext.utils import transfer_queue as transfer
 from recipes.quickstart.tokenizer import build_tokenizer
 
@@ -65,9 +64,9 @@ def loaded(queue, options, scored=True):
     return step
 
 
-def process_source(queue, metrics=None, **changes):
+def process_source(queue, **changes):
     step = loaded(queue, settings(process__normalization="none", **changes))
-    return step, build_sources(step, 1.0, None, {} if metrics is None else metrics)["process"]
+    return step, build_sources(step, 1.0)["process"]
 
 
 # ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
@@ -83,7 +82,7 @@ def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_sou
     torch.testing.assert_close(source.reward_BT, torch.where(step.mask_BT.bool(), expected_BT, 0.0))
     torch.testing.assert_close(source_return(source, step.mask_BT, step.group_B), source.reward_BT)
     divergence = loaded(queue, settings(process__form="kl", process__target="policy"))
-    assert set(build_sources(divergence, 1.0, None, {})) == {"outcome"}
+    assert set(build_sources(divergence, 1.0)) == {"outcome"}
 
 
 def test_the_largest_advantage_is_that_of_the_clip(queue):
@@ -97,8 +96,8 @@ def test_the_largest_advantage_is_that_of_the_clip(queue):
 
 
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue):
-    metrics = {}
-    step, source = process_source(queue, metrics, **STEPS)
+    step, source = process_source(queue, **STEPS)
+    metrics = step.metrics
     # "4" has a hole behind it, so that its step goes on to the next delimiter of the model.
     assert source.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0]]
     reward_BT, r = step.process_reward_BT, source.reward_BT
@@ -135,7 +134,7 @@ def test_lambda_rewards_and_discounts_are_applied_once(queue, reward_lambda, dis
     changes = {"process__reward_lambda": reward_lambda, "process__discount": discount}
     plain = {"process__estimator": "reinforce", "process__normalization": "none", "outcome__coefficient": 0.0}
     step = loaded(queue, settings(**changes, **plain, whitening=False))
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     torch.testing.assert_close(advantage_BT, return_to_go(step.process_reward_BT, step.mask_BT, expected))
 
 
@@ -160,8 +159,8 @@ def test_redistributed_rewards_move_credit_inside_a_response_only(queue, where, 
 def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monkeypatch):
     monkeypatch.setattr("prime_ext.step_rm.response_cut.split_steps", _never)
     options = settings(process__granularity="step", steps__splitter="pattern", steps__pattern="^x")
-    step, metrics = loaded(queue, options), {}
-    source = build_sources(step, 1.0, None, metrics)["process"]
+    step = loaded(queue, options)
+    source, metrics = build_sources(step, 1.0)["process"], step.metrics
     assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
     assert metrics["prime/steps/timed_out"] == len(ROLLOUTS)
 
@@ -194,8 +193,8 @@ def sigmoid(x):
 
 
 def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
-    metrics = {}
-    step, source = process_source(queue, metrics, **PSPO, process__step_score_scale=20.0)
+    step, source = process_source(queue, **PSPO, process__step_score_scale=20.0)
+    metrics = step.metrics
     assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
     # Two steps are worth .888150 of their geometric mean, one step nothing; padding has none.
     expected = []
@@ -228,7 +227,7 @@ def test_places_differ_in_where_a_chain_is_paid_and_not_in_how_much(queue):
 def test_every_chain_is_finite_on_a_batch_with_padding_holes_and_single_steps(queue, mode, shape, reward_position):
     changes = {"process__accumulation__mode": mode, "process__shaping__name": shape}
     step = loaded(queue, settings(**{**CHAIN, **changes}, process__accumulation__reward_position=reward_position))
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     assert advantage_BT.isfinite().all() and not advantage_BT[~step.mask_BT.bool()].any()
 
 
@@ -247,7 +246,7 @@ def test_every_pair_of_estimators_works_on_a_batch_with_padding_holes_and_unequa
     queue, outcome, process, rewards
 ):
     step = loaded(queue, options_of(outcome, process, **rewards))
-    advantage_BT, return_BT = step.advantages(1.0, {})
+    advantage_BT, return_BT = advantages(step, 1.0)
     outside_BT = ~step.mask_BT.bool()
     assert advantage_BT.isfinite().all() and return_BT[~outside_BT].isfinite().all()
     assert not advantage_BT[outside_BT].any() and advantage_BT.any()
@@ -256,20 +255,21 @@ def test_every_pair_of_estimators_works_on_a_batch_with_padding_holes_and_unequa
 @pytest.mark.parametrize("name", OUTCOME_ESTIMATORS)
 def test_with_a_process_coefficient_of_zero_every_outcome_estimator_is_that_of_the_name_bit_by_bit(queue, name):
     step = loaded(queue, options_of(name, process__coefficient=0.0, whitening=None))
-    advantage_BT, _ = step.advantages(1.0, {})
-    source = build_sources(step, 1.0, None, {})["outcome"]
+    advantage_BT, _ = advantages(step, 1.0)
+    source = build_sources(step, 1.0)["outcome"]
     expected_BT = ESTIMATORS[name].advantage(source, step.mask_BT, step.group_B)
     expected_BT = whiten(expected_BT, step.mask_BT) if ESTIMATORS[name].whitens else expected_BT * step.mask_BT
     torch.testing.assert_close(advantage_BT, expected_BT, rtol=1e-5, atol=1e-6)
     untouched = loaded(queue, options_of(name, process__coefficient=0.0, whitening=None))
     untouched.process_reward_BT = None if name not in ("prm_value", "segment") else untouched.process_reward_BT
-    assert torch.equal(untouched.advantages(1.0, {})[0], advantage_BT)
+    assert torch.equal(advantages(untouched, 1.0)[0], advantage_BT)
 
 
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
     options = options_of("gae", "gae", outcome__coefficient=2.0, process__coefficient=0.5, whitening=False)
-    step, metrics = loaded(queue, options), {}
-    advantage_BT, return_BT = step.advantages(0.5, metrics)
+    step = loaded(queue, options)
+    advantage_BT, return_BT = advantages(step, 0.5)
+    metrics = step.metrics
     normalizer = metrics["prime/process/normalizer"] + 1e-6
     reward_BT = 2.0 * step.reward_BT.sum(-1)[:, None] * last_token_mask(step.mask_BT)
     reward_BT = reward_BT + 0.5 * 0.5 * step.process_reward_BT / normalizer
@@ -278,22 +278,22 @@ def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rew
     value_BT = torch.where(step.mask_BT.bool(), step.value_BT, 0.0)
     torch.testing.assert_close(advantage_BT, expected_BT - value_BT)
     assert "prime/outcome_and_process/return_std" in metrics
-    shut_BT, _ = loaded(queue, options).advantages(0.0, {})
+    shut_BT, _ = advantages(loaded(queue, options), 0.0)
     torch.testing.assert_close(shut_BT, 2.0 * (step.reward_BT.sum(-1)[:, None] * step.mask_BT - value_BT))
 
 
 def test_remax_subtracts_the_greedy_reward_and_the_mean_of_the_prompt_where_there_is_none(queue):
     options = options_of("remax", process__coefficient=0.0, whitening=False)
-    advantage_BT, _ = loaded(queue, options).advantages(1.0, {})
+    advantage_BT, _ = advantages(loaded(queue, options), 1.0)
     assert advantage_BT[:5, 0].tolist() == pytest.approx([0.0, -1.0, -1.0, 0.75, 0.25])
     step = PrimeStep.load(batch_of(queue, KEYS), options, False, None, {"000000000007": NAN, "000000000009": 0.0})
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     assert advantage_BT[:5, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 1.0, 0.5])
 
 
 def test_the_prm_as_value_function_is_the_outcome_minus_the_process_rewards_so_far(queue):
     step = loaded(queue, options_of("prm_value", process__coefficient=0.0, whitening=False))
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     before_BT = step.process_reward_BT.cumsum(-1) - step.process_reward_BT
     expected_BT = (step.reward_BT.sum(-1)[:, None] - before_BT) * step.mask_BT
     torch.testing.assert_close(advantage_BT, expected_BT)
@@ -302,7 +302,7 @@ def test_the_prm_as_value_function_is_the_outcome_minus_the_process_rewards_so_f
 def test_segments_of_steps_are_differences_of_the_probability_of_success(queue):
     changes = {"steps__splitter": "delimiters", "steps__delimiters": [";"], "process__coefficient": 0.0}
     step = loaded(queue, settings(outcome__estimator="segment", whitening=False, **changes))
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     middle = float(step.process_reward_BT[0, :2].sum().sigmoid())
     assert advantage_BT[0].tolist() == pytest.approx([middle - 0.5, middle - 0.5, 1.0 - middle, 0.0])
     # One step: the outcome minus one half, the PRM's opinion before the first token.
@@ -310,7 +310,7 @@ def test_segments_of_steps_are_differences_of_the_probability_of_success(queue):
     # At unlikely tokens, here all of them; together they are the outcome minus one half as well.
     unlikely = options_of("segment", process__coefficient=0.0, whitening=False, segments__threshold=1.0)
     step = loaded(queue, unlikely)
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     rows = slice(len(ROLLOUTS))
     torch.testing.assert_close(advantage_BT[rows].sum(-1), step.reward_BT[rows].sum(-1) - 0.5)
 
@@ -332,7 +332,7 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
     lam = {"outcome__gae_lambda": gae_lambda, "outcome__coefficient": 3.0} if name == "gae" else {}
     options = options_of(name, process__coefficient=0.0, whitening=None, outcome__discount=own, **lam)
     step = PrimeStep.load(batch_of(queue, KEYS), options, True, None, GREEDY)
-    advantage_BT, return_BT = step.advantages(1.0, {})
+    advantage_BT, return_BT = advantages(step, 1.0)
 
     rows = slice(len(ROLLOUTS))
     data = transfer.fetch_padded(batch_of(queue, list(ROLLOUTS)), ["response_mask", "token_level_rewards", "values"])
@@ -354,17 +354,18 @@ def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue,
 
 def test_the_relative_scale_remembers_and_a_shut_gate_still_teaches_it(queue):
     options = settings(process__normalization="outcome_relative", process__relative_share=0.3, whitening=False)
-    scale, metrics = OutcomeRelativeScale(share=0.3), {}
-    loaded(queue, options).advantages(0.0, {}, scale)
+    scale = OutcomeRelativeScale(share=0.3)
+    advantages(loaded(queue, options), 0.0, scale)
     first = scale.process_std
     assert first > 0
-    loaded(queue, options).advantages(1.0, metrics, scale)
-    assert metrics["prime/process/return_std_over_outcome"] == pytest.approx(0.3, rel=1e-4)
+    step = loaded(queue, options)
+    advantages(step, 1.0, scale)
+    assert step.metrics["prime/process/return_std_over_outcome"] == pytest.approx(0.3, rel=1e-4)
     later = loaded(queue, options)
     later.process_reward_BT = later.process_reward_BT * 100
-    later.advantages(1.0, metrics, scale)
+    advantages(later, 1.0, scale)
     assert scale.process_std == pytest.approx(0.9 * first + 0.1 * 100 * first, rel=1e-4)
-    assert metrics["prime/process/relative_factor"] < 0.3 * scale.outcome_std / first
+    assert later.metrics["prime/process/relative_factor"] < 0.3 * scale.outcome_std / first
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -382,15 +383,16 @@ def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
 
 def test_dropped_rollouts_take_part_in_nothing(queue):
     options = settings(selection__remove=1, process__coefficient=0.0, whitening=False)
-    step, metrics = loaded(queue, options), {}
+    step = loaded(queue, options)
+    metrics = step.metrics
     # The first prompt has one correct and two wrong rollouts: a wrong one goes, the one with the higher score.
     rewards_B = step.process_reward_BT.sum(-1)
-    step.drop_inconsistent(metrics)
+    drop_inconsistent(step)
     gone = 1 if rewards_B[1] > rewards_B[2] else 2
     stays = 3 - gone
     assert not step.mask_BT[gone].any() and step.mask_BT[stays].any() and step.mask_BT[0].any()
     assert metrics["prime/selection/dropped_wrong"] + metrics["prime/selection/dropped_correct"] == 2
-    advantage_BT, _ = step.advantages(1.0, metrics)
+    advantage_BT, _ = advantages(step, 1.0)
     assert not advantage_BT[gone].any()
     # Of the two that stay each is the other's baseline.
     assert float(advantage_BT[0, 0]) == pytest.approx(1.0) and float(advantage_BT[stays, 0]) == pytest.approx(-1.0)

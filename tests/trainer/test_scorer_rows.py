@@ -23,7 +23,7 @@ from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.reward_sources import advantages, build_sources
 from prime_ext.trainer.scorer_rows import PREFIX, ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 
@@ -331,20 +331,20 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode, accu
         queue.fields["train"]["pad-0_0_0"][name] = torch.zeros(1)
     paid = {"process__discount": 0.0, "process__normalization": "none", "process__estimator": "reinforce"}
     options = settings(process__target="policy", **paid)
-    step = PrimeStep.load(batch, options, kl_in_reward=False)
+    step = PrimeStep.load(batch, options)
     builder = ScorerRowsBuilder(InputSettings(True, "{prompt} {gold}"), policy, own)
-    prm, metrics = ReadingPRM(queue, mode), {}
+    prm, metrics = ReadingPRM(queue, mode), step.metrics
     prm.settings.accuracy_freq = accuracy_freq
-    PRMPhase(prm, step, metrics, {}, 1, gated=False, builder=builder).run(batch)
+    PRMPhase(prm, step, builder).run(batch)
     # The second has no hint: nothing is paid, whatever the policy thought of its tokens.
     assert not step.process_reward_BT[1:].any() and metrics["prm/inputs/without_hint"] == 0.5
     n_own = len(own(TEXTS[0], add_special_tokens=False)["input_ids"])
     paid = float(step.process_reward_BT[0].sum())
     assert paid == pytest.approx(-2.0 * n_own - float(old[0].sum()), rel=1e-4)
     # Nor has it an advantage, or is anything compared with it; nor does it make a pair for the gate.
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     assert advantage_BT[0].any()
-    process = build_sources(step, 1.0, None, {})["process"]
+    process = build_sources(step, 1.0)["process"]
     assert not source_return(process, step.mask_BT, step.group_B)[1:].any()
     assert step.pairs_before.total == 0 and metrics["prm/reward_sum/std"] == 0.0
     assert list(queue.fields["train"]) == batch.keys
@@ -368,13 +368,13 @@ def test_of_dropped_prompts_the_prm_learns_what_it_can_score(monkeypatch):
     queue.fields["train"]["pad-0_0_0"]["rm_scores"] = torch.zeros(1)
     dropped = transfer.select(batch, [1, 2])
     kept = transfer.select(batch, [0, 3])
-    step = PrimeStep.load(kept, settings(), kl_in_reward=False)
+    step = PrimeStep.load(kept, settings(), rejected=dropped)
     prm = ReadingPRM(queue, "interleaved")
     prm.reference_of_policy = None
     prm.reference = lambda rows, as_update: UpdatedPRM.reference(prm, rows, as_update)
     monkeypatch.setattr(transfer, "padded", lambda rows, multiple, end_token: rows)
-    builder, metrics = ScorerRowsBuilder(InputSettings(False, "{prompt} {gold}"), tokenizer), {}
-    PRMPhase(prm, step, metrics, {}, 1, gated=False, rejected=dropped, builder=builder).run(kept)
+    builder, metrics = ScorerRowsBuilder(InputSettings(False, "{prompt} {gold}"), tokenizer), step.metrics
+    PRMPhase(prm, step, builder).run(kept)
     keys, label_B, _, valid_B, _ = prm.planned
     learned = [key for key, valid in zip(keys, valid_B.tolist(), strict=True) if valid]
     assert learned == [f"{PREFIX}000000000001_0_0", f"{PREFIX}000000000001_1_0"]

@@ -9,11 +9,10 @@ import torch
 from small_batch import ROLLOUTS, batch_of, filled_queue, settings
 
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.config.settings import VerifierSettings
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.prompt_judge import VerdictLog
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.reward_sources import advantages, build_sources, drop_inconsistent
+from prime_ext.trainer.step_scorers import step_scorer
 
 # Ends and scores of the steps; the first end of the third response is in its hole, and the fourth has no content.
 SCORED = {
@@ -41,9 +40,9 @@ def loaded(monkeypatch, scored=SCORED, changed=None, **changes):
         tag = {**queue.tags["train"][key], "response_len": len(ROLLOUTS[key][1])}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     batch = batch_of(queue)
-    step, metrics = PrimeStep.load(batch, settings(**STEPS | changes), kl_in_reward=False), {}
-    step.set_step_scores(batch, metrics)
-    return step, metrics
+    step = PrimeStep.load(batch, settings(**STEPS | changes))
+    assert step_scorer(step, batch) == batch
+    return step, step.metrics
 
 
 def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
@@ -59,7 +58,7 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
         [0.0] * 4,
     ]
     assert step.spans().count_B.tolist() == [2, 2, 2, 1, 1, 0, 0]
-    source = build_sources(step, 1.0, None, metrics)["process"]
+    source = build_sources(step, 1.0)["process"]
     assert torch.equal(source.reward_BT, step.process_reward_BT)
     assert metrics["prm/lowest_step_score"] == pytest.approx((0.5 + 0.125 + 0.25 + 0.375) / 4)
     assert metrics["prime/steps/max"] == 2 and "prm/absolute_accuracy/before_update" not in metrics
@@ -108,9 +107,9 @@ def test_a_prm_of_chance_has_no_say_and_one_that_knows_does(monkeypatch):
 
 def test_advantages_are_those_of_the_two_sources_and_padding_changes_nothing(monkeypatch):
     step, metrics = loaded(monkeypatch, process__estimator="reinforce", whitening=False)
-    advantage_BT, _ = step.advantages(0.5, metrics)
+    advantage_BT, _ = advantages(step, 0.5)
     alone, _ = loaded(monkeypatch, process__coefficient=0.0, whitening=False)
-    outcome_BT, _ = alone.advantages(1.0, {})
+    outcome_BT, _ = advantages(alone, 1.0)
     # Half the return: what this step and those behind it score.
     expected_BT = outcome_BT + 0.5 * step.process_reward_BT.flip(-1).cumsum(-1).flip(-1) * step.mask_BT
     torch.testing.assert_close(advantage_BT, expected_BT)
@@ -119,19 +118,14 @@ def test_advantages_are_those_of_the_two_sources_and_padding_changes_nothing(mon
 
 def test_selection_reads_the_scores_of_steps(monkeypatch):
     step, metrics = loaded(monkeypatch, process__coefficient=0.0, selection__remove=1)
-    step.drop_inconsistent(metrics)
+    drop_inconsistent(step)
     assert metrics["prime/selection/dropped_correct"] + metrics["prime/selection/dropped_wrong"] == 2
 
 
-def test_a_response_without_scores_leaves_or_has_steps_worth_nothing(monkeypatch):
+def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
     failed = {FAILURE: 1.0, "failure_detail": "step scorer: no answer", "step_scores": "[]", "lowest_step_score": None}
     step, _ = loaded(monkeypatch, changed=failed)
     assert not step.process_reward_BT[0].any() and step.spans().count_B[0] == 2
-    # Whatever the verdict: the trainer is not told of half a reward.
-    for choice, counts in (("drop", False), ("zero", True)):
-        log = VerdictLog(VerifierSettings(on_failure=choice, warn_rate=0.5))
-        assert log.add("7", "7_0_0", {"verdict": "correct", "grader_failure": 0.0, **failed}) == counts
-        assert log.metrics(["7"])["verifier/not_scored"] == 1.0 and "no answer" in log.failures(["7"])
 
 
 def test_steps_of_another_output_are_refused(monkeypatch):
