@@ -11,7 +11,6 @@ A PRM that reads another prompt than the policy (``prm.inputs.template``) reads 
 """
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -251,26 +250,16 @@ def install_targets(worker: Any) -> DataProto:
     register_engine("policy", actor.engine)
     loss = TargetedPolicyLoss(actor.loss_fn)
     actor.set_loss_fn(loss)
-    actor.engine.forward_step = _with_logits(actor.engine.forward_step, loss)
-    actor.train_mini_batch = _with_targets_loaded(actor.train_mini_batch)
-    return DataProto()
-
-
-def _with_logits(forward_step: Callable[..., Any], loss: TargetedPolicyLoss) -> Callable[..., Any]:
-    """verl's engine hands logits to a loss that is said to distil."""
+    forward_step, train_mini_batch = actor.engine.forward_step, actor.train_mini_batch
 
     def with_logits(micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
         if loss_function is loss and targets_of(micro_batch):
+            # verl's engine hands logits to a loss that is said to distil.
             tu.assign_non_tensor(micro_batch, distillation_use_topk=True, distillation_only=True)
         return forward_step(micro_batch, loss_function=loss_function, forward_only=forward_only)
 
-    return with_logits
-
-
-def _with_targets_loaded(train_mini_batch: Callable[..., Any]) -> Callable[..., Any]:
-    """Offloaded targets are on the device once for a whole update, not for every micro-batch."""
-
     def with_targets_loaded(data: TensorDict) -> TensorDict:
+        # Offloaded targets are on the device once for a whole update, not for every micro-batch.
         weights = {"model": True, "optimizer": False, "grad": False}
         with ExitStack() as stack:
             for role in targets_of(data):
@@ -280,4 +269,5 @@ def _with_targets_loaded(train_mini_batch: Callable[..., Any]) -> Callable[..., 
                     stack.callback(engine.to, "cpu", **weights)
             return train_mini_batch(data=data)
 
-    return with_targets_loaded
+    actor.engine.forward_step, actor.train_mini_batch = with_logits, with_targets_loaded
+    return DataProto()

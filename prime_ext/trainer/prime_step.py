@@ -154,8 +154,8 @@ class PrimeStep:
             batch: the rollouts.
             settings: the section ``prime``.
             kl_in_reward: whether verl has put its KL penalty into the reward.
-            response_steps: finds steps; for settings that need them.
-            greedy: reward of the greedy response by prompt id; for settings that need it.
+            response_steps: for settings that need steps.
+            greedy: reward of the greedy response by prompt id, for settings that need it.
             more: other attributes.
         """
         reward_field = "token_level_rewards" if kl_in_reward else "rm_scores"

@@ -134,14 +134,16 @@ class PrimeTrainerMixin(GuardedRunMixin):
             requeue=self._requeue_prompts,
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
             on_kept=self._score_ahead,
-            holds_rejected=self._trains_on_rejected,
-            rejected_limit=self.prm.settings.judged_limit if self.prm is not None else None,
+            rejected_limit=self._rejected_limit,
             **options,
         )
 
     @property
-    def _trains_on_rejected(self) -> bool:
-        return self.prm is not None and self.prm.settings.train_on == "judged"
+    def _rejected_limit(self) -> float:
+        """Rollouts of dropped prompts that the PRM is trained on, at most."""
+        if self.prm is None or self.prm.settings.train_on == "kept":
+            return 0
+        return self.prm.settings.judged_limit or math.inf
 
     @property
     def _score_ahead(self) -> Callable[[list[str], str], None] | None:
@@ -364,7 +366,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics=metrics,
             timing=self.timing_raw,
             number=self.global_steps,
-            rejected=self.replay_buffer.take_rejected() if self._trains_on_rejected else None,
+            rejected=self.replay_buffer.take_rejected() if self._requeues_prompts else None,
         )
         if self.prime.needs_greedy:
             known = [reward for reward in self._greedy.values() if not math.isnan(reward)]

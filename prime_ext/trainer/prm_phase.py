@@ -1,17 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The implicit PRM's part of a training step: reference, scores and update, in the order of ``prm.update_mode``.
 
-================  =====================  ==========================  ==================================================
-``update_mode``   before the update      update                      process rewards are the log-ratios of
-================  =====================  ==========================  ==================================================
-``none``          scoring pass           none                        the scoring pass
-``after``         scoring pass           forward, backward           the scoring pass
-``interleaved``   nothing                forward, backward           the training forward passes (single forward)
-``reverse``       scoring pass           forward, backward           the training forward passes
-``before``        only if needed         forward, backward           a scoring pass after the update (double forward)
-================  =====================  ==========================  ==================================================
-
-A step in which the PRM is not due for an update (``prm.update_freq``) goes as with ``none``.
+docs/explanation/implicit_prm.md has the orders. A step in which the PRM is not due for an update (``prm.update_freq``)
+goes as with ``none``.
 """
 
 import logging
@@ -49,11 +40,11 @@ _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
 
 class PRMPhase:
-    """One training step of the PRM, see :mod:`prime_ext.trainer.prime_step` for what it tells the step.
+    """One training step of the PRM.
 
     Args:
         prm: the PRM.
-        step: the training step.
+        step: is told the process rewards.
         builder: writes the rows that the PRM reads in place of the rollouts; None where it reads those.
         end_token: of the tokenizer.
     """
@@ -102,7 +93,6 @@ class PRMPhase:
         of_training = mode in ("interleaved", "reverse")
         if mode == "before" and not scores_first:
             of_training = step.settings.gates or not self.rewarded
-        mini_batch_B = None
         if scores_first:
             scores_BT = self._score(batch, for_update=mode != "none")
             step.measure_scores(scores_BT, "before")
@@ -247,13 +237,9 @@ class PRMRows:
         return INPUT_FIELDS if self.replayed_B is None and not self.own else TEXT_FIELDS
 
     def plus(self, more: KVBatchMeta, labels: Sequence[float], multiple: int, end_token: int) -> "PRMRows":
-        """These rows and some more of other prompts, padded to a multiple of so many.
+        """These rows and some more of other prompts, with these outcomes, padded to a multiple of so many.
 
-        Args:
-            more: rollouts in the same partition of the store; they need none but the fields of a rollout.
-            labels: their outcomes.
-            multiple: rows of a mini-batch.
-            end_token: what padding is made of.
+        They are in the same partition of the store, and need none but the fields of a rollout.
         """
         joined = transfer.joined(self.batch, more, self.inputs)
         padded = transfer.padded(joined, multiple, end_token)
@@ -271,13 +257,7 @@ class PRMRows:
         )
 
     def with_replayed(self, drawn: Sequence[Mapping[str, torch.Tensor]], prm: ImplicitPRM, end_token: int) -> "PRMRows":
-        """These rows and some of earlier steps, which have their reference's log-probabilities.
-
-        Args:
-            drawn: from :meth:`prime_ext.prm.replay.PRMReplay.draw`.
-            prm: plans the mini-batches.
-            end_token: what padding is made of.
-        """
+        """These rows and some of earlier steps, from ``PRMReplay.draw``, with their reference's log-probabilities."""
         new = len(self.batch)
         mini_batch_rows = prm.rows_with_replay(new, len(drawn))
         fields = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}

@@ -30,7 +30,8 @@ class _Rollout(NamedTuple):
 
     accuracy: float | None
     """None: it does not count."""
-    outcome: str | None
+    cut_off: bool
+    outcome: str | None = None
     """The verifier's; None with reward functions that return no ``verdict``."""
     failed: bool = False
     seconds: float = 0.0
@@ -73,34 +74,33 @@ class PromptJudge:
             partition: tags of the rollouts by key.
 
         Raises:
-            VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
+            VerifierFailed: see the class.
         """
-        truncated: dict[str, list[bool]] = {uid: [] for uid in uids}
-        self._rollouts.update({uid: [] for uid in uids})
-        keys = [key for key in partition if transfer.group_uid(key) in truncated]
+        found: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
+        keys = [key for key in partition if transfer.group_uid(key) in found]
         cut_off: set[str] = set()
         if self.band.drop_truncated and self.max_response_length:
             tags = {key: partition[key] for key in keys}
             cut_off = transfer.find_cut_off(partition_id, tags, self.max_response_length, self.end_tokens())
         undecided = []
         for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
-            uid, rollout = transfer.group_uid(key), self._read(key, info)
-            self._rollouts[uid].append(rollout)
+            rollout = self._read(key, info, key in cut_off)
+            found[transfer.group_uid(key)].append(rollout)
             if rollout.accuracy is None:
                 undecided.append(key)
-            else:
-                truncated[uid].append(key in cut_off)
         if undecided:
             transfer.clear(undecided, partition_id)
             for key in undecided:
                 del partition[key]
-        for uid in uids:
-            self.verdicts[uid] = self.band.classify(self._accuracies(uid), truncated[uid])
+        self._rollouts.update(found)
+        for uid, rollouts in found.items():
+            truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
+            self.verdicts[uid] = self.band.classify(self._accuracies(uid), truncated)
 
-    def _read(self, key: str, info: Mapping[str, Any]) -> _Rollout:
+    def _read(self, key: str, info: Mapping[str, Any], cut_off: bool) -> _Rollout:
         unscored = bool(info.get(FAILURE))
         if "verdict" not in info and not unscored:
-            return _Rollout(transfer.label_of(key, info, self.label_key), None)
+            return _Rollout(transfer.label_of(key, info, self.label_key), cut_off)
         failed = unscored or bool(info["grader_failure"])
         detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
         outcome, seconds = NOT_SCORED if unscored else str(info["verdict"]), float(info.get("verifier_seconds", 0.0))
@@ -111,7 +111,7 @@ class PromptJudge:
             )
         counts = not failed or self._verifier.on_failure == "zero"
         label = transfer.label_of(key, info, self.label_key) if counts else None
-        return _Rollout(label, outcome, failed, seconds, detail)
+        return _Rollout(label, cut_off, outcome, failed, seconds, detail)
 
     def _accuracies(self, uid: str) -> list[float]:
         return [rollout.accuracy for rollout in self._rollouts[uid] if rollout.accuracy is not None]
@@ -174,14 +174,7 @@ class PromptJudge:
         )
 
     def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help.
-
-        Args:
-            uids: the prompts that were examined.
-            kept: those of them that passed.
-            wanted: prompts of a batch.
-            partial: whether the run takes a smaller batch.
-        """
+        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
             f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined "

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts beside the usual way: as data in a checkpoint, and answered once more, greedily.
+"""Prompts beside the usual way: answered once more, greedily, and as data in a checkpoint."""
 
-Greedy responses are the baselines of ReMax (arXiv 2310.10505). verl's V1 trainer leaves them out, but its agent loop
-takes the number of sessions and greedy decoding from each prompt. So the prompts that were selected for training are
-submitted once more, under ids of their own, while the rollout engine still runs; their rewards are read and the
-responses forgotten before anything else sees them.
-"""
-
+import json
 import logging
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,11 +36,8 @@ def greedy_rewards(
 ) -> dict[str, float]:
     """Reward of the greedy response to each prompt, by prompt id; NaN where it failed or could not be judged.
 
-    Args:
-        prompts: one prompt each, as they came from the data.
-        submit: hands prompts to the agent loop.
-        global_steps: the training step.
-        wait: called between looks for finished responses.
+    The baselines of ReMax (arXiv 2310.10505). Prompts are submitted under ids of their own while the rollout engine
+    still runs, with ``wait`` between looks; the responses are forgotten before anything else sees them.
     """
     batch = tu.concat_tensordict([prompt.copy() for prompt in prompts])
     uids = [f"{PREFIX}{uid}" for uid in batch["uid"]]
@@ -89,7 +82,12 @@ def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:
             tensors[name] = {"dtype": str(field.dtype).removeprefix("torch."), "values": field.tolist()}
         elif isinstance(field, NonTensorStack):
             values[name] = field.tolist()
-            _check_plain(name, values[name])
+            if not _is_plain(values[name]):
+                said = reprlib.repr(values[name][0])
+                raise SettingsError(
+                    f"data.train_files: {name} of a prompt holds {said}; checkpoints keep prompts as JSON, so a "
+                    f"dataset may hold texts, numbers, lists and mappings with texts as keys"
+                )
         else:
             raise TypeError(f"field {name} of a prompt is a {type(field).__name__}, not one value per prompt")
     return {"tensors": tensors, "values": values}
@@ -104,15 +102,9 @@ def prompts_of_data(data: dict[str, dict]) -> TensorDict:
     return tu.get_tensordict({**tensors, **data["values"]})
 
 
-def _check_plain(name: str, value: Any) -> None:
-    if isinstance(value, list):
-        for item in value:
-            _check_plain(name, item)
-    elif isinstance(value, dict) and all(type(key) is str for key in value):
-        for key, item in value.items():
-            _check_plain(f"{name}.{key}", item)
-    elif value is not None and type(value) not in (str, bool, int, float):
-        raise SettingsError(
-            f"data.train_files: {name} of a prompt holds a {type(value).__name__}; checkpoints keep prompts as JSON, "
-            f"so a dataset may hold texts, numbers, lists and mappings with texts as keys"
-        )
+def _is_plain(value: Any) -> bool:
+    """Whether JSON gives it back as it is; representations are compared, because NaN does not equal itself."""
+    try:
+        return repr(json.loads(json.dumps(value))) == repr(value)
+    except (TypeError, ValueError):
+        return False

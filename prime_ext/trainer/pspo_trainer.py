@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.steps import valid_ends
 from prime_ext.config.checks import refuse
@@ -23,11 +21,16 @@ from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.preflight.pspo import read_pspo
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
+from prime_ext.trainer.prompts import set_uids
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.verl_compat import check_verl
 
 logger = logging.getLogger(__name__)
+
+STATE_FILE = "prime_ext.json"
+# verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
+CPU_POLL_SECONDS = 0.05
 
 
 class ScoringFailed(RuntimeError):
@@ -101,13 +104,6 @@ def scored_rows(
     return kept
 
 
-logger = logging.getLogger(__name__)
-
-STATE_FILE = "prime_ext.json"
-# verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
-CPU_POLL_SECONDS = 0.05
-
-
 class PSPOTrainerMixin(GuardedRunMixin):
     """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows beside one number for each response.
 
@@ -141,8 +137,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         prompts = super()._fetch_one_gen_batch()
         step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
         self._fetched = (step, first + len(prompts))
-        uids = [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))]
-        prompts["uid"] = tu.get_tensordict({"uid": np.array(uids, dtype=object)})["uid"]
+        set_uids(prompts, [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))])
         return prompts
 
     def _save_more(self, folder: Path) -> None:

@@ -1,22 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's replay buffers with PRIME's online prompt filter.
+"""verl's replay buffers with PRIME's online prompt filter: docs/explanation/async.md.
 
-*Synchronous.* Prompts are submitted in a fixed order and their rollouts finish in any order. The batch consists of the
-first prompts, in the order of submission, that pass the filter; whatever was generated beyond the last of them goes
-back to the queue. How many prompts are generated ahead is thus a matter of speed alone: it changes neither the batch
-nor which prompts are used up, so a run can be repeated and resumed exactly, and short responses have no advantage.
-
-*Asynchronous.* Prompts are generated while the trainer is busy, so a batch is drawn from what has finished. Three rules
-keep that as fair as it can be:
-
-- The batch consists of the earliest submitted of the finished prompts that passed the filter. The rest waits for the
-  next batch; nothing that was kept is thrown away.
-- Every prompt that leaves the filter is replaced by one new prompt, so the number of prompts in the system (pending,
-  generating, or kept and waiting) is the same at the start of every step. A slow prompt is overtaken, never forgotten.
-- verl's staleness control applies: ``trainer.v1.sampler.max_off_policy_{threshold,strategy}``.
-
-Which prompts have finished is a matter of time, hence so are the batches. With ``max_off_policy_strategy=wait`` and
-``max_off_policy_threshold=1`` the buffer waits until nothing is generating, and batches are repeatable again.
+The batch of the synchronous one is the first prompts, in the order of submission, that pass; whatever was generated
+beyond the last of them goes back to the queue. So how many are generated ahead is a matter of speed alone, a run can be
+repeated and resumed exactly, and short responses have no advantage.
 """
 
 import logging
@@ -37,14 +24,13 @@ logger = logging.getLogger(__name__)
 
 
 class _PromptFilter(ReplayBuffer):
-    """What both have in common: training batches hold only prompts inside the accuracy band.
+    """What both have in common: training batches hold only prompts that the judge keeps.
 
     Args:
         judge: the filter.
         max_in_flight: prompts in the system at the same time, at most.
         max_examined: prompts examined for one batch, at most.
         partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
-        kwargs: verl's own arguments.
     """
 
     def __init__(self, *, judge: PromptJudge, max_in_flight: int, max_examined: int, partial: bool, **kwargs: Any):
@@ -75,9 +61,8 @@ class PromptFilterReplayBuffer(_PromptFilter):
         on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
         on_kept: told the trajectories of prompts that passed, and their partition, while others are generated; some of
             these prompts may not be needed.
-        holds_rejected: keep the rollouts of the prompts that were examined and rejected until :meth:`take_rejected`.
-        rejected_limit: rollouts of them at most; those of the prompts that were submitted last; None for all.
-        kwargs: see above.
+        rejected_limit: rollouts of prompts that were examined and rejected that are kept until :meth:`take_rejected`,
+            at most; those of the prompts that were submitted last.
     """
 
     def __init__(
@@ -86,16 +71,14 @@ class PromptFilterReplayBuffer(_PromptFilter):
         requeue: Callable[[list[str]], None],
         on_batch: Callable[[list[str]], None] | None = None,
         on_kept: Callable[[list[str], str], None] | None = None,
-        holds_rejected: bool = False,
-        rejected_limit: int | None = None,
+        rejected_limit: float = 0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.requeue = requeue
         self.on_batch = on_batch
         self.on_kept = on_kept
-        self.holds_rejected = holds_rejected
-        self.rejected_limit = math.inf if rejected_limit is None else rejected_limit
+        self.rejected_limit = rejected_limit
         self._rejected: KVBatchMeta | None = None
         self._submitted: list[str] = []
         # Of the last step: guides how far to generate ahead, nothing else. Checkpoints keep it.
@@ -156,7 +139,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             "prime/filter/refills": refills,
             "prime/filter/returned_to_queue": len(surplus),
         }
-        if self.holds_rejected:
+        if self.rejected_limit:
             self._hold_rejected(partition_id, looked_at)
         self._clear_groups(partition_id, {uid for uid in surplus if not self._freed_at_once(uid)})
         self.requeue(surplus)
@@ -182,7 +165,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
     def _freed_at_once(self, uid: str) -> bool:
         """Whether nothing is left in the store of a prompt that was judged."""
         verdict = self.judge.verdicts.get(uid, KEPT)
-        return verdict == FAILED if self.holds_rejected else verdict != KEPT
+        return verdict == FAILED if self.rejected_limit else verdict != KEPT
 
     def _hold_rejected(self, partition_id: str, examined: list[str]) -> None:
         """Hold the rollouts of the last rejected prompts, whole prompts within the limit, and free those before."""
@@ -242,7 +225,9 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         """
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
-        terminal = self.finished_keys[partition_id] | self.failure_keys[partition_id]
+        # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
+        terminal = self.finished_keys[partition_id]
+        terminal |= self.failure_keys.pop(partition_id, set())
         new = sorted(terminal - self.judge.verdicts.keys())
         if new:
             self.judge.judge(new, partition_id, self.partitions[partition_id])
@@ -252,15 +237,6 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         rejected = {uid for uid in terminal if not self.judge.keeps(uid)} - failed
         # The third place after the sets is for verl's own filter: the rewards that its rejected prompts had in common.
         return self._stale_terminal_keys(global_steps, partition_id), rejected, failed, Counter()
-
-    def _stale_terminal_keys(self, global_steps: int, partition_id: str) -> set[str]:
-        """As verl's; a prompt some of whose rollouts failed can be kept here, so it can be stale as well."""
-        finished = self.finished_keys[partition_id]
-        self.finished_keys[partition_id] = finished | self.failure_keys[partition_id]
-        try:
-            return super()._stale_terminal_keys(global_steps, partition_id)
-        finally:
-            self.finished_keys[partition_id] = finished
 
     def _has_enough_samples(
         self, global_steps: int, partition_id: str, batch_size: int, sampleable_keys: set[str]
@@ -302,7 +278,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def step_metrics(self) -> dict[str, float]:
         """What the filter did since the last call: once for a training step, however many batches it has."""
         self._sync_metadata_from_transfer_queue()
-        in_system = self._prompts()
+        in_system = set(self.prompt_global_steps["train"])
         finished = self.finished_keys["train"] | self.failure_keys["train"]
         metrics: dict[str, float] = {
             "prime/filter/kept": self._kept_in_step,
@@ -318,13 +294,10 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
 
     # ---- the trainer's questions -------------------------------------------------------------------------------
 
-    def _prompts(self) -> set[str]:
-        return set(self.prompt_global_steps["train"])
-
     def count_prompts(self) -> int:
         """Training prompts in the system: pending, generating, or finished and not yet used or evicted."""
         self._sync_metadata_from_transfer_queue()
-        return len(self._prompts())
+        return len(self.prompt_global_steps["train"])
 
     def prompts_to_start(self, batch_size: int) -> int:
         """How many prompts fill up the system at the start of a step."""
@@ -342,27 +315,18 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         would ever clear them.
         """
         self._sync_metadata_from_transfer_queue()
-        prompts = self._prompts()
+        prompts = self.prompt_global_steps["train"]
         orphans = [key for key in self.partitions["train"] if transfer.group_uid(key) not in prompts]
         if orphans:
             transfer.clear(orphans, "train")
 
 
 def staleness_metrics(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
-    """Staleness of a batch, in weight updates of the rollout servers.
+    """Staleness of a batch's first and last tokens, in weight updates of the rollout servers; empty if not known.
 
-    The servers hold version ``step - 1`` when step ``step`` begins: the weights that the step before ended with. A
-    rollout whose first token was drawn by version v has the staleness ``step - 1 - v``; 0 is on-policy. It is partial
-    when it was interrupted by a weight update and finished by a later version.
-
-    Args:
-        tags: of the rollouts; verl notes the first and the last version in ``min_global_steps`` and
-            ``max_global_steps``. Padding, and rollouts of servers that report no version, are left out.
-        step: number of the training step, from 1.
-
-    Returns:
-        ``prime/staleness/{mean,max}`` over the first tokens, ``.../last_token/mean`` over the last ones, and the
-        fraction of partial rollouts; empty when nothing is known.
+    The servers hold version ``step - 1`` when step ``step`` (from 1) begins. A rollout whose first token was drawn by
+    version v has the staleness ``step - 1 - v``; it is partial when a later version finished it. verl notes both in the
+    tags. Padding, and rollouts of servers that report no version, are left out.
     """
     versions = [
         (int(tag["min_global_steps"]), int(tag["max_global_steps"]))

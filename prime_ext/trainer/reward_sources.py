@@ -68,7 +68,10 @@ def advantages(
     sources = build_sources(step, gate, scale)
     advantage_BT, return_BT, per_source = combine_sources(sources, step.mask_BT, step.group_B, settings.whitening)
     if settings.critic_sources and step.value_BT is not None:
-        return_BT = _critic_return(step, sources)
+        # A_t + V_t of the source that the critic values, before its coefficient and whitening.
+        (valued,) = [source for source in sources.values() if source.estimator == "gae"]
+        value_BT = torch.where(step.mask_BT.bool(), step.value_BT, step.value_BT.new_zeros(()))
+        return_BT = source_return(replace(valued, coefficient=1.0), step.mask_BT, step.group_B) + value_BT
     valid_BT = step.mask_BT.bool()
     if not advantage_BT[valid_BT].isfinite().all():
         # verl would skip the update of the policy, of this step and most likely of all that follow.
@@ -79,7 +82,11 @@ def advantages(
             f"lower prm.optim.lr, check the weights of prm.model.path"
         )
     if settings.scales_advantages and step.process_reward_BT is not None:
-        advantage_BT = _scaled(step, advantage_BT, settings.process.coefficient * gate)
+        assert settings.process.clip is not None
+        weight, plain_BT = settings.process.coefficient * gate, advantage_BT
+        advantage_BT = sign_preserving(plain_BT, step.process_reward_BT, step.mask_BT, weight, settings.process.clip)
+        change_N = ((advantage_BT - plain_BT) / plain_BT)[plain_BT != 0]
+        metrics["prime/process/advantage_change"] = float(change_N.abs().mean()) if len(change_N) else 0.0
     for name, value_BT in per_source.items():
         metrics[f"prime/{name}/return_std"] = float(value_BT[valid_BT].std())
     if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
@@ -90,15 +97,6 @@ def advantages(
     if alone:
         logger.warning("%d rollouts are alone in their group: no baseline, no advantage", alone)
     return advantage_BT, return_BT
-
-
-def _scaled(step: PrimeStep, advantage_BT: torch.Tensor, weight: float) -> torch.Tensor:
-    """The outcome's advantage times what the process rewards say of each token."""
-    assert step.process_reward_BT is not None and step.settings.process.clip is not None
-    scaled_BT = sign_preserving(advantage_BT, step.process_reward_BT, step.mask_BT, weight, step.settings.process.clip)
-    change_N = ((scaled_BT - advantage_BT) / advantage_BT)[advantage_BT != 0]
-    step.metrics["prime/process/advantage_change"] = float(change_N.abs().mean()) if len(change_N) else 0.0
-    return scaled_BT
 
 
 # ---- sources ---------------------------------------------------------------------------------------------------
@@ -125,7 +123,11 @@ def build_sources(step: PrimeStep, gate: float, scale: OutcomeRelativeScale | No
         if not step.settings.one_value_of_both:
             sources["process"] = process
         elif process.coefficient != 0:
-            sources = {"outcome_and_process": _summed(step, sources["outcome"], process)}
+            # One source that pays what both do; discount, gae_lambda and value are the same for both.
+            outcome = sources["outcome"]
+            paid_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
+            both = replace(outcome, reward_BT=paid_BT, mask_BT=step.mask_BT, coefficient=1.0)
+            sources = {"outcome_and_process": both}
     if step.turn_reward_BT is not None:
         sources["turns"] = _turns(step)
     return sources
@@ -161,15 +163,6 @@ def _measure_turns(step: PrimeStep) -> None:
     if step.state_BT is not None:
         _, place_N, size_S = step.state_BT[end_BT].unique(return_inverse=True, return_counts=True)
         step.metrics["prime/turns/compared"] = float((size_S[place_N] > 1).float().mean())
-
-
-def _critic_return(step: PrimeStep, sources: dict[str, RewardSource]) -> torch.Tensor:
-    """A_t + V_t of the source that the critic values, before its coefficient and whitening: the critic's target."""
-    assert step.value_BT is not None
-    (source,) = [source for source in sources.values() if source.estimator == "gae"]
-    advantage_BT = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)
-    value_BT = torch.where(step.mask_BT.bool(), step.value_BT, step.value_BT.new_zeros(()))
-    return advantage_BT + value_BT
 
 
 def _outcome(step: PrimeStep, spans: StepSpans | None) -> RewardSource:
@@ -290,9 +283,3 @@ def _spread(step: PrimeStep, source: RewardSource) -> float:
     """Standard deviation of a source's advantage over the tokens, before its coefficient."""
     value_N = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)[step.mask_BT.bool()]
     return float(value_N.std()) if len(value_N) > 1 else 0.0
-
-
-def _summed(step: PrimeStep, outcome: RewardSource, process: RewardSource) -> RewardSource:
-    """One source that pays what both do; discount, gae_lambda and value are the same for both."""
-    reward_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
-    return replace(outcome, reward_BT=reward_BT, mask_BT=step.mask_BT, coefficient=1.0)

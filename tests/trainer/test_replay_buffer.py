@@ -2,6 +2,7 @@
 """The online prompt filter: the batch is the first prompts, in the order of the data, that lie inside the band."""
 
 import logging
+import math
 
 import pytest
 from fake_queue import EASY, FAILED, GOOD, HARD, UNDECIDED, FakeQueue, FakeRollouts
@@ -301,7 +302,7 @@ def test_rejected_prompts_are_held_whatever_the_order_in_which_they_finish(outco
     with pytest.MonkeyPatch.context() as monkeypatch:
         outcomes = [[UNDECIDED, UNDECIDED], *outcomes]
         rollouts = start(monkeypatch, outcomes, oversample=oversample * batch_size, seed=seed)
-        rollouts.buffer.holds_rejected = True
+        rollouts.buffer.rejected_limit = math.inf
         position = 0
         for _ in range(2):
             step(rollouts, batch_size)
@@ -319,7 +320,7 @@ def test_rejected_prompts_are_held_whatever_the_order_in_which_they_finish(outco
 @pytest.mark.parametrize(("limit", "held"), [(1, []), (2, [4]), (3, [4]), (4, [3, 4]), (100, [0, 1, 3, 4])])
 def test_of_too_many_rejected_prompts_the_last_are_held(monkeypatch, limit, held):
     rollouts = start(monkeypatch, [HARD, EASY, GOOD, HARD, EASY, GOOD, *[HARD] * 20])
-    rollouts.buffer.holds_rejected, rollouts.buffer.rejected_limit = True, limit
+    rollouts.buffer.rejected_limit = limit
     step(rollouts, 2)
     rejected = rollouts.buffer.take_rejected()
     assert (prompts_of(rejected) if rejected else []) == held
