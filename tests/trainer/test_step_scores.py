@@ -2,13 +2,11 @@
 """Scores that came with the rewards, from the store to advantages, gate and metrics."""
 
 import json
-import random
 
 import pytest
 import torch
 from small_batch import ROLLOUTS, batch_of, filled_queue, settings
 
-from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.reward_sources import advantages, build_sources, drop_inconsistent
@@ -90,19 +88,6 @@ def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, change
     assert tuple(step.pairs_before) == pytest.approx((right, total))
     assert metrics["prm/pair_accuracy/before_update"] == pytest.approx(right / total)
     assert metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
-
-
-def test_a_prm_of_chance_has_no_say_and_one_that_knows_does(monkeypatch):
-    rng, gates = random.Random(0), {}
-    knows = {key: [0.1 + 0.8 * label] for key, (label, _) in ROLLOUTS.items()}
-    for name in ("knows", "same", "random"):
-        gate = ReliabilityGate()
-        for _ in range(60):
-            scores = {"knows": knows.get, "same": lambda _: [0.9], "random": lambda _: [rng.random()]}[name]
-            scored = {key: ([len(mask) - 1], scores(key)) for key, (_, mask) in ROLLOUTS.items()}
-            step, _ = loaded(monkeypatch, scored, process__credit="min_form", process__estimator="rloo_per_token")
-            gates[name] = gate.update(step.pairs_before)
-    assert gates["knows"] > 0.99 and gates["same"] == 0.0 and gates["random"] < 0.3
 
 
 def test_advantages_are_those_of_the_two_sources_and_padding_changes_nothing(monkeypatch):
