@@ -130,27 +130,19 @@ class PrimeTrainerMixin(GuardedRunMixin):
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
+        prm, ahead, rejected_limit = self.prm, None, 0.0
+        if prm is not None and prm.settings.train_on == "judged":
+            rejected_limit = prm.settings.judged_limit or math.inf
+        if isinstance(prm, ServedPRM) and not prm.settings.inputs.rewrites:
+            # A server that reads rollouts as they are scores them as soon as their prompt has passed the filter.
+            ahead = prm.begin if self.prime.process.scorer == "implicit_prm" else None
         return PromptFilterReplayBuffer(
             requeue=self._requeue_prompts,
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
-            on_kept=self._score_ahead,
-            rejected_limit=self._rejected_limit,
+            on_kept=ahead,
+            rejected_limit=rejected_limit,
             **options,
         )
-
-    @property
-    def _rejected_limit(self) -> float:
-        """Rollouts of dropped prompts that the PRM is trained on, at most."""
-        if self.prm is None or self.prm.settings.train_on == "kept":
-            return 0
-        return self.prm.settings.judged_limit or math.inf
-
-    @property
-    def _score_ahead(self) -> Callable[[list[str], str], None] | None:
-        """Has rollouts scored as soon as their prompt has passed the filter, where a server reads them as they are."""
-        if not isinstance(self.prm, ServedPRM) or self.prm.settings.inputs.rewrites:
-            return None
-        return self.prm.begin if self.prime.process.scorer == "implicit_prm" else None
 
     @property
     def _requeues_prompts(self) -> bool:

@@ -8,7 +8,6 @@ goes as with ``none``.
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import torch
 from transfer_queue import KVBatchMeta
@@ -47,11 +46,23 @@ class PRMPhase:
         step: is told the process rewards.
         builder: writes the rows that the PRM reads in place of the rollouts; None where it reads those.
         end_token: of the tokenizer.
+
+    Attributes:
+        own: those rows, in the order of the rollouts.
+        rows: those of the update, padding included: of the step's batch, in its order, then others that only the PRM
+            sees; with ``label_B``, ``group_B`` (padding has numbers of its own) and ``valid_B`` (False for padding).
+        added: keys of those that are not in the batch; they are cleared in the end.
+        replayed_B: True for rows of earlier steps; None without any.
+        mini_batch_rows: rows of a mini-batch with them; None without any.
     """
 
     def __init__(self, prm: ImplicitPRM, step: PrimeStep, builder: ScorerRowsBuilder | None = None, end_token: int = 0):
         self.prm, self.step, self.builder, self.end_token = prm, step, builder, end_token
         self.own: ScorerRows | None = None
+        self.label_B, self.group_B, self.valid_B = step.label_B, step.group_B, step.valid_B
+        self.added: list[str] = []
+        self.replayed_B: torch.Tensor | None = None
+        self.mini_batch_rows: int | None = None
         step.process_noise = prm.reward_noise
         settings, prime = prm.settings, step.settings
         self.mode = settings.update_mode if step.number % settings.update_freq == 0 else "none"
@@ -61,26 +72,24 @@ class PRMPhase:
 
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
-        self.rows = self._rows(batch)
+        self._begin(batch)
         if self.own is not None and self.step.settings.distils:
             batch = self.own.put_prompts(batch)
-        if not self.rows.valid_B.any():
+        if not self.valid_B.any():
             # Nothing that it could learn from.
             self.mode = "none"
         self.prm.follow_policy(self.step.number)
         batch = self._reference(batch)
-        if self.prm.replay is not None and self.mode != "none":
-            drawn = self.prm.replay.draw(int(self.rows.valid_B.sum()))
-            self.step.metrics["prm/replayed_rollouts"] = len(drawn)
-            if drawn:
-                self.rows = self.rows.with_replayed(drawn, self.prm, self.end_token)
+        replay = self.prm.replay if self.mode != "none" else None
+        if replay is not None:
+            self._add_replayed(replay.draw(int(self.valid_B.sum())))
         self._score_and_update(batch)
-        if self.prm.replay is not None and self.mode != "none":
-            self.prm.replay.add(self.rows.packed())
+        if replay is not None:
+            replay.add(self._packed())
         if self.measures and self.mode in ("after", "interleaved", "reverse"):
             self.step.measure_scores(self._score(batch), "after")
-        if self.rows.added:
-            transfer.clear(self.rows.added, batch.partition_id)
+        if self.added:
+            transfer.clear(self.added, batch.partition_id)
         self.step.metrics.update(pass_metrics(self.prm, batch))
         return batch
 
@@ -99,9 +108,8 @@ class PRMPhase:
         if mode != "none":
             self._update(of_training)
         if of_training:
-            rows = self.rows
             scores_BT = self._fetch(batch, PRM_LOG_PROBS)
-            mini_batch_B = self.prm.mini_batches(rows.batch, rows.replayed_B, rows.mini_batch_rows)[: len(batch)]
+            mini_batch_B = self.prm.mini_batches(self.rows, self.replayed_B, self.mini_batch_rows)[: len(batch)]
             # Those of interleaved are the nearest to "before" that it has.
             step.measure_scores(scores_BT, "during" if scores_first else "before", mini_batch_B)
         if mode == "before" and self.rewarded:
@@ -111,9 +119,10 @@ class PRMPhase:
 
     # ---- what the PRM is trained on ----------------------------------------------------------------------------
 
-    def _rows(self, batch: KVBatchMeta) -> "PRMRows":
+    def _begin(self, batch: KVBatchMeta) -> None:
+        """Rows of the batch and of rejected prompts."""
         step, rejected = self.step, self.step.rejected
-        rows = PRMRows(batch, step.label_B, step.group_B, step.valid_B)
+        self.rows = batch
         if self.builder is not None:
             with marked_timer("prm_rows", step.timing):
                 self.own = self.builder.build(batch, step.label_B, step.group_B)
@@ -121,34 +130,81 @@ class PRMPhase:
             step.scored_BT = self.own.scored_BT
             if step.old_log_prob_BT is not None:
                 step.compared_log_prob_BT = self.own.smoothed(step.old_log_prob_BT)
-            own = self.own.batch
-            rows = replace(rows, batch=own, valid_B=step.measured_B, added=list(own.keys), own=True)
+            self.rows, self.valid_B, self.added = self.own.batch, step.measured_B, list(self.own.batch.keys)
         # Of the fields of a rollout workers need only those of a rollout.
-        rows.batch = transfer.with_fields(rows.batch, rows.inputs)
+        self.rows = transfer.with_fields(self.rows, self._inputs)
         if rejected is None:
-            return rows
+            return
         if self.mode == "none":
             transfer.clear(rejected.keys, rejected.partition_id)
-            return rows
+            return
         step.metrics["prm/judged_rollouts"] = len(rejected)
         labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, step.settings.label_key)
         if self.builder is not None:
-            rejected, labels = self._own_rejected(self.builder, rejected, labels)
-            if not labels:
-                return rows
-        return rows.plus(rejected, labels, self.prm.mini_batch_rows, self.end_token)
+            # Without what it cannot score.
+            groups = torch.tensor(transfer.group_numbers(rejected.keys))
+            own = self.builder.build(rejected, torch.tensor(labels), groups)
+            scored = own.scored_BT.any(-1).tolist()
+            unread = [key for key, reads in zip(own.batch.keys, scored, strict=True) if not reads]
+            transfer.clear([*rejected.keys, *unread], rejected.partition_id)
+            places = [place for place, reads in enumerate(scored) if reads]
+            rejected, labels = transfer.select(own.batch, places), [labels[place] for place in places]
+        if labels:
+            self._add(rejected, labels, self.prm.mini_batch_rows)
 
-    @staticmethod
-    def _own_rejected(
-        builder: ScorerRowsBuilder, rejected: KVBatchMeta, labels: list[float]
-    ) -> tuple[KVBatchMeta, list[float]]:
-        """The rows that the PRM reads in place of rejected rollouts, cleared; without what it cannot score."""
-        rows = builder.build(rejected, torch.tensor(labels), torch.tensor(transfer.group_numbers(rejected.keys)))
-        scored = rows.scored_BT.any(-1).tolist()
-        without = [key for key, keeps in zip(rows.batch.keys, scored, strict=True) if not keeps]
-        transfer.clear([*rejected.keys, *without], rejected.partition_id)
-        places = [place for place, keeps in enumerate(scored) if keeps]
-        return transfer.select(rows.batch, places), [labels[place] for place in places]
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        """Fields of a rollout that all rows have; those of earlier steps and the PRM's own are without images."""
+        return INPUT_FIELDS if self.replayed_B is None and self.own is None else TEXT_FIELDS
+
+    def _add(self, more: KVBatchMeta, labels: Sequence[float], multiple: int) -> None:
+        """Rows of other prompts, with these outcomes, and padding to a multiple of so many.
+
+        They are in the same partition of the store, and need none but the fields of a rollout.
+        """
+        joined = transfer.joined(self.rows, more, self._inputs)
+        padded = transfer.padded(joined, multiple, self.end_token)
+        filled = len(padded) - len(joined)
+        first = int(self.group_B.max()) + 1
+        groups = [first + number for number in transfer.group_numbers(more.keys)]
+        padding = [first + len(set(groups)) + place for place in range(filled)]
+        self.label_B = torch.cat((self.label_B, torch.tensor(labels), torch.zeros(filled)))
+        self.group_B = torch.cat((self.group_B, torch.tensor([*groups, *padding])))
+        self.valid_B = torch.cat((self.valid_B, torch.arange(len(more) + filled) < len(more)))
+        self.added += padded.keys[len(self.rows) :]
+        self.rows = padded
+
+    def _add_replayed(self, drawn: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Rows of earlier steps, with their reference's log-probabilities."""
+        self.step.metrics["prm/replayed_rollouts"] = len(drawn)
+        if not drawn:
+            return
+        new = len(self.rows)
+        self.mini_batch_rows = self.prm.rows_with_replay(new, len(drawn))
+        fields = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
+        fields["loss_mask"] = fields["response_mask"]
+        fields[REFERENCE_LOG_PROBS] = [row["reference"] for row in drawn]
+        keys = [f"replay{place:06d}_0_0" for place in range(len(drawn))]
+        more = transfer.put_rollouts(keys, self.rows.partition_id, fields)
+        multiple = new // self.prm.mini_batch_rows * self.mini_batch_rows
+        self._add(more, [float(row["label"]) for row in drawn], multiple)
+        filled = transfer.select(self.rows, range(new + len(drawn), len(self.rows)))
+        if filled.keys:
+            # verl copies it from some rollout, of another length.
+            nothing = torch.nested.as_nested_tensor([torch.zeros(1)] * len(filled), layout=torch.jagged)
+            transfer.put_rows(filled, {REFERENCE_LOG_PROBS: nothing})
+        place_B = torch.arange(len(self.rows)) - new
+        self.replayed_B = (place_B >= 0) & (place_B < len(drawn))
+
+    def _packed(self) -> dict[str, torch.Tensor]:
+        """The new rollouts among the rows, as they are kept for later steps."""
+        new_B = self.valid_B if self.replayed_B is None else self.valid_B & ~self.replayed_B
+        new = transfer.select(self.rows, new_B.nonzero()[:, 0].tolist())
+        if self.own is None:
+            transfer.refuse_images(new, "prm.replay; set its batches=0")
+        fields = transfer.fetch_rows(new, [*_KEPT, REFERENCE_LOG_PROBS])
+        fields["reference"] = fields.pop(REFERENCE_LOG_PROBS)
+        return pack(fields, self.label_B[new_B])
 
     # ---- passes ------------------------------------------------------------------------------------------------
 
@@ -160,11 +216,11 @@ class PRMPhase:
                 self.own.put(name, transfer.fetch_padded(batch, [name])[name].float())
             # The scores come from the passes of the update.
             as_update = self.mode in ("interleaved", "reverse")
-            rows, log_prob_BT = self.prm.reference(self.rows.batch, as_update)
-            self.rows.batch = transfer.with_fields(rows, (*self.rows.inputs, REFERENCE_LOG_PROBS))
+            rows, log_prob_BT = self.prm.reference(self.rows, as_update)
+            self.rows = transfer.with_fields(rows, (*self._inputs, REFERENCE_LOG_PROBS))
             if self.own is None:
                 batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
-            if self.rows.added:
+            if self.added:
                 log_prob_BT = self._fetch(batch, REFERENCE_LOG_PROBS)
             self.step.reference_log_prob_BT = log_prob_BT
         return batch
@@ -172,11 +228,11 @@ class PRMPhase:
     def _score(self, batch: KVBatchMeta, for_update: bool = False) -> torch.Tensor:
         """The PRM's log-probabilities of the batch; all rows of the update are scored if it needs that."""
         with marked_timer("prm_score", self.step.timing):
-            if for_update and self.prm.needs_scores and self.rows.added:
-                self.prm.score(self.rows.batch)
+            if for_update and self.prm.needs_scores and self.added:
+                self.prm.score(self.rows)
             else:
                 rows = batch if self.own is None else self.own.batch
-                self.prm.score(transfer.with_fields(rows, self.rows.inputs), batch)
+                self.prm.score(transfer.with_fields(rows, self._inputs), batch)
         return self._fetch(batch, PRM_LOG_PROBS)
 
     def _fetch(self, batch: KVBatchMeta, name: str) -> torch.Tensor:
@@ -185,14 +241,18 @@ class PRMPhase:
 
     def _update(self, keeps_scores: bool) -> None:
         """Train; if asked, leave the log-probabilities of the training forward passes in the queue."""
-        rows = self.rows
-        score_B = rows.score_sum() if self.prm.needs_scores else None
-        of_rows = (rows.label_B, rows.group_B, rows.valid_B, score_B, rows.replayed_B)
-        planned = self.prm.put_rows(rows.batch, *of_rows, rows.mini_batch_rows)
-        planned = transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS))
+        score_B = None
+        if self.prm.needs_scores:
+            # Summed log-ratio of each row, from the last pass that scored it.
+            data = transfer.fetch_padded(self.rows, [PRM_LOG_PROBS, REFERENCE_LOG_PROBS, "response_mask"])
+            mask_BT = data["response_mask"].float() * self.valid_B[:, None]
+            score_B = log_ratio(data[PRM_LOG_PROBS], data[REFERENCE_LOG_PROBS], mask_BT).sum(-1)
+        of_rows = (self.label_B, self.group_B, self.valid_B, score_B, self.replayed_B)
+        planned = self.prm.put_rows(self.rows, *of_rows, self.mini_batch_rows)
+        planned = transfer.with_fields(planned, (*self._inputs, *_UPDATE_FIELDS))
         update = self.prm.update_and_score if keeps_scores else self.prm.update
         with marked_timer("prm_update", self.step.timing):
-            said = update(planned, rows.mini_batch_rows)
+            said = update(planned, self.mini_batch_rows)
         if not math.isfinite(said["loss"]):
             logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", said["loss"])
         for name, value in said.items():
@@ -205,90 +265,3 @@ def pass_metrics(prm: ImplicitPRM, batch: KVBatchMeta) -> dict[str, float]:
     """Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all."""
     tokens = sum(tag["seq_len"] for tag in batch.tags)
     return {f"prm/passes/{name}": count / tokens for name, count in prm.take_pass_counts().items()}
-
-
-@dataclass
-class PRMRows:
-    """Rows of an update of the PRM, padding included: the step's batch, and others that only the PRM sees.
-
-    Attributes:
-        batch: those of the step's batch come first, in its order.
-        label_B: outcome in [0, 1].
-        group_B: number of the prompt; padding rows have numbers of their own.
-        valid_B: False for padding.
-        added: keys of the rows that are no part of the step's batch; whoever is done with them clears them.
-        replayed_B: True for rows of earlier steps; None without any.
-        mini_batch_rows: rows of a mini-batch with them; None without any.
-        own: the rows are not the rollouts themselves (``prm.inputs``), but stand in their order.
-    """
-
-    batch: KVBatchMeta
-    label_B: torch.Tensor
-    group_B: torch.Tensor
-    valid_B: torch.Tensor
-    added: list[str] = field(default_factory=list)
-    replayed_B: torch.Tensor | None = None
-    mini_batch_rows: int | None = None
-    own: bool = False
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Fields of a rollout that all rows have; those of earlier steps and the PRM's own are without images."""
-        return INPUT_FIELDS if self.replayed_B is None and not self.own else TEXT_FIELDS
-
-    def plus(self, more: KVBatchMeta, labels: Sequence[float], multiple: int, end_token: int) -> "PRMRows":
-        """These rows and some more of other prompts, with these outcomes, padded to a multiple of so many.
-
-        They are in the same partition of the store, and need none but the fields of a rollout.
-        """
-        joined = transfer.joined(self.batch, more, self.inputs)
-        padded = transfer.padded(joined, multiple, end_token)
-        filled = len(padded) - len(joined)
-        first = int(self.group_B.max()) + 1
-        groups = [first + number for number in transfer.group_numbers(more.keys)]
-        padding = [first + len(set(groups)) + place for place in range(filled)]
-        return PRMRows(
-            padded,
-            torch.cat((self.label_B, torch.tensor(labels), torch.zeros(filled))),
-            torch.cat((self.group_B, torch.tensor([*groups, *padding]))),
-            torch.cat((self.valid_B, torch.arange(len(more) + filled) < len(more))),
-            [*self.added, *padded.keys[len(self.batch) :]],
-            own=self.own,
-        )
-
-    def with_replayed(self, drawn: Sequence[Mapping[str, torch.Tensor]], prm: ImplicitPRM, end_token: int) -> "PRMRows":
-        """These rows and some of earlier steps, from ``PRMReplay.draw``, with their reference's log-probabilities."""
-        new = len(self.batch)
-        mini_batch_rows = prm.rows_with_replay(new, len(drawn))
-        fields = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
-        fields["loss_mask"] = fields["response_mask"]
-        fields[REFERENCE_LOG_PROBS] = [row["reference"] for row in drawn]
-        keys = [f"replay{place:06d}_0_0" for place in range(len(drawn))]
-        more = transfer.put_rollouts(keys, self.batch.partition_id, fields)
-        rows = new // prm.mini_batch_rows * mini_batch_rows
-        found = self.plus(more, [float(row["label"]) for row in drawn], rows, end_token)
-        filled = transfer.select(found.batch, range(new + len(drawn), len(found.batch)))
-        if filled.keys:
-            # verl copies it from some rollout, of another length.
-            nothing = torch.nested.as_nested_tensor([torch.zeros(1)] * len(filled), layout=torch.jagged)
-            transfer.put_rows(filled, {REFERENCE_LOG_PROBS: nothing})
-        place_B = torch.arange(len(found.batch)) - new
-        found.replayed_B = (place_B >= 0) & (place_B < len(drawn))
-        found.mini_batch_rows = mini_batch_rows
-        return found
-
-    def packed(self) -> dict[str, torch.Tensor]:
-        """The new rollouts among the rows, as they are kept for later steps."""
-        new_B = self.valid_B if self.replayed_B is None else self.valid_B & ~self.replayed_B
-        new = transfer.select(self.batch, new_B.nonzero()[:, 0].tolist())
-        if not self.own:
-            transfer.refuse_images(new, "prm.replay; set its batches=0")
-        rows = transfer.fetch_rows(new, [*_KEPT, REFERENCE_LOG_PROBS])
-        rows["reference"] = rows.pop(REFERENCE_LOG_PROBS)
-        return pack(rows, self.label_B[new_B])
-
-    def score_sum(self) -> torch.Tensor:
-        """Summed log-ratio of each row, from the last pass that scored it."""
-        data = transfer.fetch_padded(self.batch, [PRM_LOG_PROBS, REFERENCE_LOG_PROBS, "response_mask"])
-        mask_BT = data["response_mask"].float() * self.valid_B[:, None]
-        return log_ratio(data[PRM_LOG_PROBS], data[REFERENCE_LOG_PROBS], mask_BT).sum(-1)

@@ -10,6 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import ne
 from typing import Any
 
 from transfer_queue import KVBatchMeta
@@ -328,18 +329,14 @@ def staleness_metrics(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str,
     version v has the staleness ``step - 1 - v``; it is partial when a later version finished it. verl notes both in the
     tags. Padding, and rollouts of servers that report no version, are left out.
     """
-    versions = [
-        (int(tag["min_global_steps"]), int(tag["max_global_steps"]))
-        for tag in tags
-        if not transfer.is_padding(tag) and tag.get("min_global_steps") is not None
-    ]
-    if not versions:
+    known = [tag for tag in tags if not transfer.is_padding(tag) and tag.get("min_global_steps") is not None]
+    if not known:
         return {}
-    first = [step - 1 - version for version, _ in versions]
-    last = [step - 1 - version for _, version in versions]
+    first = [step - 1 - int(tag["min_global_steps"]) for tag in known]
+    last = [step - 1 - int(tag["max_global_steps"]) for tag in known]
     return {
         "prime/staleness/mean": sum(first) / len(first),
         "prime/staleness/max": max(first),
         "prime/staleness/last_token/mean": sum(last) / len(last),
-        "prime/staleness/partial_fraction": sum(old != new for old, new in versions) / len(versions),
+        "prime/staleness/partial_fraction": sum(map(ne, first, last)) / len(known),
     }

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asynchronous trainers as objects, without Ray: what they read of the configuration, submit, save and restore."""
+"""The PRIME trainers as objects, without Ray: what they read of the configuration, submit, save and restore."""
 
+import math
 from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fake_queue import FakeQueue
@@ -14,12 +16,14 @@ from torch.distributed.fsdp import fully_shard
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.prm_accuracy import PairCount
+from prime_ext.config.settings import SettingsError
 from prime_ext.trainer.prime_trainer import STATE_FILE
+from prime_ext.trainer.prompts import prompts_to_data
 from prime_ext.trainer.registration import SnapshotActorWorker
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBufferAsync
-from prime_ext.utils.files import read_json
 
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8"]
 SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
@@ -34,6 +38,7 @@ SEPARATE = {
 }
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 MODES = {"prime_colocate_async": COLOCATE, "prime_separate_async": SEPARATE}
+GATED = {"prime.process.reliability_gate": True}
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +71,16 @@ def test_each_step_fills_up_the_prompts_in_the_system(make, monkeypatch, mode, f
     trainer = make(**MODES[mode], **changes)
     submitted = []
     trainer._add_prompts_to_generate = submitted.append
-    trainer.agent_loop_manager = None
     trainer._add_batch_to_generate()
-    for number in range(window - 3):
-        queue.put(f"{number:012d}", {"is_prompt": True, "status": "running", "global_steps": 1})
-    trainer._add_batch_to_generate()
-    for number in range(window - 3, window):
-        queue.put(f"{number:012d}", {"is_prompt": True, "status": "finished", "global_steps": 1})
-    trainer._add_batch_to_generate()
+    for status, numbers in (("running", range(window - 3)), ("finished", range(window - 3, window))):
+        for number in numbers:
+            queue.put(f"{number:012d}", {"is_prompt": True, "status": status, "global_steps": 1})
+        trainer._add_batch_to_generate()
     assert submitted == [window, 3]
 
 
 def test_the_gate_remembers_as_many_steps_in_every_mode(make):
-    gated = {"prime.process.reliability_gate": True}
-    once, four_times = make(**COLOCATE, **gated).gate, make(**SEPARATE, **gated).gate
+    once, four_times = make(**COLOCATE, **GATED).gate, make(**SEPARATE, **GATED).gate
     for accuracy in (0.9, 0.6, 0.8):
         pairs = PairCount(10 * accuracy, 10.0)
         once.update(pairs)
@@ -121,25 +122,102 @@ def test_a_reference_is_refreshed_once_per_step_however_many_updates_it_has(make
     assert len(taken) == 2
 
 
-def test_what_is_saved_comes_back_and_a_synchronous_run_says_what_it_cannot_take_over(
-    make, monkeypatch, tmp_path, caplog
+# ---- what a checkpoint remembers ---------------------------------------------------------------------------------
+
+BOTH_GUARDS = {**GATED, "prime.process.normalization": "outcome_relative", "prime.process.relative_share": 0.5}
+
+
+@pytest.fixture
+def saved_and_resumed(make, monkeypatch, tmp_path):
+    """A trainer, and one that goes on from what it saved; without models."""
+    monkeypatch.setattr("prime_ext.prm.implicit_prm.ImplicitPRM.load", lambda *_: None)
+
+    def resume(saved, **changes):
+        saved._save_prime_state(tmp_path)
+        resumed = make(**changes)
+        resumed._load_prime_state(tmp_path)
+        return resumed
+
+    return resume
+
+
+def test_gate_and_scale_go_on_where_they_were(make, saved_and_resumed):
+    saved = make(**BOTH_GUARDS)
+    saved.gate.update(PairCount(8.0, 10.0))
+    saved.scale.update(2.0, 1.0)
+    saved.replay_buffer.acceptance_rate, saved._prompts_fetched = 0.8125, 41
+    resumed = saved_and_resumed(saved, **BOTH_GUARDS)
+    # So that it submits as many prompts as the uninterrupted run.
+    assert (resumed.replay_buffer.acceptance_rate, resumed._prompts_fetched) == (0.8125, 41)
+    assert resumed.gate == saved.gate and resumed.scale == saved.scale
+    assert resumed.gate.update(PairCount(1.0, 3.0)) == saved.gate.update(PairCount(1.0, 3.0))
+    assert resumed.scale.update(4.0, 1.0) == pytest.approx(saved.scale.update(4.0, 1.0))
+
+
+def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no_error(make, saved_and_resumed):
+    without = {"prime.process.reliability_gate": False}
+    resumed, fresh = saved_and_resumed(make(**without), **BOTH_GUARDS), make(**BOTH_GUARDS)
+    assert resumed.gate == fresh.gate and resumed.scale == fresh.scale
+    assert saved_and_resumed(resumed, **without).gate is None
+
+
+def test_a_synchronous_run_says_what_it_cannot_take_over_of_an_asynchronous_one(
+    make, monkeypatch, saved_and_resumed, caplog
 ):
     queue = FakeQueue().install(monkeypatch)
-    gated = {"prime.process.reliability_gate": True}
-    trainer = make(**COLOCATE, **gated)
+    trainer = make(**COLOCATE, **GATED)
     trainer.gate.right, trainer.gate.total, trainer._prompts_fetched = 7.0, 10.0, 41
-    trainer._queued_prompts = deque()
     queue.put("000000000040", {"is_prompt": True, "status": "running", "global_steps": 1})
-    trainer._save_prime_state(tmp_path)
-    assert read_json(tmp_path / STATE_FILE)["prompts_in_system"] == 1
-    other = make(**COLOCATE, **gated)
-    other.prm = None
-    other._load_prime_state(tmp_path)
-    assert (other.gate.average, other._prompts_fetched) == (0.7, 41)
-    synchronous = make()
-    synchronous.prm = None
-    synchronous._load_prime_state(tmp_path)
+    for changes in (COLOCATE, {}):
+        assert not caplog.text
+        resumed = saved_and_resumed(trainer, **changes, **GATED)
+        assert (resumed.gate.average, resumed._prompts_fetched) == (0.7, 41)
     assert "the 1 prompts it was generating are skipped" in caplog.text
+
+
+def prompt(**values):
+    """As verl makes one of a row of the dataset."""
+    fields = {name: np.fromiter([value], dtype=object, count=1) for name, value in values.items()}
+    return tu.get_tensordict({**fields, "dummy_tensor": torch.tensor([[3]], dtype=torch.uint8)})
+
+
+ROW = {
+    "raw_prompt": [{"role": "user", "content": "1 + 1 = ?\n\u00e9"}],
+    "reward_model": {"ground_truth": "2", "style": None, "tests": [[], [1, 2.5]]},
+    "extra_info": {},
+    "index": 7,
+    "uid": "000000000003",
+}
+
+
+def test_prompts_of_the_queue_come_back_as_they_were(make, saved_and_resumed):
+    saved = make()
+    saved._queued_prompts = deque([prompt(**ROW), prompt(**{**ROW, "index": 8, "weight": math.nan})])
+    resumed = saved_and_resumed(saved)
+    assert len(resumed._queued_prompts) == 2
+    for before, after in zip(saved._queued_prompts, resumed._queued_prompts, strict=True):
+        assert before.batch_size == after.batch_size and set(before.keys()) == set(after.keys()) > set(ROW)
+        for name in before.keys():
+            assert type(after.get(name)) is type(before.get(name))
+            assert str(after.get(name).tolist()) == str(before.get(name).tolist())
+        assert after["dummy_tensor"].dtype == torch.uint8
+
+
+def test_a_checkpoint_that_would_run_code_is_not_read(make, saved_and_resumed, tmp_path):
+    """Of earlier versions: a pickle, which does what its writer likes."""
+    trainer = make()
+    (tmp_path / "prime_ext.pt").write_bytes(b"cos\nabort\n(tR.")
+    with pytest.raises(FileNotFoundError, match=f"{STATE_FILE} is missing: .* of this version of prime_ext"):
+        trainer._load_prime_state(tmp_path)
+    (tmp_path / STATE_FILE).write_bytes(b"cos\nabort\n(tR.")
+    with pytest.raises(ValueError):
+        trainer._load_prime_state(tmp_path)
+
+
+@pytest.mark.parametrize("value", [b"bytes", (1, 2), {"at": {1: 2}}, np.float32(1.0), np.float64(1.0)])
+def test_a_prompt_that_json_would_change_is_refused(value):
+    with pytest.raises(SettingsError, match="^data.train_files: image of a prompt holds .*; checkpoints keep"):
+        prompts_to_data(prompt(**ROW, image=value))
 
 
 # ---- snapshots of the policy, which verl's separate mode takes when parameter_sync_step > 1 -----------------------
@@ -156,37 +234,28 @@ def sharded_model(tmp_path):
     torch.distributed.destroy_process_group()
 
 
-def worker_with(worker_class, model):
-    worker = worker_class.__new__(worker_class)
+@pytest.mark.parametrize(("kind", "copies"), [(SnapshotActorWorker, True), (DetachActorWorker, False)])
+def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, kind, copies):
+    """What verl does for the old log-probabilities of a second mini-batch."""
+    worker = kind.__new__(kind)
     worker.config = OmegaConf.create({"actor": {"strategy": "fsdp2"}})
     worker._strategy_handlers = None
-    worker.actor = SimpleNamespace(engine=SimpleNamespace(module=model))
-    return worker
+    worker.actor = SimpleNamespace(engine=SimpleNamespace(module=sharded_model))
 
+    def values():
+        return torch.cat([one.full_tensor().detach().flatten() for one in sharded_model.parameters()])
 
-def values(model):
-    return [parameter.full_tensor().detach().clone() for parameter in model.parameters()]
-
-
-def train_and_look_back(worker, model):
-    """What verl does for the old log-probabilities of a second mini-batch. Returns pairs of expected and found."""
-    old = values(model)
+    old = values()
     worker.save_model_to_cpu(0)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in sharded_model.parameters():
             parameter.add_(1.0)
-    new = values(model)
+    new = values()
     worker.save_model_to_cpu(1)
     worker.restore_model_from_cpu(0)
-    looked_back = values(model)
+    looked_back = values()
     worker.restore_model_from_cpu(1)
-    return zip(old + new, looked_back + values(model), strict=True)
-
-
-@pytest.mark.parametrize(("worker", "copies"), [(SnapshotActorWorker, True), (DetachActorWorker, False)])
-def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, worker, copies):
-    pairs = train_and_look_back(worker_with(worker, sharded_model), sharded_model)
-    assert all(torch.equal(expected, found) for expected, found in pairs) is copies
+    assert (torch.equal(looked_back, old) and torch.equal(values(), new)) is copies
 
 
 @pytest.mark.parametrize("hybrid", [True, False])
