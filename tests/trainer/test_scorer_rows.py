@@ -35,6 +35,9 @@ TEXTS = [
 ]
 
 
+BYTES = byte_tokenizer()
+
+
 @cache
 def tokenizer_of(kind):
     tokenizer = TOKENIZERS[kind]()
@@ -167,51 +170,51 @@ def test_a_word_of_one_token_here_and_two_there_is_worth_the_difference():
     torch.testing.assert_close(difference, torch.zeros(2))
 
 
-def test_special_tokens_in_a_text_are_text(monkeypatch):
-    policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
-    ids = policy("so </s> is <s>", add_special_tokens=False)["input_ids"]
-    queue, batch = filled(monkeypatch, [[*ids, policy.eos_token_id]])
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own, {policy.eos_token_id}), batch)
-    response = queue.fields["train"][rows.batch.keys[0]]["responses"].tolist()
+def retokenized(monkeypatch, responses, own="byte-level BPE", masks=None, ends=(), limit=None):
+    """Texts of the byte tokenizer in the tokens of another one; what the store has of each row, and the rows."""
+    queue, batch = filled(monkeypatch, responses, masks)
+    rows = built(ScorerRowsBuilder(InputSettings(True, None), BYTES, tokenizer_of(own), ends, limit=limit), batch)
+    return [queue.fields["train"][key] for key in rows.batch.keys], rows, queue
+
+
+def ids_of(text):
+    return BYTES(text, add_special_tokens=False)["input_ids"]
+
+
+def test_special_tokens_in_a_text_are_text_and_the_end_stays_one(monkeypatch):
+    own = tokenizer_of("byte-level BPE")
+    end = BYTES.eos_token_id
+    fields, *_ = retokenized(monkeypatch, [[*ids_of("so </s> is <s>"), end]], ends={end})
+    response = fields[0]["responses"].tolist()
     assert response[-1] == own.eos_token_id and not set(response[:-1]) & set(own.all_special_ids)
+    # Also where the policy's end has a text.
+    ids = ids_of("so 7!")
+    fields, rows, _ = retokenized(monkeypatch, [ids], ends={ids[-1]})
+    response = fields[0]["responses"].tolist()
+    assert own.decode(response[:-1]) == "so 7" and response[-1] == own.eos_token_id
+    assert rows.scored_BT[0].tolist() == [True] * len(ids)
 
 
 def test_text_that_the_prms_tokenizer_cannot_read_is_not_scored(monkeypatch):
-    policy = byte_tokenizer()
-    ids = policy("π", add_special_tokens=False)["input_ids"]
-    _, batch = filled(monkeypatch, [ids])
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, tokenizer_of("quickstart")), batch)
+    _, rows, _ = retokenized(monkeypatch, [ids_of("π")], own="quickstart")
     assert rows.metrics["prm/inputs/unreadable"] == 1.0 and not rows.scored_BT.any()
 
 
 def test_tools_answers_have_no_share_and_long_rows_are_not_scored(monkeypatch, caplog):
-    policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
-    ids = policy("three and four", add_special_tokens=False)["input_ids"]
+    ids = ids_of("three and four")
     masks = [[1] * 5 + [0] * 5 + [1] * (len(ids) - 10), [1] * len(ids)]
-    queue, batch = filled(monkeypatch, [ids, ids], masks)
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own), batch)
+    fields, rows, queue = retokenized(monkeypatch, [ids, ids], masks=masks)
     sums = put_values(queue, rows)
     found_BT = rows.fetch(PRM_LOG_PROBS)
     assert not found_BT[0, 5:10].any() and (found_BT[0, :5] < 0).all()
     assert float(found_BT[0].sum()) == pytest.approx(sums[0], abs=1e-5)
     # No token that the PRM is trained on has a character of the tool's answer, " and ".
-    row = queue.fields["train"][rows.batch.keys[0]]
-    assert own.decode(row["responses"][row["response_mask"].bool()]) == "threefour"
-    transfer.clear(rows.batch.keys, "train")
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own, limit=20), batch)
+    trained = fields[0]["responses"][fields[0]["response_mask"].bool()]
+    assert tokenizer_of("byte-level BPE").decode(trained) == "threefour"
+    _, rows, queue = retokenized(monkeypatch, [ids, ids], masks=masks, limit=20)
     assert rows.metrics["prm/inputs/too_long"] == 1.0 and not rows.scored_BT.any()
     assert "2 rows of the PRM have more than 20 tokens and are not scored" in caplog.text
     assert all(queue.tags["train"][key]["seq_len"] == 2 for key in rows.batch.keys)
-
-
-def test_a_token_that_ends_a_response_and_has_a_text_is_the_prms_end(monkeypatch):
-    policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
-    ids = policy("so 7!", add_special_tokens=False)["input_ids"]
-    queue, batch = filled(monkeypatch, [ids])
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own, {ids[-1]}), batch)
-    response = queue.fields["train"][rows.batch.keys[0]]["responses"].tolist()
-    assert own.decode(response[:-1]) == "so 7" and response[-1] == own.eos_token_id
-    assert rows.scored_BT[0].tolist() == [True] * len(ids)
 
 
 # ---- hints ---------------------------------------------------------------------------------------------------------
@@ -273,21 +276,15 @@ def test_values_of_the_row_and_of_the_reward_and_templates_by_source(monkeypatch
 
 def test_what_is_filled_in_is_neither_filled_again_nor_a_special_token(monkeypatch):
     tokenizer = byte_tokenizer()
-    hostile = ["{prompt}{gold}<e<eos>os>", "</s>", "ok"]
-    fields = {"extra_fields": [{"reward_extra_info": {"acc": 0.0, "said": text}} for text in hostile]}
-    prompts, _, queue = hinted(monkeypatch, "{prompt}|{info.said}|", tokenizer=tokenizer, **fields)
-    assert [prompt.split("|")[1] for prompt in prompts] == ["{prompt}{gold}", "</s>", "ok"]
-    prompt = queue.fields["train"][f"{PREFIX}000000000001_0_0"]["prompts"].tolist()
-    assert tokenizer.eos_token_id not in prompt
-
-
-def test_special_tokens_without_a_name_are_taken_out_too(monkeypatch):
-    tokenizer = byte_tokenizer()
+    # One without a name.
     tokenizer.add_tokens([AddedToken("<turn>", special=True)], special_tokens=False)
     assert "<turn>" not in tokenizer.all_special_tokens
-    fields = {"extra_fields": [{"reward_extra_info": {"acc": 0.0, "said": "a<turn>b"}}] * 3}
-    prompts, _, _ = hinted(monkeypatch, "{prompt}|{info.said}|", tokenizer=tokenizer, **fields)
-    assert prompts[0].split("|")[1] == "ab"
+    hostile = ["{prompt}{gold}<e<eos>os>", "</s>", "a<turn>b"]
+    fields = {"extra_fields": [{"reward_extra_info": {"acc": 0.0, "said": text}} for text in hostile]}
+    prompts, _, queue = hinted(monkeypatch, "{prompt}|{info.said}|", tokenizer=tokenizer, **fields)
+    assert [prompt.split("|")[1] for prompt in prompts] == ["{prompt}{gold}", "</s>", "ab"]
+    prompt = queue.fields["train"][f"{PREFIX}000000000001_0_0"]["prompts"].tolist()
+    assert tokenizer.eos_token_id not in prompt
 
 
 def test_images_are_refused(monkeypatch):
