@@ -348,7 +348,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
             counts = transfer.fetch_counts(keys, batch.partition_id)
             metrics.update({f"agent/{name}": value for name, value in counts.items()})
-        of_prm = self.prm is not None and self.prime.process.scorer == "implicit_prm"
         step = PrimeStep.load(
             batch,
             self.prime,
@@ -365,6 +364,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
         if self.scorer is not None:
+            of_prm = self.prm is not None and self.prime.process.scorer == "implicit_prm"
             counts_rollouts = of_prm and self._buffers_prompts
             finished = self.replay_buffer.count_rollouts() if counts_rollouts else 0
             batch = self.scorer(step, batch)

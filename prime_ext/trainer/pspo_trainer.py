@@ -160,19 +160,13 @@ class PSPOTrainerMixin(GuardedRunMixin):
         infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))
         uids = [transfer.group_uid(key) for key in batch.keys]
-        compares = self.config.algorithm.adv_estimator in GROUP_ESTIMATORS
-        rows = scored_rows(uids, infos, self.pspo, compares)
+        rows = scored_rows(uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS)
         metrics["pspo/dropped"] = len(batch) - len(rows)
         if len(rows) < len(batch):
-            kept = set(rows)
-            transfer.clear([key for row, key in enumerate(batch.keys) if row not in kept], batch.partition_id)
-            batch = transfer.select(batch, rows)
-            infos = [infos[row] for row in rows]
+            every, batch, infos = set(batch.keys), transfer.select(batch, rows), [infos[row] for row in rows]
+            transfer.clear(sorted(every - set(batch.keys)), batch.partition_id)
         if self.pspo.pays_tokens:
             masks = transfer.fetch_rows(batch, ["response_mask"])["response_mask"]
-            reward_BT = torch.nn.utils.rnn.pad_sequence(
-                [token_rewards(info, mask_T, self.pspo) for info, mask_T in zip(infos, masks, strict=True)],
-                batch_first=True,
-            )
-            transfer.put_tokens(batch, {"rm_scores": reward_BT})
+            rewards = [token_rewards(info, mask_T, self.pspo) for info, mask_T in zip(infos, masks, strict=True)]
+            transfer.put_tokens(batch, {"rm_scores": torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True)})
         return super()._balance_batch(batch, metrics, *args, **keywords)
