@@ -81,7 +81,8 @@ def filled_queue(monkeypatch):
 
 
 def batch_of(queue, keys=None):
-    keys = list(keys or [*ROLLOUTS, *PADDING])
+    """These rows of a store, or all."""
+    keys = list(keys or queue.tags["train"])
     return KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
 
 

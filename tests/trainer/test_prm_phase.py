@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from small_batch import PADDING, ROLLOUTS, batch_of, filled_queue, settings
-from transfer_queue import KVBatchMeta
 
 from prime_ext.config.settings import ReplaySettings
 from prime_ext.prm.replay import PRMReplay
@@ -88,7 +87,7 @@ class UpdatedPRM:
 
 def run(queue, prm, rejected=None, number=1, **changes):
     """The phase of one step; the step, and the batch as it was given and as it came back."""
-    batch = batch_of(queue)
+    batch = batch_of(queue, [*ROLLOUTS, *PADDING])
     step = PrimeStep.load(batch, settings(**changes), number=number, rejected=rejected)
     after = PRMPhase(prm, step, end_token=2).run(batch)
     assert after.keys == batch.keys and set(queue.tags["train"]) == set(batch.keys), "nothing else is left"
@@ -160,10 +159,7 @@ def with_rejected(monkeypatch):
     for key, accuracy in REJECTED.items():
         extra = {"reward_extra_info": {"acc": accuracy}}
         queue.put(key, {"seq_len": 9}, response_mask=torch.ones(6, dtype=torch.long), extra_fields=extra)
-    rejected = KVBatchMeta(
-        partition_id="train", keys=list(REJECTED), tags=[queue.tags["train"][key] for key in REJECTED]
-    )
-    return queue, rejected
+    return queue, batch_of(queue, REJECTED)
 
 
 @pytest.mark.parametrize("needs_scores", [False, True])

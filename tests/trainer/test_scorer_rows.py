@@ -11,11 +11,10 @@ from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds_of_tokenizers import TOKENIZERS
-from small_batch import settings
+from small_batch import batch_of, settings
 from test_prm_phase import UpdatedPRM
 from tiny_llama import byte_tokenizer
 from tokenizers import AddedToken
-from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.advantage import source_return
 from prime_ext.algorithms.token_shares import TokenShares, token_bounds
@@ -60,13 +59,9 @@ def filled(monkeypatch, responses, masks=None, **fields):
             **{name: values[number] for name, values in fields.items()},
         )
     row = {**queue.fields["train"]["000000000001_0_0"], "responses": torch.tensor([1]), "prompts": torch.tensor([1])}
-    queue.put(
-        "pad-0_0_0",
-        {"is_padding": True, "seq_len": 2, "response_len": 1},
-        **{**row, "response_mask": torch.tensor([0])},
-    )
-    keys = list(queue.fields["train"])
-    return queue, KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
+    tag = {"is_padding": True, "seq_len": 2, "response_len": 1}
+    queue.put("pad-0_0_0", tag, **{**row, "response_mask": torch.tensor([0])})
+    return queue, batch_of(queue)
 
 
 def built(builder, batch, labels=None):
@@ -355,10 +350,7 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode, accu
 
 def test_of_dropped_prompts_the_prm_learns_what_it_can_score(monkeypatch):
     tokenizer = byte_tokenizer()
-    fields = {
-        "old_log_probs": [torch.zeros(len(ids)) for ids in RESPONSES],
-        "rm_scores": [torch.zeros(len(ids)) for ids in RESPONSES],
-    }
+    fields = {name: [torch.zeros(len(ids)) for ids in RESPONSES] for name in ("old_log_probs", "rm_scores")}
     fields["extra_fields"] = [{"reward_extra_info": {"acc": value}} for value in (1.0, 0.0, 0.0)]
     fields["reward_model"] = [{"ground_truth": gold} for gold in ("7", "8", "")]
     queue, batch = filled(monkeypatch, RESPONSES, **fields)

@@ -23,19 +23,15 @@ SCORED = {
 STEPS = {"process__scorer": "step_scorer", "process__granularity": "step", "process__normalization": "none"}
 
 
-def info_of(key, ends, scores, **more):
-    texts = {"step_ends": json.dumps(ends), "step_scores": json.dumps(scores)}
-    lowest = min(scores, default=None)
-    counts = {"n_tokens": len(ROLLOUTS[key][1]), "steps_timed_out": 0.0, "lowest_step_score": lowest}
-    return {"acc": ROLLOUTS[key][0], **texts, **counts, **more}
-
-
-def loaded(monkeypatch, scored=SCORED, changed=None, **changes):
+def loaded(monkeypatch, changed=None, **changes):
     """The step with these scores, and what was logged; ``changed`` goes into the first rollout's info."""
     queue = filled_queue(monkeypatch)
-    for number, key in enumerate(ROLLOUTS):
-        info = info_of(key, *scored[key], **(changed or {} if number == 0 else {}))
-        tag = {**queue.tags["train"][key], "response_len": len(ROLLOUTS[key][1])}
+    for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
+        (ends, scores), n_tokens = SCORED[key], len(mask)
+        info = {"acc": accuracy, "n_tokens": n_tokens, "steps_timed_out": 0.0, "step_ends": json.dumps(ends)}
+        info |= {"step_scores": json.dumps(scores), "lowest_step_score": min(scores, default=None)}
+        info |= changed or {} if number == 0 else {}
+        tag = {**queue.tags["train"][key], "response_len": n_tokens}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     batch = batch_of(queue)
     step = PrimeStep.load(batch, settings(**STEPS | changes))

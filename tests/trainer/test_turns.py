@@ -11,8 +11,7 @@ import torch
 from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
-from small_batch import NAN, settings
-from transfer_queue import KVBatchMeta
+from small_batch import NAN, batch_of, settings
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
@@ -74,8 +73,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
             rm_scores=torch.tensor([0.0] * (n - 1) + [accuracy]),
             extra_fields={"reward_extra_info": {"acc": accuracy}, "tool_rewards": listed, "turn_scores": []},
         )
-    keys = list(queue.tags["train"])
-    return queue, KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
+    return queue, batch_of(queue)
 
 
 def loaded(queue, batch, options):
