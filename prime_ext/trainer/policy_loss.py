@@ -10,30 +10,121 @@ tokens as the policy loss is (``actor.loss_agg_mode``), and so do not depend on 
 A PRM that reads another prompt than the policy (``prm.inputs.template``) reads it there too, with the same response.
 """
 
-from collections.abc import Callable
+import os
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import ray
 import torch
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl import DataProto
+from verl.single_controller.ray import RayClassWithInitArgs
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
+from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl, log_probs_at, topk_reverse_kl
+from prime_ext.config.settings import PrimeSettings
 from prime_ext.prm.engines import engine_of, register_engine
 from prime_ext.prm.implicit_prm import PRM_GROUP
-from prime_ext.prm.worker import padded_responses
+from prime_ext.prm.worker import ImplicitPRMWorker, padded_responses
 
+# Name of the worker group of the average, its folder in a checkpoint, and its role.
+AVERAGE_GROUP, AVERAGE_FOLDER, AVERAGE_ROLE = "avgpolicy", "policy_average", "average"
 # Option of an update of the policy: the coefficient of each target, by the role of its engine.
 COEFFICIENTS = "prime_target_coefficients"
 # And how many tokens of the vocabulary are compared, beside one bucket for all others; None: the whole vocabulary.
 TOP_K = "prime_target_top_k"
 # Fields of rows for which the PRM has a prompt of its own: that prompt, and 1.0, or 0.0 where it lacks the hint.
 PRM_PROMPT, PRM_READS = "prime_prm_prompt", "prime_prm_reads"
+
+
+class PolicyTargets:
+    """The implicit PRM as a distribution (``prime.process.form=kl``), and the policy's average (``prime.anchor``).
+
+    Args:
+        config: the whole configuration; the policy's sections are read.
+        settings: the validated section ``prime``.
+    """
+
+    def __init__(self, config: DictConfig, settings: PrimeSettings):
+        self.config = config
+        self.settings = settings
+        self._average: Any = None
+
+    def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
+        """Classes to add to the actor's worker processes, by group name."""
+        if not self.settings.anchor.enable:
+            return {}
+        # The policy's model on an engine like the policy's, without an optimiser.
+        section = self.config.actor_rollout_ref
+        # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their rounding.
+        more = {"fsdp_config": {"forward_only": True, "model_dtype": "fp32"}}
+        more["checkpoint"] = {"save_contents": ["model"], "load_contents": ["model"]}
+        actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, more))
+        engine = actor.engine
+        engine.use_dynamic_bsz = section.actor.use_dynamic_bsz
+        engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = section.actor.ppo_max_token_len_per_gpu
+        rows = section.actor.ppo_micro_batch_size_per_gpu
+        engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = rows
+        config = TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=omega_conf_to_dataclass(section.model),
+            engine_config=engine,
+            optimizer_config=actor.optim,
+            checkpoint_config=actor.checkpoint,
+        )
+        worker = ray.remote(ImplicitPRMWorker)
+        return {AVERAGE_GROUP: RayClassWithInitArgs(cls=worker, config=config, role=AVERAGE_ROLE)}
+
+    def attach(self, actor_group: Any) -> None:
+        """Build the average, equal to the policy, and give the policy its loss. The PRM has to be there already."""
+        if self.settings.distils or self.settings.anchor.enable:
+            actor_group.execute_with_func_generator(install_targets)
+        if self.settings.anchor.enable:
+            self._average = actor_group.spawn(prefix_set={AVERAGE_GROUP})[AVERAGE_GROUP]
+            self._average.reset()
+            self._average.take_over_weights("policy")
+
+    def coefficients(self, gate: float) -> dict[str, float]:
+        """Coefficient of each divergence in the policy's loss of a step, by role.
+
+        Args:
+            gate: the reliability gate times the warm-up, in [0, 1]; 1 without either.
+        """
+        found = {}
+        if self.settings.distils:
+            found[PRM_GROUP] = self.settings.process.coefficient * gate
+        if self.settings.anchor.enable:
+            closed = 1.0 - gate if self.settings.anchor.fallback else 1.0
+            found[AVERAGE_ROLE] = self.settings.anchor.coefficient * closed
+        return found
+
+    def before_update(self) -> None:
+        """Once a step, before the policy is updated: average <- decay * average + (1 - decay) * policy."""
+        if self._average is not None:
+            self._average.average_weights("policy", self.settings.anchor.decay)
+
+    def save(self, folder: str, global_step: int) -> None:
+        """Save the average beside the policy, in the folder of a checkpoint."""
+        if self._average is not None:
+            self._average.save_checkpoint(os.path.join(folder, AVERAGE_FOLDER), global_step=global_step)
+
+    def load(self, folder: str, delete_after_load: bool = False) -> None:
+        """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""
+        if self._average is None:
+            return
+        path = os.path.join(folder, AVERAGE_FOLDER)
+        if not os.path.isdir(path):
+            raise FileNotFoundError(
+                f"the checkpoint has no average of the policy at {path}; it was saved with prime.anchor.kind=none"
+            )
+        self._average.load_checkpoint(local_path=path, del_local_after_load=delete_after_load)
 
 
 class TargetedPolicyLoss:
@@ -159,26 +250,16 @@ def install_targets(worker: Any) -> DataProto:
     register_engine("policy", actor.engine)
     loss = TargetedPolicyLoss(actor.loss_fn)
     actor.set_loss_fn(loss)
-    actor.engine.forward_step = _with_logits(actor.engine.forward_step, loss)
-    actor.train_mini_batch = _with_targets_loaded(actor.train_mini_batch)
-    return DataProto()
-
-
-def _with_logits(forward_step: Callable[..., Any], loss: TargetedPolicyLoss) -> Callable[..., Any]:
-    """verl's engine hands logits to a loss that is said to distil."""
+    forward_step, train_mini_batch = actor.engine.forward_step, actor.train_mini_batch
 
     def with_logits(micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
         if loss_function is loss and targets_of(micro_batch):
+            # verl's engine hands logits to a loss that is said to distil.
             tu.assign_non_tensor(micro_batch, distillation_use_topk=True, distillation_only=True)
         return forward_step(micro_batch, loss_function=loss_function, forward_only=forward_only)
 
-    return with_logits
-
-
-def _with_targets_loaded(train_mini_batch: Callable[..., Any]) -> Callable[..., Any]:
-    """Offloaded targets are on the device once for a whole update, not for every micro-batch."""
-
     def with_targets_loaded(data: TensorDict) -> TensorDict:
+        # Offloaded targets are on the device once for a whole update, not for every micro-batch.
         weights = {"model": True, "optimizer": False, "grad": False}
         with ExitStack() as stack:
             for role in targets_of(data):
@@ -188,4 +269,5 @@ def _with_targets_loaded(train_mini_batch: Callable[..., Any]) -> Callable[..., 
                     stack.callback(engine.to, "cpu", **weights)
             return train_mini_batch(data=data)
 
-    return with_targets_loaded
+    actor.engine.forward_step, actor.train_mini_batch = with_logits, with_targets_loaded
+    return DataProto()

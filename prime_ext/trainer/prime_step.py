@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One PRIME step on the driver: from the store of rollouts to advantages."""
+"""One PRIME step on the driver: its tensors, from the store of rollouts to what the scorers say of them.
 
-import json
+A scorer (``prime.process.scorer``) is a function of the step and its batch, which returns the batch with the fields
+that it has written: it sets :attr:`PrimeStep.process_reward_BT` and ``pairs_before`` and logs what it measures.
+:mod:`prime_ext.trainer.reward_sources` makes advantages of all that.
+"""
+
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transfer_queue import KVBatchMeta
 
-from prime_ext.algorithms.advantage import combine_sources, last_token_mask
+from prime_ext.algorithms.advantage import last_token_mask
 from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
-from prime_ext.algorithms.leave_one_out import group_sizes
-from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
-from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
-from prime_ext.algorithms.sign_preserving import sign_preserving
-from prime_ext.algorithms.steps import sum_over_steps, valid_ends
+from prime_ext.algorithms.steps import StepSpans, delimiter_boundaries, step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries, turn_states
+from prime_ext.config.reward_settings import StepSettings
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.reward.pspo_info import score_metrics
-from prime_ext.trainer.response_steps import ResponseSteps
-from prime_ext.trainer.reward_sources import build_sources, critic_return, response_pay
-from prime_ext.trainer.step_tensors import StepTensors
+from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
@@ -32,31 +32,121 @@ logger = logging.getLogger(__name__)
 _POSITIVE_LOG_PROB = 1e-2
 
 
-def _within(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The rewards inside the mask, and those outside of it at the last valid token: nothing that was paid is lost.
+class ResponseSteps:
+    """Finds steps as ``prime.steps`` says: in the text of the response, or behind delimiter tokens.
 
-    The outcome of a response that was cut off in a tool's answer stands there, and what a rejection of tokens masks.
+    The text is that of the valid tokens, so a tool's answer in the middle makes no steps.
+
+    Attributes:
+        timed_out: responses of the last call on which the pattern took too long; each of them is one step.
     """
-    inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
-    outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
-    return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)
+
+    def __init__(self, settings: StepSettings, tokenizer: Any):
+        self._ids = [delimiter for delimiter in settings.delimiters or () if isinstance(delimiter, int)]
+        self._cutter = None if self._ids else ResponseCutter(settings, tokenizer)
+        self.timed_out = 0
+
+    def boundaries(self, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """Tokens after which a step ends, ``(B, T)`` bool; the end of the response is left to ``step_spans``."""
+        self.timed_out = 0
+        if self._cutter is None:
+            return delimiter_boundaries(token_BT, self._ids) & mask_BT.bool()
+        boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
+        for row, mask_T in enumerate(mask_BT.bool()):
+            position_N = mask_T.nonzero()[:, 0]
+            if len(position_N) == 0:
+                continue
+            cut = self._cutter.cut(token_BT[row, position_N].tolist())
+            if cut.timed_out:
+                self.timed_out += 1
+                logger.warning(
+                    "prime.steps.pattern took too long on a response of %d tokens: it is one step", len(position_N)
+                )
+            boundary_BT[row, position_N[list(cut.ends[:-1])]] = True
+        return boundary_BT
 
 
-class NotFinite(RuntimeError):
-    """NaN or infinity where the policy would be trained on it; the message is one line."""
+@dataclass
+class PrimeStep:
+    """Rows are those of the batch, padding included; padding has an empty mask and takes part in nothing.
 
+    Attributes:
+        mask_BT: response mask.
+        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL penalty in the reward, the
+            penalty of each token; 0 outside the mask.
+        label_B: the verifier's verdict in [0, 1].
+        group_B: number of the prompt; padding rows have numbers of their own.
+        metrics: of the training step; receives what there is to say.
+        timing: seconds by name, as verl's timers fill it.
+        number: of the training step, from 1.
+        rejected: rollouts of prompts that the filter dropped, for the PRM to be trained on; it clears them.
+        reference_log_prob_BT: the PRM's reference.
+        process_reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``), or the score of each
+            step at its last token (``prime.process.scorer``); not normalised.
+        process_noise: standard deviation of the rounding noise of a process reward.
+        pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
+        boundary_BT: tokens after which a step ends, where the settings need steps or a step scorer has told them.
+        turn_end_BT: tokens after which a turn ends, where the settings need turns.
+        turn_reward_BT: rewards of turns, each at its turn's end, where they are a source.
+        state_BT: number of the state in which a token's turn begins, where the settings compare states.
+        steps_timed_out: responses on which the pattern of the steps took too long.
+        value_BT: the critic's value of the state before each token, where the settings need a critic.
+        old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
+        compared_log_prob_BT: the same, made comparable with a PRM that has other tokens; None: as they are.
+        scored_BT: tokens that the PRM has something to say about; None: all.
+        greedy_B: reward of the greedy response to the same prompt, where the settings need it.
+    """
 
-class PrimeStep(StepTensors):
-    """A step: its tensors, and how they are fetched, scored and turned into advantages."""
+    settings: PrimeSettings
+    mask_BT: torch.Tensor
+    reward_BT: torch.Tensor
+    label_B: torch.Tensor
+    group_B: torch.Tensor
+    valid_B: torch.Tensor
+    metrics: dict = field(default_factory=dict)
+    timing: MutableMapping[str, float] = field(default_factory=dict)
+    number: int = 1
+    rejected: KVBatchMeta | None = None
+    reference_log_prob_BT: torch.Tensor | None = None
+    process_reward_BT: torch.Tensor | None = None
+    process_noise: float = 0.0
+    pairs_before: PairCount = PairCount(0.0, 0.0)
+    boundary_BT: torch.Tensor | None = None
+    steps_timed_out: int = 0
+    value_BT: torch.Tensor | None = None
+    old_log_prob_BT: torch.Tensor | None = None
+    greedy_B: torch.Tensor | None = None
+    compared_log_prob_BT: torch.Tensor | None = None
+    scored_BT: torch.Tensor | None = None
+    turn_end_BT: torch.Tensor | None = None
+    turn_reward_BT: torch.Tensor | None = None
+    state_BT: torch.Tensor | None = None
+
+    @property
+    def scored_mask_BT(self) -> torch.Tensor:
+        """Response mask, without the tokens that the PRM has nothing to say about."""
+        return self.mask_BT if self.scored_BT is None else self.mask_BT * self.scored_BT
+
+    @property
+    def measured_B(self) -> torch.Tensor:
+        """Rows with scores: without padding, and without those that the PRM has nothing to say about."""
+        return self.valid_B if self.scored_BT is None else self.valid_B & self.scored_BT.any(-1)
+
+    def spans(self) -> StepSpans | None:
+        """The steps, if the settings need them."""
+        return None if self.boundary_BT is None else step_spans(self.boundary_BT, self.mask_BT)
+
+    # ---- from the store ----------------------------------------------------------------------------------------
 
     @classmethod
     def load(
         cls,
         batch: KVBatchMeta,
         settings: PrimeSettings,
-        kl_in_reward: bool,
+        kl_in_reward: bool = False,
         response_steps: ResponseSteps | None = None,
         greedy: Mapping[str, float] | None = None,
+        **more: Any,
     ) -> "PrimeStep":
         """Fetch the batch from the store of rollouts.
 
@@ -64,43 +154,34 @@ class PrimeStep(StepTensors):
             batch: the rollouts.
             settings: the section ``prime``.
             kl_in_reward: whether verl has put its KL penalty into the reward.
-            response_steps: finds steps; for settings that need them.
-            greedy: reward of the greedy response by prompt id; for settings that need it.
+            response_steps: for settings that need steps.
+            greedy: reward of the greedy response by prompt id, for settings that need it.
+            more: other attributes.
         """
         reward_field = "token_level_rewards" if kl_in_reward else "rm_scores"
         wanted = {"responses": settings.needs_steps or settings.needs_states, "values": settings.critic_sources}
         wanted.update({"old_log_probs": settings.needs_probabilities, "loss_mask": settings.needs_turns})
         names = [name for name, needed in wanted.items() if needed]
         data = transfer.fetch_padded(batch, ["response_mask", reward_field, *names])
-        padding = [transfer.is_padding(tag) for tag in batch.tags]
-        real_keys = [key for key, skip in zip(batch.keys, padding, strict=True) if not skip]
+        valid_B = torch.tensor([not transfer.is_padding(tag) for tag in batch.tags])
+        real_keys = [key for key, valid in zip(batch.keys, valid_B.tolist(), strict=True) if valid]
         label_B = torch.zeros(len(batch))
-        valid_B = torch.tensor([not skip for skip in padding])
         label_B[valid_B] = torch.tensor(transfer.fetch_labels(real_keys, batch.partition_id, settings.label_key))
         group_B = torch.tensor(transfer.group_numbers(batch.keys))
         mask_BT = data["response_mask"].float() * valid_B[:, None]
-        step = cls(
-            settings=settings,
-            mask_BT=mask_BT,
-            reward_BT=_within(data[reward_field].float(), mask_BT),
-            label_B=label_B,
-            group_B=group_B,
-            # What has no token of the policy's own, as after a rejection, is padding for everything.
-            valid_B=valid_B & mask_BT.bool().any(-1),
-        )
+        # What has no token of the policy's own, as after a rejection, is padding for everything.
+        own_B = valid_B & mask_BT.bool().any(-1)
+        step = cls(settings, mask_BT, _within(data[reward_field].float(), mask_BT), label_B, group_B, own_B, **more)
         if settings.needs_steps:
-            if response_steps is None:
-                raise RuntimeError("the settings need the steps of the responses, but nothing was given to find them")
-            already = response_steps.timed_out
+            assert response_steps is not None
             step.boundary_BT = response_steps.boundaries(data["responses"], step.mask_BT)
-            step.steps_timed_out = response_steps.timed_out - already
+            step.steps_timed_out = response_steps.timed_out
         if settings.critic_sources:
             step.value_BT = data["values"].float()
         if settings.needs_probabilities:
             step.old_log_prob_BT = data["old_log_probs"].float()
         if settings.needs_greedy:
-            if greedy is None:
-                raise RuntimeError("the settings need greedy responses, but their rewards were not given")
+            assert greedy is not None
             step.greedy_B = torch.zeros(len(batch))
             step.greedy_B[valid_B] = torch.tensor([greedy[transfer.group_uid(key)] for key in real_keys])
             # Without a verdict on the greedy response, the prompt's mean stands in; it is counted and warned about.
@@ -133,108 +214,26 @@ class PrimeStep(StepTensors):
             only = self.settings.turns.state == "observation"
             self.state_BT = turn_states(prompts, data["responses"], own_BT, self.group_B, only)
 
-    @staticmethod
-    def _report_not_finite(returns: dict[str, torch.Tensor], metrics: dict) -> None:
-        """verl would skip the update of the policy, of this step and most likely of all that follow."""
-        which = [name for name, value in returns.items() if not value.isfinite().all()]
-        loss = metrics.get("prm/loss")
-        raise NotFinite(
-            f"the advantages of this step are not finite because of {', '.join(which) or 'their sum'} (prm/loss: "
-            f"{loss}); nothing of this step was saved. Look at prm/grad_norm of the steps before, lower prm.optim.lr, "
-            f"check the weights of prm.model.path"
-        )
+    # ---- what scorers say --------------------------------------------------------------------------------------
 
-    def _log_ratio(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
-        if self.reference_log_prob_BT is None:
-            raise RuntimeError("the PRM was scored before its reference")
-        return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.scored_mask_BT)
-
-    def set_scores(
-        self,
-        log_prob_BT: torch.Tensor,
-        beta: float,
-        metrics: dict,
-        when: str,
-        mini_batch_B: torch.Tensor | None = None,
-    ) -> None:
-        """Take the PRM's log-probabilities as the process rewards of this step, and measure them."""
+    def set_scores(self, log_prob_BT: torch.Tensor, beta: float) -> None:
+        """Take the PRM's log-probabilities as the process rewards of this step, and measure what they sum to."""
         highest = float(log_prob_BT.masked_fill(~self.mask_BT.bool(), 0.0).max())
         if highest > _POSITIVE_LOG_PROB or not torch.isfinite(log_prob_BT[self.mask_BT.bool()]).all():
             logger.warning("log-probabilities of the PRM are not in (-inf, 0]: the highest is %s", highest)
-        ratio_BT = self._log_ratio(log_prob_BT)
-        implicit_BT = process_rewards(ratio_BT, beta)
+        implicit_BT = process_rewards(self._log_ratio(log_prob_BT), beta)
         self.process_reward_BT = implicit_BT
         if self.settings.process.target == "policy" and self.settings.rewards_tokens:
             old_BT = self.old_log_prob_BT if self.compared_log_prob_BT is None else self.compared_log_prob_BT
             assert old_BT is not None
             self.process_reward_BT = policy_relative_rewards(log_prob_BT, old_BT, self.scored_mask_BT)
-        self._measure_sums(implicit_BT.sum(-1), metrics)
-        self.measure_pairs(log_prob_BT, metrics, when, mini_batch_B)
+        self.measure_sums(implicit_BT.sum(-1))
 
-    def set_step_scores(self, batch: KVBatchMeta, metrics: dict) -> None:
-        """Take the scores that came with the rewards as the process rewards of this step, and measure them.
-
-        The score of a step is put at the step's last token. Where that is outside of the mask, as at the end of a
-        tool's answer, it is the last one before; steps that share it are one, with the lowest of their scores. A
-        response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step.
-
-        Args:
-            batch: the rollouts, rewarded by the manager ``naive_with_step_scores``.
-            metrics: receives what there is to say.
-
-        Raises:
-            RuntimeError: the steps are those of another output of the agent loop.
-        """
-        rows = self.valid_B.nonzero()[:, 0].tolist()
-        infos = transfer.fetch_reward_infos([batch.keys[row] for row in rows], batch.partition_id)
-        self.process_reward_BT = torch.zeros_like(self.mask_BT)
-        self.boundary_BT = torch.zeros_like(self.mask_BT, dtype=torch.bool)
-        for row, info in zip(rows, infos, strict=True):
-            if info["n_tokens"] != (n_tokens := batch.tags[row]["response_len"]):
-                raise RuntimeError(
-                    f"rollout {batch.keys[row]} has {n_tokens} tokens, and the step scorer read {info['n_tokens']}, as "
-                    f"with agent loops of several outputs; use prime.process.scorer=implicit_prm"
-                )
-            end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
-            score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))
-            if len(end_S):
-                token_S = valid_ends(end_S, self.mask_BT[row])
-                self.process_reward_BT[row].scatter_reduce_(0, token_S, score_S, "amin", include_self=False)
-                self.boundary_BT[row, token_S] = True
-        self.steps_timed_out = int(sum(info["steps_timed_out"] for info in infos))
-        metrics.update(score_metrics(infos))
-        self._measure_pay(metrics)
-
-    def set_step_rewards(self, reward_BT: torch.Tensor, metrics: dict) -> None:
-        """Take these rewards at the ends of steps as the process rewards of this step, and measure them."""
-        self.process_reward_BT = reward_BT
-        self._measure_pay(metrics)
-
-    def _measure_pay(self, metrics: dict) -> None:
-        pay_B = response_pay(self)
-        self._measure_sums(pay_B, metrics)
-        # What differs by the rounding of float32 is a tie.
-        self.pairs_before = self._count_pairs(pay_B.round(decimals=6), self.group_B, metrics, "before")
-
-    def _measure_sums(self, total_B: torch.Tensor, metrics: dict) -> None:
-        """Log what the process rewards of responses sum to; given for all rows, padding included."""
-        total_B, label_B = total_B[self.measured_B], self.label_B[self.measured_B]
-        if not len(total_B):
-            return
-        metrics["prm/reward_sum/mean"] = float(total_B.mean())
-        metrics["prm/reward_sum/std"] = float(total_B.std()) if len(total_B) > 1 else 0.0
-        for name, rows_B in (("correct", label_B > 0.5), ("wrong", label_B <= 0.5)):
-            if rows_B.any():
-                metrics[f"prm/reward_sum/{name}"] = float(total_B[rows_B].mean())
-
-    def measure_pairs(
-        self, log_prob_BT: torch.Tensor, metrics: dict, when: str, mini_batch_B: torch.Tensor | None = None
-    ) -> None:
-        """Log how well these log-probabilities order the batch.
+    def measure_scores(self, log_prob_BT: torch.Tensor, when: str, mini_batch_B: torch.Tensor | None = None) -> None:
+        """Log how well the PRM's log-probabilities order the batch.
 
         Args:
             log_prob_BT: of the PRM.
-            metrics: receives what there is to say.
             when: ``before``, ``during`` or ``after`` the update.
             mini_batch_B: of log-probabilities from training forward passes, in which mini-batch each row was. A prompt
                 with missing rollouts may be spread over two of them, and the PRM has moved in between, on this very
@@ -242,82 +241,41 @@ class PrimeStep(StepTensors):
         """
         total_B = self._log_ratio(log_prob_BT).sum(-1)
         group_B = self.group_B if mini_batch_B is None else self.group_B * len(self.group_B) + mini_batch_B
-        pairs = self._count_pairs(total_B, group_B, metrics, when)
+        self.measure_pairs(total_B, when, group_B)
         if self.measured_B.any():
             accuracy = absolute_accuracy(total_B[self.measured_B], self.label_B[self.measured_B])
-            metrics[f"prm/absolute_accuracy/{when}_update"] = accuracy
+            self.metrics[f"prm/absolute_accuracy/{when}_update"] = accuracy
+
+    def _log_ratio(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
+        assert self.reference_log_prob_BT is not None
+        return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.scored_mask_BT)
+
+    def measure_sums(self, total_B: torch.Tensor) -> None:
+        """Log what the process rewards of responses sum to; given for all rows, padding included."""
+        total_B, label_B = total_B[self.measured_B], self.label_B[self.measured_B]
+        if not len(total_B):
+            return
+        self.metrics["prm/reward_sum/mean"] = float(total_B.mean())
+        self.metrics["prm/reward_sum/std"] = float(total_B.std()) if len(total_B) > 1 else 0.0
+        for name, rows_B in (("correct", label_B > 0.5), ("wrong", label_B <= 0.5)):
+            if rows_B.any():
+                self.metrics[f"prm/reward_sum/{name}"] = float(total_B[rows_B].mean())
+
+    def measure_pairs(self, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None) -> None:
+        """Log which share of the pairs of responses of one group the scores order correctly."""
+        rows_B, group_B = self.measured_B, self.group_B if group_B is None else group_B
+        pairs = count_pairs(score_B[rows_B], self.label_B[rows_B], group_B[rows_B])
+        if pairs.accuracy is not None:
+            self.metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy
         if when == "before":
             self.pairs_before = pairs
 
-    def _count_pairs(self, score_B: torch.Tensor, group_B: torch.Tensor, metrics: dict, when: str) -> PairCount:
-        """Pairs of scored responses of one group, and log the share that the scores order correctly."""
-        rows_B = self.measured_B
-        pairs = count_pairs(score_B[rows_B], self.label_B[rows_B], group_B[rows_B])
-        if pairs.accuracy is not None:
-            metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy
-        return pairs
 
-    def drop_inconsistent(self, metrics: dict) -> None:
-        """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""
-        spans, selection = self.spans(), self.settings.selection
-        if spans is None or self.process_reward_BT is None:
-            raise RuntimeError("prime.selection needs the PRM's scores and the steps, which were not set")
-        score_BS = sum_over_steps(self.process_reward_BT, spans)
-        bounds = (selection.fewest_steps, selection.most_steps)
-        consistency_B = process_consistency(score_BS, spans.mask_BS, self.label_B, selection.length_penalty, bounds)
-        keep_B = select_consistent(consistency_B, self.label_B, self.group_B, self.valid_B, selection.remove)
-        dropped_B = self.valid_B & ~keep_B
-        metrics["prime/selection/dropped_correct"] = int((dropped_B & (self.label_B > 0.5)).sum())
-        metrics["prime/selection/dropped_wrong"] = int((dropped_B & (self.label_B <= 0.5)).sum())
-        metrics["prime/selection/consistency"] = float(consistency_B[self.valid_B].mean())
-        self.mask_BT = self.mask_BT * keep_B[:, None]
-        self.process_reward_BT = self.process_reward_BT * self.mask_BT
-        self.valid_B = keep_B
+def _within(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """The rewards inside the mask, and those outside of it at the last valid token: nothing that was paid is lost.
 
-    def advantages(
-        self, gate: float, metrics: dict, scale: OutcomeRelativeScale | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Combined advantages and returns, ``(B, T)`` each, 0 outside the mask.
-
-        Args:
-            gate: factor on the coefficient of the process rewards.
-            metrics: receives what there is to say.
-            scale: the running scale of ``outcome_relative``; updated here.
-
-        Returns:
-            The advantages; and the critic's targets where there is a critic, else the advantages before whitening.
-
-        Raises:
-            NotFinite: an advantage is NaN or infinite.
-        """
-        sources = build_sources(self, gate, scale, metrics)
-        advantage_BT, return_BT, per_source = combine_sources(
-            sources, self.mask_BT, self.group_B, self.settings.whitening
-        )
-        if self.settings.critic_sources and self.value_BT is not None:
-            return_BT = critic_return(self, sources)
-        valid_BT = self.mask_BT.bool()
-        if not advantage_BT[valid_BT].isfinite().all():
-            self._report_not_finite({name: value_BT[valid_BT] for name, value_BT in per_source.items()}, metrics)
-        if self.settings.scales_advantages and self.process_reward_BT is not None:
-            advantage_BT = self._scaled(advantage_BT, self.settings.process.coefficient * gate, metrics)
-        for name, value_BT in per_source.items():
-            metrics[f"prime/{name}/return_std"] = float(value_BT[valid_BT].std())
-        if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
-            ratio = metrics["prime/process/return_std"] / metrics["prime/outcome/return_std"]
-            metrics["prime/process/return_std_over_outcome"] = ratio
-        alone = (group_sizes(self.group_B, self.valid_B) == 1).sum()
-        metrics["prime/rollouts_without_baseline"] = int(alone)
-        if alone:
-            logger.warning("%d rollouts are alone in their group: no baseline, no advantage", int(alone))
-        return advantage_BT, return_BT
-
-    def _scaled(self, advantage_BT: torch.Tensor, weight: float, metrics: dict) -> torch.Tensor:
-        """The outcome's advantage times what the process rewards say of each token."""
-        assert self.process_reward_BT is not None and self.settings.process.clip is not None
-        scaled_BT = sign_preserving(
-            advantage_BT, self.process_reward_BT, self.mask_BT, weight, self.settings.process.clip
-        )
-        change_N = ((scaled_BT - advantage_BT) / advantage_BT)[advantage_BT != 0]
-        metrics["prime/process/advantage_change"] = float(change_N.abs().mean()) if len(change_N) else 0.0
-        return scaled_BT
+    The outcome of a response that was cut off in a tool's answer stands there, and what a rejection of tokens masks.
+    """
+    inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
+    outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
+    return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)

@@ -6,16 +6,15 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
@@ -33,18 +32,15 @@ from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.served_prm import ServedPRM
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
-from prime_ext.trainer.answer_rows import AnswerRows
-from prime_ext.trainer.greedy_baseline import greedy_rewards
-from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K
-from prime_ext.trainer.policy_targets import PolicyTargets
-from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, PolicyTargets
+from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.prm_phase import PRMPhase
-from prime_ext.trainer.prompt_data import prompts_of_data, prompts_to_data
 from prime_ext.trainer.prompt_judge import PromptJudge
-from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
-from prime_ext.trainer.replay_buffer_async import PromptFilterReplayBufferAsync
-from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.prompts import greedy_rewards, prompts_of_data, prompts_to_data, set_uids
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptFilterReplayBufferAsync
+from prime_ext.trainer.reward_sources import advantages, drop_inconsistent
 from prime_ext.trainer.scorer_rows import ScorerRowsBuilder
+from prime_ext.trainer.step_scorers import AnswerScorer, step_scorer
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json, write_text
 from prime_ext.verl_compat import check_verl
@@ -76,8 +72,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self.gate: ReliabilityGate | None = None
         self.scale: OutcomeRelativeScale | None = None
         self.response_steps: ResponseSteps | None = None
-        self.scorer_rows: ScorerRowsBuilder | None = None
-        self.answer_rows: AnswerRows | None = None
+        self.scorer: Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None = None
         self._greedy: dict[str, float] = {}
         self._metrics: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
@@ -105,23 +100,27 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- prompts: submission, filter, refill -----------------------------------------------------------------
 
     def _build_replay_buffer(self) -> ReplayBuffer:
-        custom = self.config.trainer.v1.sampler.get("custom_sampler", None)
+        sampler = self.config.trainer.v1.sampler
+        custom = sampler.get("custom_sampler", None)
         if custom is not None and custom.get("path") and custom.get("name"):
             return super()._build_replay_buffer()
-        settings = self.prime.filter
-        sampler = self.config.trainer.v1.sampler
+        settings, size = self.prime.filter, self.config.data.train_batch_size
         band = AccuracyBand(
             lower=settings.lower if settings.enable else 0.0,
             upper=settings.upper if settings.enable else 1.0,
             drop_truncated=settings.enable and settings.drop_truncated,
         )
         limit = self.config.data.max_response_length
+        # Asynchronous modes have prompts in the system beyond those of a step.
+        mode = self.config.trainer.v1.get(self.trainer_mode, {})
+        warm_up = 0 if self.trainer_mode == "sync" else math.floor(size * mode.num_warmup_batches)
         options = {
             "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier, limit, self._end_tokens),
-            "max_examined": math.ceil(self.config.data.train_batch_size * settings.max_examined),
+            "max_in_flight": self._oversampled() + warm_up,
+            "max_examined": math.ceil(size * settings.max_examined),
             "partial": settings.on_exhausted == "partial",
             "trainer_mode": self.trainer_mode,
-            "trainer_config": self._mode_config,
+            "trainer_config": mode,
             "max_off_policy_threshold": sampler.max_off_policy_threshold,
             "max_off_policy_strategy": sampler.max_off_policy_strategy,
             "sampler_kwargs": sampler.sampler_kwargs,
@@ -130,30 +129,19 @@ class PrimeTrainerMixin(GuardedRunMixin):
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
+        prm, ahead, rejected_limit = self.prm, None, 0.0
+        if prm is not None and prm.settings.train_on == "judged":
+            rejected_limit = prm.settings.judged_limit or math.inf
+        if isinstance(prm, ServedPRM) and not prm.settings.inputs.rewrites:
+            # A server that reads rollouts as they are scores them as soon as their prompt has passed the filter.
+            ahead = prm.begin if self.prime.process.scorer == "implicit_prm" else None
         return PromptFilterReplayBuffer(
-            max_in_flight=self._oversampled(),
             requeue=self._requeue_prompts,
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
-            on_kept=self._score_ahead,
-            holds_rejected=self._trains_on_rejected,
-            rejected_limit=self.prm.settings.judged_limit if self.prm is not None else None,
+            on_kept=ahead,
+            rejected_limit=rejected_limit,
             **options,
         )
-
-    @property
-    def _trains_on_rejected(self) -> bool:
-        return self.prm is not None and self.prm.settings.train_on == "judged"
-
-    @property
-    def _score_ahead(self) -> Callable[[list[str], str], None] | None:
-        """Has rollouts scored as soon as their prompt has passed the filter, where a server reads them as they are."""
-        if not isinstance(self.prm, ServedPRM) or self.prm.settings.inputs.rewrites:
-            return None
-        return self.prm.begin if self.prime.process.scorer == "implicit_prm" else None
-
-    @property
-    def _mode_config(self) -> DictConfig:
-        return self.config.trainer.v1.get(self.trainer_mode, {})
 
     @property
     def _requeues_prompts(self) -> bool:
@@ -171,11 +159,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _add_batch_to_generate(self) -> None:
         """Submit the prompts of a step: as many as it takes, or, in an asynchronous mode, as may be in the system."""
         wanted = self._oversampled()
-        if self._requeues_prompts:
+        if self._requeues_prompts or self._buffers_prompts:
             wanted = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
-        elif self._buffers_prompts:
-            warm_up = math.floor(self.config.data.train_batch_size * self._mode_config.num_warmup_batches)
-            wanted += warm_up - self.replay_buffer.count_prompts()
         if wanted > 0:
             self._add_prompts_to_generate(wanted)
 
@@ -185,7 +170,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             prompt = self._queued_prompts.popleft()
         else:
             prompt = super()._fetch_one_gen_batch()
-            prompt["uid"] = tu.get_tensordict({"uid": np.array([f"{self._prompts_fetched:012d}"], dtype=object)})["uid"]
+            set_uids(prompt, [f"{self._prompts_fetched:012d}"])
             if self._prompts_fetched == 0:
                 # At the first prompt, not at the first checkpoint.
                 prompts_to_data(prompt)
@@ -209,8 +194,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """Measure ReMax's baselines of the prompts that were selected."""
         with marked_timer("greedy_baseline", self.timing_raw):
             prompts = [self._prompt_of_uid[uid] for uid in uids]
-            submit = super()._submit_batch_to_rollout
-            self._greedy = greedy_rewards(prompts, submit, self.global_steps, self.prime.poll_interval, self._pause)
+            submit, wait = super()._submit_batch_to_rollout, partial(self._pause, self.prime.poll_interval)
+            self._greedy = greedy_rewards(prompts, submit, self.global_steps, wait)
 
     # ---- the PRM's life --------------------------------------------------------------------------------------
 
@@ -231,10 +216,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         super()._init_dataloader()
         if self.prime.needs_steps:
             self.response_steps = ResponseSteps(self.prime.steps, self.tokenizer)
-        if self.prm is not None and self.prime.process.scorer == "answer_likelihood":
-            self.answer_rows = AnswerRows(self.prm, self.prime.process.answer, self.tokenizer, self._end_tokens())
-        elif self.prm is not None and self.prm.settings.inputs.rewrites:
-            self.scorer_rows = ScorerRowsBuilder.of(self.prm, self.tokenizer, self._end_tokens())
+        self.scorer = self._build_scorer()
         batch_size, available = self.config.data.train_batch_size, len(self.train_dataset)
         if available < batch_size:
             raise SettingsError(
@@ -246,6 +228,19 @@ class PrimeTrainerMixin(GuardedRunMixin):
                 steps = self.total_training_steps // self.prm.settings.update_freq * self.parameter_sync_step
                 self.config.prm.optim.total_training_steps = max(1, steps)
 
+    def _build_scorer(self) -> Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None:
+        """What gives the process rewards (``prime.process.scorer``)."""
+        process, prm = self.prime.process, self.prm
+        if process.scores_steps:
+            return step_scorer
+        if prm is None:
+            return None
+        if process.scorer == "answer_likelihood":
+            return AnswerScorer(prm, process.answer, self.tokenizer, self._end_tokens())
+        rewrites, end_token = prm.settings.inputs.rewrites, self.tokenizer.eos_token_id
+        builder = ScorerRowsBuilder.of(prm, self.tokenizer, self._end_tokens()) if rewrites else None
+        return lambda step, batch: PRMPhase(prm, step, builder, end_token).run(batch)
+
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         multiple = super()._get_required_batch_multiple(dp_size)
         return multiple if self.prm is None else math.lcm(multiple, self.prm.mini_batch_rows)
@@ -255,8 +250,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _load_checkpoint(self) -> None:
         if self.prm is not None:
             self.prm.attach(self.actor_rollout_wg)
-        if self.targets.roles:
-            self.targets.attach(self.actor_rollout_wg)
+        self.targets.attach(self.actor_rollout_wg)
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._load_prime_state(self._checkpoint_folder())
@@ -353,38 +347,39 @@ class PrimeTrainerMixin(GuardedRunMixin):
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
             counts = transfer.fetch_counts(keys, batch.partition_id)
             metrics.update({f"agent/{name}": value for name, value in counts.items()})
-        kl_in_reward = self.config.algorithm.use_kl_in_reward
-        step = PrimeStep.load(batch, self.prime, kl_in_reward, self.response_steps, self._greedy)
+        step = PrimeStep.load(
+            batch,
+            self.prime,
+            self.config.algorithm.use_kl_in_reward,
+            self.response_steps,
+            self._greedy,
+            metrics=metrics,
+            timing=self.timing_raw,
+            number=self.global_steps,
+            rejected=self.replay_buffer.take_rejected() if self._requeues_prompts else None,
+        )
         if self.prime.needs_greedy:
             known = [reward for reward in self._greedy.values() if not math.isnan(reward)]
             metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
-        if self.prime.process.scores_steps:
-            step.set_step_scores(batch, metrics)
-        if self.answer_rows is not None:
-            self.answer_rows.run(batch, step, metrics, self.timing_raw, self.global_steps)
-        elif self.prm is not None:
-            step.process_noise = self.prm.reward_noise
-            asked = {"gated": self.gate is not None, "rewarded": self.prime.rewards_tokens or not self.prime.distils}
-            end_token, number = self.tokenizer.eos_token_id, self.global_steps
-            rejected = self.replay_buffer.take_rejected() if self._trains_on_rejected else None
-            finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
-            options = {**asked, "rejected": rejected, "end_token": end_token, "builder": self.scorer_rows}
-            phase = PRMPhase(self.prm, step, metrics, self.timing_raw, number, **options)
-            batch = phase.run(batch)
-            if self._buffers_prompts:
+        if self.scorer is not None:
+            of_prm = self.prm is not None and self.prime.process.scorer == "implicit_prm"
+            counts_rollouts = of_prm and self._buffers_prompts
+            finished = self.replay_buffer.count_rollouts() if counts_rollouts else 0
+            batch = self.scorer(step, batch)
+            if counts_rollouts:
                 metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
         if self.prime.selection.remove:
-            step.drop_inconsistent(metrics)
+            drop_inconsistent(step)
             # As in verl's padding, a row with empty masks is not trained on.
             mask_BT = step.mask_BT.long()
             batch = transfer.put_tokens(batch, {"response_mask": mask_BT, "loss_mask": mask_BT})
         with marked_timer("prime_advantage", self.timing_raw):
-            gate = self._gate_value(step, metrics)
+            gate = self._gate_value(step)
             self._target_coefficients = self.targets.coefficients(gate)
             for role, value in self._target_coefficients.items():
                 metrics[f"prime/kl/{role}_coefficient"] = value
-            advantage_BT, return_BT = step.advantages(gate, metrics, self.scale)
+            advantage_BT, return_BT = advantages(step, gate, self.scale)
             return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -403,7 +398,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics["prm/passes/forward"] = metrics.get("prm/passes/forward", 0.0) + counted
         return batch
 
-    def _gate_value(self, step: PrimeStep, metrics: dict) -> float:
+    def _gate_value(self, step: PrimeStep) -> float:
         """Factor on the coefficient of the process rewards in this step: warm-up's, decay's and gate's."""
         process, value = self.prime.process, 1.0
         past = self.global_steps - 1 - process.warm_up_steps
@@ -413,7 +408,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             value = max(0.0, 1.0 - past / process.decay_steps)
         if self.gate is not None:
             gate = self.gate.update(step.pairs_before)
-            metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
+            step.metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
             value *= gate
         return value
 

@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The implicit PRM's part of a training step: reference, scores and update, in the order of ``prm.update_mode``.
 
-================  =====================  ==========================  ==================================================
-``update_mode``   before the update      update                      process rewards are the log-ratios of
-================  =====================  ==========================  ==================================================
-``none``          scoring pass           none                        the scoring pass
-``after``         scoring pass           forward, backward           the scoring pass
-``interleaved``   nothing                forward, backward           the training forward passes (single forward)
-``reverse``       scoring pass           forward, backward           the training forward passes
-``before``        only if needed         forward, backward           a scoring pass after the update (double forward)
-================  =====================  ==========================  ==================================================
-
-A step in which the PRM is not due for an update (``prm.update_freq``) goes as with ``none``.
+docs/explanation/implicit_prm.md has the orders. A step in which the PRM is not due for an update (``prm.update_freq``)
+goes as with ``none``.
 """
 
 import logging
 import math
-from collections.abc import MutableMapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from transfer_queue import KVBatchMeta
 from verl.utils.debug import marked_timer
 
+from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
+from prime_ext.prm.replay import pack
+from prime_ext.prm.worker import (
+    INPUT_FIELDS,
+    LABEL,
+    OFFSET,
+    PRM_LOG_PROBS,
+    REFERENCE_LOG_PROBS,
+    ROW,
+    TEXT_FIELDS,
+    WEIGHT,
+)
 from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.prm_rows import PRMRows
 from prime_ext.trainer.scorer_rows import ScorerRows, ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 
@@ -33,9 +34,8 @@ logger = logging.getLogger(__name__)
 
 # What the update reads beside the rollout.
 _UPDATE_FIELDS = (REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW)
-
-# verl's names of the metrics of an update that are not the PRM's own.
-_RENAMED = {"mfu": "perf/mfu/prm"}
+# Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
+_KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
 
 class PRMPhase:
@@ -43,218 +43,222 @@ class PRMPhase:
 
     Args:
         prm: the PRM.
-        step: the tensors of this training step; the process rewards are put there.
-        metrics: of the training step; the PRM's are added.
-        timing: seconds by name, as verl's timers fill it.
-        global_step: number of the training step, from 1.
-        gated: whether the pair accuracy before the update is needed in every step.
-        rewarded: whether the process rewards are read. Otherwise ``before`` does without the scoring pass behind it.
-        rejected: rollouts of prompts that the filter dropped, on which the PRM is trained too; they are cleared.
-        end_token: of the tokenizer.
+        step: is told the process rewards.
         builder: writes the rows that the PRM reads in place of the rollouts; None where it reads those.
+        end_token: of the tokenizer.
+
+    Attributes:
+        own: those rows, in the order of the rollouts.
+        rows: those of the update, padding included: of the step's batch, in its order, then others that only the PRM
+            sees; with ``label_B``, ``group_B`` (padding has numbers of its own) and ``valid_B`` (False for padding).
+        added: keys of those that are not in the batch; they are cleared in the end.
+        replayed_B: True for rows of earlier steps; None without any.
+        mini_batch_rows: rows of a mini-batch with them; None without any.
     """
 
-    def __init__(
-        self,
-        prm: ImplicitPRM,
-        step: PrimeStep,
-        metrics: dict,
-        timing: MutableMapping[str, float],
-        global_step: int,
-        gated: bool,
-        rewarded: bool = True,
-        rejected: KVBatchMeta | None = None,
-        end_token: int = 0,
-        builder: ScorerRowsBuilder | None = None,
-    ):
-        self.prm, self.step, self.metrics, self.timing = prm, step, metrics, timing
-        self.global_step, self.gated, self.rewarded = global_step, gated, rewarded
-        self.rejected, self.end_token = rejected, end_token
-        self.builder = builder
+    def __init__(self, prm: ImplicitPRM, step: PrimeStep, builder: ScorerRowsBuilder | None = None, end_token: int = 0):
+        self.prm, self.step, self.builder, self.end_token = prm, step, builder, end_token
         self.own: ScorerRows | None = None
-        settings = prm.settings
-        self.beta = settings.beta
-        due = settings.update_mode != "none" and global_step % settings.update_freq == 0
-        self.mode = settings.update_mode if due else "none"
-        self.measures = settings.accuracy_freq > 0 and global_step % settings.accuracy_freq == 0
+        self.label_B, self.group_B, self.valid_B = step.label_B, step.group_B, step.valid_B
+        self.added: list[str] = []
+        self.replayed_B: torch.Tensor | None = None
+        self.mini_batch_rows: int | None = None
+        step.process_noise = prm.reward_noise
+        settings, prime = prm.settings, step.settings
+        self.mode = settings.update_mode if step.number % settings.update_freq == 0 else "none"
+        self.measures = settings.accuracy_freq > 0 and step.number % settings.accuracy_freq == 0
+        # Whether the process rewards are read. Otherwise "before" does without the scoring pass behind it.
+        self.rewarded = prime.rewards_tokens or not prime.distils
 
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
-        self.rows = self._rows(batch)
+        self._begin(batch)
         if self.own is not None and self.step.settings.distils:
             batch = self.own.put_prompts(batch)
-        if not self.rows.valid_B.any():
+        if not self.valid_B.any():
             # Nothing that it could learn from.
             self.mode = "none"
-        self.prm.follow_policy(self.global_step)
+        self.prm.follow_policy(self.step.number)
         batch = self._reference(batch)
-        self._replay()
-        {
-            "none": self._score_only,
-            "after": self._score_then_update,
-            "interleaved": self._update_and_score,
-            "reverse": self._update_and_score,
-            "before": self._update_then_score,
-        }[self.mode](batch)
-        if self.prm.replay is not None and self.mode != "none":
-            self.prm.replay.add(self.rows.packed())
+        replay = self.prm.replay if self.mode != "none" else None
+        if replay is not None:
+            self._add_replayed(replay.draw(int(self.valid_B.sum())))
+        self._score_and_update(batch)
+        if replay is not None:
+            replay.add(self._packed())
         if self.measures and self.mode in ("after", "interleaved", "reverse"):
-            self.step.measure_pairs(self._score(batch), self.metrics, when="after")
-        self.rows.clear()
-        self.metrics.update(pass_metrics(self.prm, batch))
+            self.step.measure_scores(self._score(batch), "after")
+        if self.added:
+            transfer.clear(self.added, batch.partition_id)
+        self.step.metrics.update(pass_metrics(self.prm, batch))
         return batch
 
-    def _rows(self, batch: KVBatchMeta) -> PRMRows:
-        """What the PRM is trained on in this step."""
-        rows, rejected = self._rows_of_step(batch), self.rejected
+    def _score_and_update(self, batch: KVBatchMeta) -> None:
+        step, mode = self.step, self.mode
+        scores_first = mode in ("none", "after", "reverse")
+        if mode == "before":
+            scores_first = self.measures or self.prm.needs_scores
+        # Scores of the training forward passes cost nothing more.
+        of_training = mode in ("interleaved", "reverse")
+        if mode == "before" and not scores_first:
+            of_training = step.settings.gates or not self.rewarded
+        if scores_first:
+            scores_BT = self._score(batch, for_update=mode != "none")
+            step.measure_scores(scores_BT, "before")
+        if mode != "none":
+            self._update(of_training)
+        if of_training:
+            scores_BT = self._fetch(batch, PRM_LOG_PROBS)
+            mini_batch_B = self.prm.mini_batches(self.rows, self.replayed_B, self.mini_batch_rows)[: len(batch)]
+            # Those of interleaved are the nearest to "before" that it has.
+            step.measure_scores(scores_BT, "during" if scores_first else "before", mini_batch_B)
+        if mode == "before" and self.rewarded:
+            scores_BT = self._score(batch)
+            step.measure_scores(scores_BT, "after")
+        step.set_scores(scores_BT, self.prm.settings.beta)
+
+    # ---- what the PRM is trained on ----------------------------------------------------------------------------
+
+    def _begin(self, batch: KVBatchMeta) -> None:
+        """Rows of the batch and of rejected prompts."""
+        step, rejected = self.step, self.step.rejected
+        self.rows = batch
+        if self.builder is not None:
+            with marked_timer("prm_rows", step.timing):
+                self.own = self.builder.build(batch, step.label_B, step.group_B)
+            step.metrics.update(self.own.metrics)
+            step.scored_BT = self.own.scored_BT
+            if step.old_log_prob_BT is not None:
+                step.compared_log_prob_BT = self.own.smoothed(step.old_log_prob_BT)
+            self.rows, self.valid_B, self.added = self.own.batch, step.measured_B, list(self.own.batch.keys)
+        # Of the fields of a rollout workers need only those of a rollout.
+        self.rows = transfer.with_fields(self.rows, self._inputs)
         if rejected is None:
-            return rows
+            return
         if self.mode == "none":
             transfer.clear(rejected.keys, rejected.partition_id)
-            return rows
-        self.metrics["prm/judged_rollouts"] = len(rejected)
-        labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, self.step.settings.label_key)
+            return
+        step.metrics["prm/judged_rollouts"] = len(rejected)
+        labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, step.settings.label_key)
         if self.builder is not None:
-            rejected, labels = self._own_rejected(rejected, labels)
-            if not labels:
-                return rows
-        return rows.plus(rejected, labels, self.prm.mini_batch_rows, self.end_token)
+            # Without what it cannot score.
+            groups = torch.tensor(transfer.group_numbers(rejected.keys))
+            own = self.builder.build(rejected, torch.tensor(labels), groups)
+            scored = own.scored_BT.any(-1).tolist()
+            unread = [key for key, reads in zip(own.batch.keys, scored, strict=True) if not reads]
+            transfer.clear([*rejected.keys, *unread], rejected.partition_id)
+            places = [place for place, reads in enumerate(scored) if reads]
+            rejected, labels = transfer.select(own.batch, places), [labels[place] for place in places]
+        if labels:
+            self._add(rejected, labels, self.prm.mini_batch_rows)
 
-    def _rows_of_step(self, batch: KVBatchMeta) -> PRMRows:
-        if self.builder is None:
-            return PRMRows.of_step(self.step, batch)
-        with marked_timer("prm_rows", self.timing):
-            self.own = self.builder.build(batch, self.step.label_B, self.step.group_B)
-        self.metrics.update(self.own.metrics)
-        self.step.scored_BT = self.own.scored_BT
-        if self.step.old_log_prob_BT is not None:
-            self.step.compared_log_prob_BT = self.own.smoothed(self.step.old_log_prob_BT)
-        return PRMRows.in_place_of_step(self.step, self.own)
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        """Fields of a rollout that all rows have; those of earlier steps and the PRM's own are without images."""
+        return INPUT_FIELDS if self.replayed_B is None and self.own is None else TEXT_FIELDS
 
-    def _own_rejected(self, rejected: KVBatchMeta, labels: list[float]) -> tuple[KVBatchMeta, list[float]]:
-        """The rows that the PRM reads in place of rejected rollouts, cleared; without what it cannot score."""
-        assert self.builder is not None
-        groups = torch.tensor(transfer.group_numbers(rejected.keys))
-        rows = self.builder.build(rejected, torch.tensor(labels), groups)
-        scored_B = rows.scored_BT.any(-1)
-        places = scored_B.nonzero()[:, 0].tolist()
-        without = [key for key, scored in zip(rows.batch.keys, scored_B.tolist(), strict=True) if not scored]
-        transfer.clear([*rejected.keys, *without], rejected.partition_id)
-        return transfer.select(rows.batch, places), [labels[place] for place in places]
+    def _add(self, more: KVBatchMeta, labels: Sequence[float], multiple: int) -> None:
+        """Rows of other prompts, with these outcomes, and padding to a multiple of so many.
 
-    def _replay(self) -> None:
-        """Add rollouts of earlier steps to what the PRM is trained on."""
-        if self.prm.replay is None or self.mode == "none":
+        They are in the same partition of the store, and need none but the fields of a rollout.
+        """
+        joined = transfer.joined(self.rows, more, self._inputs)
+        padded = transfer.padded(joined, multiple, self.end_token)
+        filled = len(padded) - len(joined)
+        first = int(self.group_B.max()) + 1
+        groups = [first + number for number in transfer.group_numbers(more.keys)]
+        padding = [first + len(set(groups)) + place for place in range(filled)]
+        self.label_B = torch.cat((self.label_B, torch.tensor(labels), torch.zeros(filled)))
+        self.group_B = torch.cat((self.group_B, torch.tensor([*groups, *padding])))
+        self.valid_B = torch.cat((self.valid_B, torch.arange(len(more) + filled) < len(more)))
+        self.added += padded.keys[len(self.rows) :]
+        self.rows = padded
+
+    def _add_replayed(self, drawn: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Rows of earlier steps, with their reference's log-probabilities."""
+        self.step.metrics["prm/replayed_rollouts"] = len(drawn)
+        if not drawn:
             return
-        drawn = self.prm.replay.draw(int(self.rows.valid_B.sum()))
-        self.metrics["prm/replayed_rollouts"] = len(drawn)
-        if drawn:
-            new = len(self.rows.batch)
-            rows = self.prm.rows_with_replay(new, len(drawn))
-            self.rows = self.rows.with_replayed(drawn, rows, new // self.prm.mini_batch_rows * rows, self.end_token)
+        new = len(self.rows)
+        self.mini_batch_rows = self.prm.rows_with_replay(new, len(drawn))
+        fields = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
+        fields["loss_mask"] = fields["response_mask"]
+        fields[REFERENCE_LOG_PROBS] = [row["reference"] for row in drawn]
+        keys = [f"replay{place:06d}_0_0" for place in range(len(drawn))]
+        more = transfer.put_rollouts(keys, self.rows.partition_id, fields)
+        multiple = new // self.prm.mini_batch_rows * self.mini_batch_rows
+        self._add(more, [float(row["label"]) for row in drawn], multiple)
+        filled = transfer.select(self.rows, range(new + len(drawn), len(self.rows)))
+        if filled.keys:
+            # verl copies it from some rollout, of another length.
+            nothing = torch.nested.as_nested_tensor([torch.zeros(1)] * len(filled), layout=torch.jagged)
+            transfer.put_rows(filled, {REFERENCE_LOG_PROBS: nothing})
+        place_B = torch.arange(len(self.rows)) - new
+        self.replayed_B = (place_B >= 0) & (place_B < len(drawn))
 
-    # ---- the modes -------------------------------------------------------------------------------------------
+    def _packed(self) -> dict[str, torch.Tensor]:
+        """The new rollouts among the rows, as they are kept for later steps."""
+        new_B = self.valid_B if self.replayed_B is None else self.valid_B & ~self.replayed_B
+        new = transfer.select(self.rows, new_B.nonzero()[:, 0].tolist())
+        if self.own is None:
+            transfer.refuse_images(new, "prm.replay; set its batches=0")
+        fields = transfer.fetch_rows(new, [*_KEPT, REFERENCE_LOG_PROBS])
+        fields["reference"] = fields.pop(REFERENCE_LOG_PROBS)
+        return pack(fields, self.label_B[new_B])
 
-    def _score_only(self, batch: KVBatchMeta) -> None:
-        self.step.set_scores(self._score(batch), self.beta, self.metrics, when="before")
-
-    def _score_then_update(self, batch: KVBatchMeta) -> None:
-        self.step.set_scores(self._score_for_update(batch), self.beta, self.metrics, when="before")
-        self._update(self._planned())
-
-    def _update_and_score(self, batch: KVBatchMeta) -> None:
-        # The training forward passes of interleaved are the nearest to "before" that it has.
-        when = "before"
-        if self.mode == "reverse":
-            self.step.measure_pairs(self._score_for_update(batch), self.metrics, when="before")
-            when = "during"
-        self._update_keeping_scores(self._planned())
-        scores_BT, mini_batch_B = self._fetch_scores(batch), self._mini_batches(batch)
-        self.step.set_scores(scores_BT, self.beta, self.metrics, when, mini_batch_B)
-
-    def _update_then_score(self, batch: KVBatchMeta) -> None:
-        if self.measures or self.prm.needs_scores:
-            scores_BT, mini_batch_B = self._score_for_update(batch), None
-            self.step.measure_pairs(scores_BT, self.metrics, when="before")
-            self._update(self._planned())
-        elif self.gated or not self.rewarded:
-            # As interleaved measures it, from training forward passes, which cost nothing more.
-            self._update_keeping_scores(self._planned())
-            scores_BT, mini_batch_B = self._fetch_scores(batch), self._mini_batches(batch)
-            self.step.measure_pairs(scores_BT, self.metrics, "before", mini_batch_B)
-        else:
-            self._update(self._planned())
-        if not self.rewarded:
-            self.step.set_scores(scores_BT, self.beta, self.metrics, "before", mini_batch_B)
-            return
-        self.step.set_scores(self._score(batch), self.beta, self.metrics, when="after")
-
-    # ---- what they are made of -------------------------------------------------------------------------------
+    # ---- passes ------------------------------------------------------------------------------------------------
 
     def _reference(self, batch: KVBatchMeta) -> KVBatchMeta:
-        with marked_timer("prm_reference", self.timing):
-            if self.prm.refresh_reference(self.global_step):
-                logger.info("step %d: the PRM's reference has newer weights", self.global_step)
+        with marked_timer("prm_reference", self.step.timing):
+            if self.prm.refresh_reference(self.step.number):
+                logger.info("step %d: the PRM's reference has newer weights", self.step.number)
             if self.own is not None and (name := self.prm.reference_of_policy) is not None:
                 self.own.put(name, transfer.fetch_padded(batch, [name])[name].float())
             # The scores come from the passes of the update.
             as_update = self.mode in ("interleaved", "reverse")
-            rows, log_prob_BT = self.prm.reference(self.rows.batch, as_update)
-            self.rows.batch = transfer.with_fields(rows, (*self.rows.inputs, REFERENCE_LOG_PROBS))
+            rows, log_prob_BT = self.prm.reference(self.rows, as_update)
+            self.rows = transfer.with_fields(rows, (*self._inputs, REFERENCE_LOG_PROBS))
             if self.own is None:
                 batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
-            if self.rows.added:
+            if self.added:
                 log_prob_BT = self._fetch(batch, REFERENCE_LOG_PROBS)
             self.step.reference_log_prob_BT = log_prob_BT
         return batch
 
-    def _score(self, batch: KVBatchMeta) -> torch.Tensor:
-        with marked_timer("prm_score", self.timing):
-            rows = batch if self.own is None else self.own.batch
-            self.prm.score(transfer.with_fields(rows, self.rows.inputs), batch)
-        return self._fetch_scores(batch)
-
-    def _score_for_update(self, batch: KVBatchMeta) -> torch.Tensor:
-        """Score what the update needs scores of. Returns the scores of the batch."""
-        if not (self.prm.needs_scores and self.rows.added):
-            return self._score(batch)
-        with marked_timer("prm_score", self.timing):
-            self.prm.score(self.rows.batch)
-        return self._fetch_scores(batch)
-
-    def _fetch_scores(self, batch: KVBatchMeta) -> torch.Tensor:
+    def _score(self, batch: KVBatchMeta, for_update: bool = False) -> torch.Tensor:
+        """The PRM's log-probabilities of the batch; all rows of the update are scored if it needs that."""
+        with marked_timer("prm_score", self.step.timing):
+            if for_update and self.prm.needs_scores and self.added:
+                self.prm.score(self.rows)
+            else:
+                rows = batch if self.own is None else self.own.batch
+                self.prm.score(transfer.with_fields(rows, self._inputs), batch)
         return self._fetch(batch, PRM_LOG_PROBS)
 
     def _fetch(self, batch: KVBatchMeta, name: str) -> torch.Tensor:
         """What the PRM says of the tokens of the batch."""
         return transfer.fetch_padded(batch, [name])[name] if self.own is None else self.own.fetch(name)
 
-    def _mini_batches(self, batch: KVBatchMeta) -> torch.Tensor:
-        """In which mini-batch of the update each row of the batch was."""
-        rows = self.rows
-        return self.prm.mini_batches(rows.batch, rows.replayed_B, rows.mini_batch_rows)[: len(batch)]
-
-    def _planned(self) -> KVBatchMeta:
-        rows = self.rows
-        score_B = rows.score_sum() if self.prm.needs_scores else None
-        of_rows = (rows.label_B, rows.group_B, rows.valid_B, score_B, rows.replayed_B)
-        planned = self.prm.put_rows(rows.batch, *of_rows, rows.mini_batch_rows)
-        return transfer.with_fields(planned, (*rows.inputs, *_UPDATE_FIELDS))
-
-    def _update(self, planned: KVBatchMeta) -> None:
-        with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update(planned, self.rows.mini_batch_rows))
-
-    def _update_keeping_scores(self, planned: KVBatchMeta) -> None:
-        """Train, and leave the log-probabilities of the training forward passes in the queue."""
-        with marked_timer("prm_update", self.timing):
-            self._log_update(self.prm.update_and_score(planned, self.rows.mini_batch_rows))
-
-    def _log_update(self, update: dict[str, float]) -> None:
-        if not math.isfinite(update["loss"]):
-            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", update["loss"])
-        for name, value in update.items():
-            self.metrics[_RENAMED.get(name, name if name.startswith("perf/") else f"prm/{name}")] = value
+    def _update(self, keeps_scores: bool) -> None:
+        """Train; if asked, leave the log-probabilities of the training forward passes in the queue."""
+        score_B = None
+        if self.prm.needs_scores:
+            # Summed log-ratio of each row, from the last pass that scored it.
+            data = transfer.fetch_padded(self.rows, [PRM_LOG_PROBS, REFERENCE_LOG_PROBS, "response_mask"])
+            mask_BT = data["response_mask"].float() * self.valid_B[:, None]
+            score_B = log_ratio(data[PRM_LOG_PROBS], data[REFERENCE_LOG_PROBS], mask_BT).sum(-1)
+        of_rows = (self.label_B, self.group_B, self.valid_B, score_B, self.replayed_B)
+        planned = self.prm.put_rows(self.rows, *of_rows, self.mini_batch_rows)
+        planned = transfer.with_fields(planned, (*self._inputs, *_UPDATE_FIELDS))
+        update = self.prm.update_and_score if keeps_scores else self.prm.update
+        with marked_timer("prm_update", self.step.timing):
+            said = update(planned, self.mini_batch_rows)
+        if not math.isfinite(said["loss"]):
+            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", said["loss"])
+        for name, value in said.items():
+            # verl's own metrics stay under its names.
+            known = "perf/mfu/prm" if name == "mfu" else name if name.startswith("perf/") else f"prm/{name}"
+            self.step.metrics[known] = value
 
 
 def pass_metrics(prm: ImplicitPRM, batch: KVBatchMeta) -> dict[str, float]:

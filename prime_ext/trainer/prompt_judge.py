@@ -21,82 +21,21 @@ class VerifierFailed(RuntimeError):
     """The verifier could not judge a rollout, and ``prime.verifier.on_failure`` is ``stop``."""
 
 
-class _Entry(NamedTuple):
-    outcome: str
-    failed: bool
-    seconds: float
-    detail: str
-
-
-class VerdictLog:
-    """Collects verdicts by prompt. Reward functions that return no ``verdict`` leave it empty."""
-
-    def __init__(self, settings: VerifierSettings):
-        self._settings = settings
-        self._entries: dict[str, list[_Entry]] = {}
-
-    def add(self, uid: str, key: str, info: Mapping[str, Any]) -> bool:
-        """Take note of the reward's extra info of rollout ``key``; returns whether the rollout counts.
-
-        Raises:
-            VerifierFailed: see the class.
-        """
-        unscored = bool(info.get(FAILURE))
-        if "verdict" not in info and not unscored:
-            return True
-        failed = unscored or bool(info["grader_failure"])
-        detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
-        outcome = NOT_SCORED if unscored else str(info["verdict"])
-        entry = _Entry(outcome, failed, float(info.get("verifier_seconds", 0.0)), detail)
-        self._entries.setdefault(uid, []).append(entry)
-        if failed and self._settings.on_failure == "stop":
-            raise VerifierFailed(
-                f"the verifier could not judge rollout {key} ({entry.outcome} after {entry.seconds:.1f} s: "
-                f"{detail}); prime.verifier.on_failure is stop"
-            )
-        return not (failed and self._settings.on_failure == "drop")
-
-    def metrics(self, uids: Iterable[str]) -> dict[str, float]:
-        """Rates of every outcome and of the verifier's failures over the rollouts of these prompts, and its seconds."""
-        uids = list(uids)
-        entries = self._of(uids)
-        if not entries:
-            return {}
-        counts = Counter(entry.outcome for entry in entries)
-        failure_rate = sum(entry.failed for entry in entries) / len(entries)
-        if failure_rate > self._settings.warn_rate:
-            logger.warning("%s; prime.verifier.on_failure=%s", self.failures(uids), self._settings.on_failure)
-        return {
-            **{f"verifier/{outcome}": counts[str(outcome)] / len(entries) for outcome in Outcome},
-            **({f"verifier/{NOT_SCORED}": counts[NOT_SCORED] / len(entries)} if counts[NOT_SCORED] else {}),
-            "verifier/failure_rate": failure_rate,
-            "verifier/seconds/mean": sum(entry.seconds for entry in entries) / len(entries),
-            "verifier/seconds/max": max(entry.seconds for entry in entries),
-        }
-
-    def failures(self, uids: Iterable[str]) -> str:
-        """What the verifier could not judge of these prompts, and why, in one line; empty if it judged everything."""
-        entries = self._of(uids)
-        failed = [entry for entry in entries if entry.failed]
-        if not failed:
-            return ""
-        kinds = Counter(entry.outcome for entry in failed).most_common()
-        counts = ", ".join(f"{count} {kind}" for kind, count in kinds)
-        return (
-            f"the verifier could not judge {len(failed)} of {len(entries)} rollouts ({counts}), "
-            f"the last one because of: {failed[-1].detail}"
-        )
-
-    def _of(self, uids: Iterable[str]) -> list[_Entry]:
-        return [entry for uid in uids for entry in self._entries.get(uid, ())]
-
-    def forget(self, uid: str) -> None:
-        """Drop the verdicts on a prompt."""
-        self._entries.pop(uid, None)
-
-
 class PromptsExhausted(RuntimeError):
     """Too few prompts passed the filter."""
+
+
+class _Rollout(NamedTuple):
+    """What the reward said of a rollout."""
+
+    accuracy: float | None
+    """None: it does not count."""
+    cut_off: bool
+    outcome: str | None = None
+    """The verifier's; None with reward functions that return no ``verdict``."""
+    failed: bool = False
+    seconds: float = 0.0
+    detail: str = ""
 
 
 class PromptJudge:
@@ -123,8 +62,8 @@ class PromptJudge:
         self.end_tokens = end_tokens
         self.label_key = label_key
         self.verdicts: dict[str, str] = {}
-        self._accuracy: dict[str, list[float]] = {}
-        self._log = VerdictLog(verifier)
+        self._rollouts: dict[str, list[_Rollout]] = {}
+        self._verifier = verifier
 
     def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
         """Judge prompts from their rollouts; those that the verifier could not judge leave the store and ``partition``.
@@ -135,34 +74,51 @@ class PromptJudge:
             partition: tags of the rollouts by key.
 
         Raises:
-            VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
+            VerifierFailed: see the class.
         """
-        truncated: dict[str, list[bool]] = {uid: [] for uid in uids}
-        accuracies: dict[str, list[float]] = {uid: [] for uid in uids}
-        keys = [key for key in partition if transfer.group_uid(key) in accuracies]
-        cut_off = self._cut_off(keys, partition_id, partition)
+        found: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
+        keys = [key for key in partition if transfer.group_uid(key) in found]
+        cut_off: set[str] = set()
+        if self.band.drop_truncated and self.max_response_length:
+            tags = {key: partition[key] for key in keys}
+            cut_off = transfer.find_cut_off(partition_id, tags, self.max_response_length, self.end_tokens())
         undecided = []
         for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
-            uid = transfer.group_uid(key)
-            if self._log.add(uid, key, info):
-                accuracies[uid].append(transfer.label_of(key, info, self.label_key))
-                truncated[uid].append(key in cut_off)
-            else:
+            rollout = self._read(key, info, key in cut_off)
+            found[transfer.group_uid(key)].append(rollout)
+            if rollout.accuracy is None:
                 undecided.append(key)
         if undecided:
             transfer.clear(undecided, partition_id)
             for key in undecided:
                 del partition[key]
-        for uid in uids:
-            self.verdicts[uid] = self.band.classify(accuracies[uid], truncated[uid])
-            self._accuracy[uid] = accuracies[uid]
+        self._rollouts.update(found)
+        for uid, rollouts in found.items():
+            truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
+            self.verdicts[uid] = self.band.classify(self._accuracies(uid), truncated)
 
-    def _cut_off(self, keys: Collection[str], partition_id: str, partition: dict[str, dict]) -> set[str]:
-        """Only if the filter asks."""
-        if not self.band.drop_truncated or not self.max_response_length:
-            return set()
-        tags = {key: partition[key] for key in keys}
-        return transfer.find_cut_off(partition_id, tags, self.max_response_length, self.end_tokens())
+    def _read(self, key: str, info: Mapping[str, Any], cut_off: bool) -> _Rollout:
+        unscored = bool(info.get(FAILURE))
+        if "verdict" not in info and not unscored:
+            return _Rollout(transfer.label_of(key, info, self.label_key), cut_off)
+        failed = unscored or bool(info["grader_failure"])
+        detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
+        outcome, seconds = NOT_SCORED if unscored else str(info["verdict"]), float(info.get("verifier_seconds", 0.0))
+        if failed and self._verifier.on_failure == "stop":
+            raise VerifierFailed(
+                f"the verifier could not judge rollout {key} ({outcome} after {seconds:.1f} s: {detail}); "
+                f"prime.verifier.on_failure is stop"
+            )
+        counts = not failed or self._verifier.on_failure == "zero"
+        label = transfer.label_of(key, info, self.label_key) if counts else None
+        return _Rollout(label, cut_off, outcome, failed, seconds, detail)
+
+    def _accuracies(self, uid: str) -> list[float]:
+        return [rollout.accuracy for rollout in self._rollouts[uid] if rollout.accuracy is not None]
+
+    def _judged(self, uids: Iterable[str]) -> list[_Rollout]:
+        """What the verifier has looked at of these prompts."""
+        return [rollout for uid in uids for rollout in self._rollouts[uid] if rollout.outcome is not None]
 
     def keeps(self, uid: str) -> bool:
         """Whether the prompt was judged and may be trained on."""
@@ -172,15 +128,14 @@ class PromptJudge:
         """Drop what is known of these prompts."""
         for uid in list(uids):
             self.verdicts.pop(uid, None)
-            self._accuracy.pop(uid, None)
-            self._log.forget(uid)
+            self._rollouts.pop(uid, None)
 
     def metrics(self, uids: Collection[str]) -> dict[str, float]:
-        """Counts of the verdicts, accuracies before and after the filter, and the verifier's rates."""
+        """Counts of the verdicts, accuracies before and after the filter, and the verifier's rates and seconds."""
         counts = Counter(self.verdicts[uid] for uid in uids)
-        accuracy_all = [value for uid in uids for value in self._accuracy[uid]]
-        accuracy_kept = [value for uid in uids if self.keeps(uid) for value in self._accuracy[uid]]
-        return {
+        accuracy_all = [value for uid in uids for value in self._accuracies(uid)]
+        accuracy_kept = [value for uid in uids if self.keeps(uid) for value in self._accuracies(uid)]
+        metrics = {
             "prime/filter/examined": len(uids),
             "prime/filter/too_hard": counts[TOO_HARD],
             "prime/filter/too_easy": counts[TOO_EASY],
@@ -189,25 +144,44 @@ class PromptJudge:
             "prime/filter/kept_fraction": counts[KEPT] / max(1, len(uids)),
             "prime/accuracy/before_filter": sum(accuracy_all) / max(1, len(accuracy_all)),
             "prime/accuracy/after_filter": sum(accuracy_kept) / max(1, len(accuracy_kept)),
-            **self._log.metrics(uids),
         }
+        judged = self._judged(uids)
+        if not judged:
+            return metrics
+        outcomes = Counter(rollout.outcome for rollout in judged)
+        failure_rate = sum(rollout.failed for rollout in judged) / len(judged)
+        if failure_rate > self._verifier.warn_rate:
+            logger.warning("%s; prime.verifier.on_failure=%s", self._failures(uids), self._verifier.on_failure)
+        metrics.update({f"verifier/{outcome}": outcomes[str(outcome)] / len(judged) for outcome in Outcome})
+        if outcomes[NOT_SCORED]:
+            metrics[f"verifier/{NOT_SCORED}"] = outcomes[NOT_SCORED] / len(judged)
+        metrics["verifier/failure_rate"] = failure_rate
+        metrics["verifier/seconds/mean"] = sum(rollout.seconds for rollout in judged) / len(judged)
+        metrics["verifier/seconds/max"] = max(rollout.seconds for rollout in judged)
+        return metrics
+
+    def _failures(self, uids: Iterable[str]) -> str:
+        """What the verifier could not judge of these prompts, and why, in one line; empty if it judged everything."""
+        judged = self._judged(uids)
+        failed = [rollout for rollout in judged if rollout.failed]
+        if not failed:
+            return ""
+        kinds = Counter(rollout.outcome for rollout in failed).most_common()
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds)
+        return (
+            f"the verifier could not judge {len(failed)} of {len(judged)} rollouts ({counts}), "
+            f"the last one because of: {failed[-1].detail}"
+        )
 
     def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help.
-
-        Args:
-            uids: the prompts that were examined.
-            kept: those of them that passed.
-            wanted: prompts of a batch.
-            partial: whether the run takes a smaller batch.
-        """
+        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
             f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined "
             f"({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]} truncated, "
             f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}"
         )
-        undecided = self._log.failures(uids)
+        undecided = self._failures(uids)
         if counts[FAILED] and not undecided:
             message += "; the rollouts that failed ended with an error, which the log has after 'Error in _run_prompt'"
         if counts[FAILED] < len(uids):

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.steps import valid_ends
 from prime_ext.config.checks import refuse
@@ -23,11 +21,16 @@ from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.preflight.pspo import read_pspo
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
+from prime_ext.trainer.prompts import set_uids
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.verl_compat import check_verl
 
 logger = logging.getLogger(__name__)
+
+STATE_FILE = "prime_ext.json"
+# verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
+CPU_POLL_SECONDS = 0.05
 
 
 class ScoringFailed(RuntimeError):
@@ -101,13 +104,6 @@ def scored_rows(
     return kept
 
 
-logger = logging.getLogger(__name__)
-
-STATE_FILE = "prime_ext.json"
-# verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
-CPU_POLL_SECONDS = 0.05
-
-
 class PSPOTrainerMixin(GuardedRunMixin):
     """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows beside one number for each response.
 
@@ -141,8 +137,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         prompts = super()._fetch_one_gen_batch()
         step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
         self._fetched = (step, first + len(prompts))
-        uids = [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))]
-        prompts["uid"] = tu.get_tensordict({"uid": np.array(uids, dtype=object)})["uid"]
+        set_uids(prompts, [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))])
         return prompts
 
     def _save_more(self, folder: Path) -> None:
@@ -165,19 +160,13 @@ class PSPOTrainerMixin(GuardedRunMixin):
         infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))
         uids = [transfer.group_uid(key) for key in batch.keys]
-        compares = self.config.algorithm.adv_estimator in GROUP_ESTIMATORS
-        rows = scored_rows(uids, infos, self.pspo, compares)
+        rows = scored_rows(uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS)
         metrics["pspo/dropped"] = len(batch) - len(rows)
         if len(rows) < len(batch):
-            kept = set(rows)
-            transfer.clear([key for row, key in enumerate(batch.keys) if row not in kept], batch.partition_id)
-            batch = transfer.select(batch, rows)
-            infos = [infos[row] for row in rows]
+            every, batch, infos = set(batch.keys), transfer.select(batch, rows), [infos[row] for row in rows]
+            transfer.clear(sorted(every - set(batch.keys)), batch.partition_id)
         if self.pspo.pays_tokens:
             masks = transfer.fetch_rows(batch, ["response_mask"])["response_mask"]
-            reward_BT = torch.nn.utils.rnn.pad_sequence(
-                [token_rewards(info, mask_T, self.pspo) for info, mask_T in zip(infos, masks, strict=True)],
-                batch_first=True,
-            )
-            transfer.put_tokens(batch, {"rm_scores": reward_BT})
+            rewards = [token_rewards(info, mask_T, self.pspo) for info, mask_T in zip(infos, masks, strict=True)]
+            transfer.put_tokens(batch, {"rm_scores": torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True)})
         return super()._balance_batch(batch, metrics, *args, **keywords)

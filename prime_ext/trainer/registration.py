@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainers that ``trainer.v1.trainer_mode`` can name."""
+"""The trainers that ``trainer.v1.trainer_mode`` can name: PRIME and PSPO-WRS in each of verl's modes."""
 
 import logging
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import ray
@@ -52,44 +50,22 @@ class SnapshotActorWorker(DetachActorWorker):
 
 
 class _WithoutFlush(logging.LoggerAdapter):
+    """verl 0.9.1 passes print's argument ``flush`` to a logger when ``hybrid_engine=false``, which ends the run."""
+
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}
-
-
-@contextmanager
-def _loggable(module: ModuleType) -> Iterator[None]:
-    """verl 0.9.1 passes print's argument ``flush`` to a logger when ``hybrid_engine=false``, which ends the run."""
-    logger = module.logger
-    module.logger = _WithoutFlush(logger, {})  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        module.logger = logger  # type: ignore[attr-defined]
-
-
-@register_trainer("prime_sync")
-class PrimeTrainerSync(PrimeTrainerMixin, PPOTrainerSync):
-    """PRIME on verl's synchronous trainer: rollouts and training take turns on the same devices."""
-
-    base_mode = "sync"
-
-
-@register_trainer("prime_colocate_async")
-class PrimeTrainerColocateAsync(PrimeTrainerMixin, PPOTrainerColocateAsync):
-    """PRIME on the same devices in turns; unfinished rollouts are interrupted, and continued by the next policy."""
-
-    base_mode = "colocate_async"
 
 
 class _SeparateAsync(PPOTrainerSeparateAsync):
     """verl's trainer with standalone rollout servers, mended where 0.9.1 breaks, and with snapshots on a CPU."""
 
     def _setup(self) -> None:
-        if self._enable_hybrid_replicas:
+        logger = trainer_separate_async.logger
+        trainer_separate_async.logger = _WithoutFlush(logger, {})  # type: ignore[assignment]
+        try:
             super()._setup()
-            return
-        with _loggable(trainer_separate_async):
-            super()._setup()
+        finally:
+            trainer_separate_async.logger = logger
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -98,29 +74,14 @@ class _SeparateAsync(PPOTrainerSeparateAsync):
                 self.role_worker_mapping[role] = ray.remote(SnapshotActorWorker)
 
 
-@register_trainer("prime_separate_async")
-class PrimeTrainerSeparateAsync(PrimeTrainerMixin, _SeparateAsync):
-    """PRIME with rollout servers on devices of their own, which generate while policy and PRM are trained."""
-
-    base_mode = "separate_async"
-
-
-@register_trainer("pspo_sync")
-class PSPOTrainerSync(PSPOTrainerMixin, PPOTrainerSync):
-    """PSPO-WRS on verl's synchronous trainer."""
-
-    base_mode = "sync"
-
-
-@register_trainer("pspo_colocate_async")
-class PSPOTrainerColocateAsync(PSPOTrainerMixin, PPOTrainerColocateAsync):
-    """PSPO-WRS on the same devices in turns; unfinished rollouts are continued by the next policy."""
-
-    base_mode = "colocate_async"
-
-
-@register_trainer("pspo_separate_async")
-class PSPOTrainerSeparateAsync(PSPOTrainerMixin, _SeparateAsync):
-    """PSPO-WRS with rollout servers on devices of their own, which generate during training."""
-
-    base_mode = "separate_async"
+# Of verl's modes, by its names. Rollouts and training take turns on the same devices; the same, and unfinished rollouts
+# are interrupted, to be continued by the next policy; rollout servers on devices of their own generate meanwhile.
+MODES = {
+    "sync": PPOTrainerSync,
+    "colocate_async": PPOTrainerColocateAsync,
+    "separate_async": _SeparateAsync,
+}
+for _mode, _verls in MODES.items():
+    for _name, _mixin in (("prime", PrimeTrainerMixin), ("pspo", PSPOTrainerMixin)):
+        _class = type(f"{_name}_{_mode}", (_mixin, _verls), {"base_mode": _mode, "__module__": __name__})
+        register_trainer(_class.__name__)(_class)

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay buffer with PRIME's online prompt filter.
+"""verl's replay buffers with PRIME's online prompt filter: docs/explanation/async.md.
 
-Prompts are submitted in a fixed order and their rollouts finish in any order. The batch consists of the first prompts,
-*in the order of submission*, that pass the filter; whatever was generated beyond the last of them goes back to the
-queue. How many prompts are generated ahead is thus a matter of speed alone: it changes neither the batch nor which
-prompts are used up, so a run can be repeated and resumed exactly, and short responses have no advantage.
+The batch of the synchronous one is the first prompts, in the order of submission, that pass; whatever was generated
+beyond the last of them goes back to the queue. So how many are generated ahead is a matter of speed alone, a run can be
+repeated and resumed exactly, and short responses have no advantage.
 """
 
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import ne
+from typing import Any
 
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.utils.skip import SkipManager
 
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT
@@ -23,46 +24,61 @@ from prime_ext.utils import transfer_queue as transfer
 logger = logging.getLogger(__name__)
 
 
-class PromptFilterReplayBuffer(ReplayBuffer):
-    """verl's replay buffer whose training batches hold only prompts inside the accuracy band.
+class _PromptFilter(ReplayBuffer):
+    """What both have in common: training batches hold only prompts that the judge keeps.
 
     Args:
         judge: the filter.
-        max_in_flight: prompts generating at the same time, at most.
+        max_in_flight: prompts in the system at the same time, at most.
         max_examined: prompts examined for one batch, at most.
         partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
-        requeue: takes back the ids of prompts that were submitted but not needed, in order.
-        on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
-        on_kept: told the trajectories of prompts that passed, and their partition, while others are generated; some of
-            these prompts may not be needed.
-        holds_rejected: keep the rollouts of the prompts that were examined and rejected until :meth:`take_rejected`.
-        rejected_limit: rollouts of them at most; those of the prompts that were submitted last; None for all.
-        kwargs: verl's own arguments.
     """
 
-    def __init__(
-        self,
-        *,
-        judge: PromptJudge,
-        max_in_flight: int,
-        max_examined: int,
-        partial: bool,
-        requeue: Callable[[list[str]], None],
-        on_batch: Callable[[list[str]], None] | None = None,
-        on_kept: Callable[[list[str], str], None] | None = None,
-        holds_rejected: bool = False,
-        rejected_limit: int | None = None,
-        **kwargs,
-    ):
+    def __init__(self, *, judge: PromptJudge, max_in_flight: int, max_examined: int, partial: bool, **kwargs: Any):
         super().__init__(**kwargs)
         self.judge = judge
         self.max_in_flight = max_in_flight
         self.max_examined = max_examined
         self.partial = partial
+
+    def _accept_shortage(self, examined: Sequence[str], kept: int, batch_size: int) -> None:
+        """Raises PromptsExhausted where a smaller batch is not allowed, or would be empty."""
+        message = self.judge.shortage(examined, kept, batch_size, self.partial)
+        if not kept or not self.partial:
+            raise PromptsExhausted(message)
+        logger.warning("%s; training on the smaller batch", message)
+
+
+def _in_order(batch: KVBatchMeta) -> KVBatchMeta:
+    batch.reorder(sorted(range(len(batch)), key=batch.keys.__getitem__))
+    return batch
+
+
+class PromptFilterReplayBuffer(_PromptFilter):
+    """Of the synchronous mode.
+
+    Args:
+        requeue: takes back the ids of prompts that were submitted but not needed, in order.
+        on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
+        on_kept: told the trajectories of prompts that passed, and their partition, while others are generated; some of
+            these prompts may not be needed.
+        rejected_limit: rollouts of prompts that were examined and rejected that are kept until :meth:`take_rejected`,
+            at most; those of the prompts that were submitted last.
+    """
+
+    def __init__(
+        self,
+        *,
+        requeue: Callable[[list[str]], None],
+        on_batch: Callable[[list[str]], None] | None = None,
+        on_kept: Callable[[list[str], str], None] | None = None,
+        rejected_limit: float = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
         self.requeue = requeue
         self.on_batch = on_batch
         self.on_kept = on_kept
-        self.holds_rejected = holds_rejected
         self.rejected_limit = rejected_limit
         self._rejected: KVBatchMeta | None = None
         self._submitted: list[str] = []
@@ -96,7 +112,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         last_report = 0.0
         while True:
             self._sync_metadata_from_transfer_queue()
-            self._classify_finished(partition_id)
+            self._judge_finished(partition_id)
             kept, examined = self._first_kept(batch_size)
             in_flight = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
             if len(kept) == batch_size or examined == self.max_examined:
@@ -111,14 +127,25 @@ class PromptFilterReplayBuffer(ReplayBuffer):
                     continue
             last_report = self._wait_for_next_poll(partition_id, last_report)
 
+        looked_at, surplus = self._submitted[:examined], self._submitted[examined:]
         if len(kept) < batch_size:
-            self._report_exhaustion(batch_size, kept, examined)
+            self._accept_shortage(looked_at, len(kept), batch_size)
         batch = self._take(partition_id, kept)
         if self.on_batch is not None:
             self.on_batch(kept)
-        metrics = self._metrics(examined, len(kept), refills)
-        self._hold_rejected(partition_id, examined)
-        self._finish_step(partition_id, examined)
+        self.acceptance_rate = len(kept) / examined
+        metrics = {
+            **self.judge.metrics(looked_at),
+            "prime/filter/kept": len(kept),
+            "prime/filter/refills": refills,
+            "prime/filter/returned_to_queue": len(surplus),
+        }
+        if self.rejected_limit:
+            self._hold_rejected(partition_id, looked_at)
+        self._clear_groups(partition_id, {uid for uid in surplus if not self._freed_at_once(uid)})
+        self.requeue(surplus)
+        self.judge.forget(self._submitted)
+        self._submitted.clear()
         return batch, metrics
 
     def take_rejected(self) -> KVBatchMeta | None:
@@ -126,7 +153,7 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         rejected, self._rejected = self._rejected, None
         return rejected
 
-    def _classify_finished(self, partition_id: str) -> None:
+    def _judge_finished(self, partition_id: str) -> None:
         """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones."""
         finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self.judge.verdicts.keys()
         if finished:
@@ -139,16 +166,13 @@ class PromptFilterReplayBuffer(ReplayBuffer):
     def _freed_at_once(self, uid: str) -> bool:
         """Whether nothing is left in the store of a prompt that was judged."""
         verdict = self.judge.verdicts.get(uid, KEPT)
-        return verdict == FAILED if self.holds_rejected else verdict != KEPT
+        return verdict == FAILED if self.rejected_limit else verdict != KEPT
 
-    def _hold_rejected(self, partition_id: str, examined: int) -> None:
+    def _hold_rejected(self, partition_id: str, examined: list[str]) -> None:
         """Hold the rollouts of the last rejected prompts, whole prompts within the limit, and free those before."""
         rollouts = Counter(map(transfer.group_uid, self.partitions[partition_id]))
-        rejected = [
-            uid for uid in self._submitted[:examined] if not (self.judge.keeps(uid) or self._freed_at_once(uid))
-        ]
-        room = math.inf if self.rejected_limit is None else self.rejected_limit
-        held = []
+        rejected = [uid for uid in examined if not (self.judge.keeps(uid) or self._freed_at_once(uid))]
+        room, held = self.rejected_limit, []
         while rejected and rollouts[rejected[-1]] <= room:
             held.append(rejected.pop())
             room -= rollouts[held[-1]]
@@ -177,29 +201,142 @@ class PromptFilterReplayBuffer(ReplayBuffer):
         least = 1 if in_flight == 0 else 0
         return max(min(max(wanted, least), room), 0)
 
-    def _report_exhaustion(self, batch_size: int, kept: list[str], examined: int) -> None:
-        message = self.judge.shortage(self._submitted[:examined], len(kept), batch_size, self.partial)
-        if not kept or not self.partial:
-            raise PromptsExhausted(message)
-        logger.warning("%s; training on the smaller batch", message)
+    def _take(self, partition_id: str, uids: list[str]) -> KVBatchMeta:
+        return _in_order(self._materialize_batch(partition_id, uids, dict(self.partitions[partition_id])))
 
-    def _take(self, partition_id: str, kept: list[str]) -> KVBatchMeta:
-        batch = self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id]))
-        batch.reorder(sorted(range(len(batch)), key=lambda row: batch.keys[row]))
-        return batch
 
-    def _metrics(self, examined: int, kept: int, refills: int) -> dict[str, float]:
-        self.acceptance_rate = kept / examined
-        return {
-            **self.judge.metrics(self._submitted[:examined]),
-            "prime/filter/kept": kept,
-            "prime/filter/refills": refills,
-            "prime/filter/returned_to_queue": len(self._submitted) - examined,
+class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
+    """Of the asynchronous modes. Prompt ids have to sort in the order of submission, as the trainer's do."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._judged_in_step: list[str] = []
+        self._judged_since_batch: list[str] = []
+        self._kept_in_step = 0
+
+    # ---- what verl asks in every round of polling --------------------------------------------------------------
+
+    def _terminal_eviction_reasons(
+        self, global_steps: int, partition_id: str
+    ) -> tuple[set[str], set[str], set[str], Counter]:
+        """Stale, rejected and failed prompts. verl evicts their union and submits as many new ones.
+
+        Raises:
+            VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
+        """
+        if partition_id == "val":
+            return super()._terminal_eviction_reasons(global_steps, partition_id)
+        # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
+        terminal = self.finished_keys[partition_id]
+        terminal |= self.failure_keys.pop(partition_id, set())
+        new = sorted(terminal - self.judge.verdicts.keys())
+        if new:
+            self.judge.judge(new, partition_id, self.partitions[partition_id])
+            self._judged_in_step.extend(new)
+            self._judged_since_batch.extend(new)
+        failed = {uid for uid in terminal if self.judge.verdicts[uid] == FAILED}
+        rejected = {uid for uid in terminal if not self.judge.keeps(uid)} - failed
+        # The third place after the sets is for verl's own filter: the rewards that its rejected prompts had in common.
+        return self._stale_terminal_keys(global_steps, partition_id), rejected, failed, Counter()
+
+    def _has_enough_samples(
+        self, global_steps: int, partition_id: str, batch_size: int, sampleable_keys: set[str]
+    ) -> bool:
+        """As verl's; but the search ends when ``max_examined`` prompts did not contain enough.
+
+        Raises:
+            PromptsExhausted: and a smaller batch is not allowed, or would be empty.
+        """
+        if partition_id != "val" and len(sampleable_keys) < batch_size:
+            if len(self._judged_since_batch) < self.max_examined:
+                return False
+            self._accept_shortage(self._judged_since_batch, len(sampleable_keys), batch_size)
+            return True
+        return super()._has_enough_samples(global_steps, partition_id, batch_size, sampleable_keys)
+
+    def _select_prompt_uids(
+        self, partition_id: str, sampleable_keys: set[str], batch_size: int
+    ) -> tuple[list[str], dict[str, dict], dict[str, int]]:
+        """The earliest submitted prompts. verl sorts by step, and leaves ties to the order of a set."""
+        _, rollouts, steps = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
+        return sorted(sampleable_keys)[:batch_size], rollouts, steps
+
+    # ---- batches -----------------------------------------------------------------------------------------------
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
+        """The next batch of ``batch_size`` prompts that pass the filter, rows ordered by key, and its staleness.
+
+        Raises:
+            PromptsExhausted: ``max_examined`` prompts did not contain enough that pass.
+        """
+        batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+        if partition_id == "val":
+            return batch, metrics
+        self._kept_in_step += len({transfer.group_uid(key) for key in batch.keys})
+        self._judged_since_batch.clear()
+        return _in_order(batch), {**metrics, **staleness_metrics(batch.tags, global_steps)}
+
+    def step_metrics(self) -> dict[str, float]:
+        """What the filter did since the last call: once for a training step, however many batches it has."""
+        self._sync_metadata_from_transfer_queue()
+        in_system = set(self.prompt_global_steps["train"])
+        finished = self.finished_keys["train"] | self.failure_keys["train"]
+        metrics: dict[str, float] = {
+            "prime/filter/kept": self._kept_in_step,
+            "prime/filter/waiting": sum(uid not in self.judge.verdicts or self.judge.keeps(uid) for uid in finished),
+            "prime/filter/in_flight": len(in_system) - len(finished),
         }
+        if self._judged_in_step:
+            metrics.update(self.judge.metrics(self._judged_in_step))
+        self.judge.forget(self.judge.verdicts.keys() - in_system)
+        self._judged_in_step.clear()
+        self._kept_in_step = 0
+        return metrics
 
-    def _finish_step(self, partition_id: str, examined: int) -> None:
-        surplus = self._submitted[examined:]
-        self._clear_groups(partition_id, {uid for uid in surplus if not self._freed_at_once(uid)})
-        self.requeue(surplus)
-        self.judge.forget(self._submitted)
-        self._submitted.clear()
+    # ---- the trainer's questions -------------------------------------------------------------------------------
+
+    def count_prompts(self) -> int:
+        """Training prompts in the system: pending, generating, or finished and not yet used or evicted."""
+        self._sync_metadata_from_transfer_queue()
+        return len(self.prompt_global_steps["train"])
+
+    def prompts_to_start(self, batch_size: int) -> int:
+        """How many prompts fill up the system at the start of a step."""
+        return self.max_in_flight - self.count_prompts()
+
+    def count_rollouts(self) -> int:
+        """Finished training rollouts in the store."""
+        self._sync_metadata_from_transfer_queue()
+        return len(self.partitions["train"])
+
+    def drop_orphans(self) -> None:
+        """Forget rollouts whose prompt is gone.
+
+        verl saves its store before it clears the rollouts of the step that was trained on; after a resume nothing else
+        would ever clear them.
+        """
+        self._sync_metadata_from_transfer_queue()
+        prompts = self.prompt_global_steps["train"]
+        orphans = [key for key in self.partitions["train"] if transfer.group_uid(key) not in prompts]
+        if orphans:
+            transfer.clear(orphans, "train")
+
+
+def staleness_metrics(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
+    """Staleness of a batch's first and last tokens, in weight updates of the rollout servers; empty if not known.
+
+    The servers hold version ``step - 1`` when step ``step`` (from 1) begins. A rollout whose first token was drawn by
+    version v has the staleness ``step - 1 - v``; it is partial when a later version finished it. verl notes both in the
+    tags. Padding, and rollouts of servers that report no version, are left out.
+    """
+    known = [tag for tag in tags if not transfer.is_padding(tag) and tag.get("min_global_steps") is not None]
+    if not known:
+        return {}
+    first = [step - 1 - int(tag["min_global_steps"]) for tag in known]
+    last = [step - 1 - int(tag["max_global_steps"]) for tag in known]
+    return {
+        "prime/staleness/mean": sum(first) / len(first),
+        "prime/staleness/max": max(first),
+        "prime/staleness/last_token/mean": sum(last) / len(last),
+        "prime/staleness/partial_fraction": sum(map(ne, first, last)) / len(known),
+    }

@@ -1,30 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward sources of a step, from its tensors and the settings."""
+"""From the tensors of a step to its reward sources, as configured, and on to advantages."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from prime_ext.algorithms.advantage import RewardSource, outcome_source, source_return
+from prime_ext.algorithms.advantage import RewardSource, combine_sources, outcome_source, source_return
 from prime_ext.algorithms.advantage_forms import low_probability_cuts
 from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS, OutcomeRelativeScale
 from prime_ext.algorithms.process_reward import implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.returns import return_to_go
+from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
+from prime_ext.algorithms.sign_preserving import sign_preserving
 from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.step_scores import StepScore
-from prime_ext.algorithms.steps import StepSpans
+from prime_ext.algorithms.steps import StepSpans, sum_over_steps
 from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.trainer.step_tensors import StepTensors
+from prime_ext.trainer.prime_step import PrimeStep
+
+logger = logging.getLogger(__name__)
 
 
-def build_sources(
-    step: StepTensors, gate: float, scale: OutcomeRelativeScale | None, metrics: dict
-) -> dict[str, RewardSource]:
+class NotFinite(RuntimeError):
+    """NaN or infinity where the policy would be trained on it; the message is one line."""
+
+
+def drop_inconsistent(step: PrimeStep) -> None:
+    """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""
+    spans, selection = step.spans(), step.settings.selection
+    assert spans is not None and step.process_reward_BT is not None
+    score_BS = sum_over_steps(step.process_reward_BT, spans)
+    bounds = (selection.fewest_steps, selection.most_steps)
+    consistency_B = process_consistency(score_BS, spans.mask_BS, step.label_B, selection.length_penalty, bounds)
+    keep_B = select_consistent(consistency_B, step.label_B, step.group_B, step.valid_B, selection.remove)
+    dropped_B = step.valid_B & ~keep_B
+    step.metrics["prime/selection/dropped_correct"] = int((dropped_B & (step.label_B > 0.5)).sum())
+    step.metrics["prime/selection/dropped_wrong"] = int((dropped_B & (step.label_B <= 0.5)).sum())
+    step.metrics["prime/selection/consistency"] = float(consistency_B[step.valid_B].mean())
+    step.mask_BT = step.mask_BT * keep_B[:, None]
+    step.process_reward_BT = step.process_reward_BT * step.mask_BT
+    step.valid_B = keep_B
+
+
+def advantages(
+    step: PrimeStep, gate: float, scale: OutcomeRelativeScale | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Combined advantages and returns, ``(B, T)`` each, 0 outside the mask.
+
+    Args:
+        step: with the process rewards, where the settings need them.
+        gate: factor on the coefficient of the process rewards.
+        scale: the running scale of ``outcome_relative``; updated here.
+
+    Returns:
+        The advantages; and the critic's targets where there is a critic, else the advantages before whitening.
+
+    Raises:
+        NotFinite: an advantage is NaN or infinite.
+    """
+    settings, metrics = step.settings, step.metrics
+    sources = build_sources(step, gate, scale)
+    advantage_BT, return_BT, per_source = combine_sources(sources, step.mask_BT, step.group_B, settings.whitening)
+    if settings.critic_sources and step.value_BT is not None:
+        # A_t + V_t of the source that the critic values, before its coefficient and whitening.
+        (valued,) = [source for source in sources.values() if source.estimator == "gae"]
+        value_BT = torch.where(step.mask_BT.bool(), step.value_BT, step.value_BT.new_zeros(()))
+        return_BT = source_return(replace(valued, coefficient=1.0), step.mask_BT, step.group_B) + value_BT
+    valid_BT = step.mask_BT.bool()
+    if not advantage_BT[valid_BT].isfinite().all():
+        # verl would skip the update of the policy, of this step and most likely of all that follow.
+        which = [name for name, value_BT in per_source.items() if not value_BT[valid_BT].isfinite().all()]
+        raise NotFinite(
+            f"the advantages of this step are not finite because of {', '.join(which) or 'their sum'} (prm/loss: "
+            f"{metrics.get('prm/loss')}); nothing of this step was saved. Look at prm/grad_norm of the steps before, "
+            f"lower prm.optim.lr, check the weights of prm.model.path"
+        )
+    if settings.scales_advantages and step.process_reward_BT is not None:
+        assert settings.process.clip is not None
+        weight, plain_BT = settings.process.coefficient * gate, advantage_BT
+        advantage_BT = sign_preserving(plain_BT, step.process_reward_BT, step.mask_BT, weight, settings.process.clip)
+        change_N = ((advantage_BT - plain_BT) / plain_BT)[plain_BT != 0]
+        metrics["prime/process/advantage_change"] = float(change_N.abs().mean()) if len(change_N) else 0.0
+    for name, value_BT in per_source.items():
+        metrics[f"prime/{name}/return_std"] = float(value_BT[valid_BT].std())
+    if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
+        ratio = metrics["prime/process/return_std"] / metrics["prime/outcome/return_std"]
+        metrics["prime/process/return_std_over_outcome"] = ratio
+    alone = int((group_sizes(step.group_B, step.valid_B) == 1).sum())
+    metrics["prime/rollouts_without_baseline"] = alone
+    if alone:
+        logger.warning("%d rollouts are alone in their group: no baseline, no advantage", alone)
+    return advantage_BT, return_BT
+
+
+# ---- sources ---------------------------------------------------------------------------------------------------
+
+
+def build_sources(step: PrimeStep, gate: float, scale: OutcomeRelativeScale | None = None) -> dict[str, RewardSource]:
     """Outcome and process rewards with their coefficients, or their sum where one critic values both; turns' rewards.
 
     The process source is normalised over the global batch; it is missing when its coefficient is 0, and enters with the
@@ -32,18 +110,36 @@ def build_sources(
     """
     spans = step.spans()
     if step.turn_end_BT is not None and step.valid_B.any():
-        _measure_turns(step, metrics)
+        _measure_turns(step)
     if spans is not None and step.valid_B.any():
         count_B = spans.count_B[step.valid_B].float()
-        metrics.update({"prime/steps/mean": float(count_B.mean()), "prime/steps/max": float(count_B.max())})
-        metrics["prime/steps/timed_out"] = step.steps_timed_out
-    sources = _outcome_and_process(step, spans, gate, scale, metrics)
+        step.metrics.update({"prime/steps/mean": float(count_B.mean()), "prime/steps/max": float(count_B.max())})
+        step.metrics["prime/steps/timed_out"] = step.steps_timed_out
+    sources = {"outcome": _outcome(step, spans)}
+    if step.settings.pays_process_rewards and step.process_reward_BT is not None:
+        process = _process(step, spans, gate)
+        if scale is not None:
+            process = _relative(step, spans, sources["outcome"], process, scale)
+        if not step.settings.one_value_of_both:
+            sources["process"] = process
+        elif process.coefficient != 0:
+            # One source that pays what both do; discount, gae_lambda and value are the same for both.
+            outcome = sources["outcome"]
+            paid_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
+            both = replace(outcome, reward_BT=paid_BT, mask_BT=step.mask_BT, coefficient=1.0)
+            sources = {"outcome_and_process": both}
     if step.turn_reward_BT is not None:
         sources["turns"] = _turns(step)
     return sources
 
 
-def _turns(step: StepTensors) -> RewardSource:
+def _common(step: PrimeStep) -> dict[str, Any]:
+    """What is the same for all sources; turns are read by estimators over turns only."""
+    turns = {"turn_end_BT": step.turn_end_BT, "state_BT": step.state_BT, "step_weight": step.settings.turns.step_weight}
+    return {"form": step.settings.process.baseline, "singleton_group": "zero", **turns}
+
+
+def _turns(step: PrimeStep) -> RewardSource:
     """What the agent loop says that turns are worth."""
     settings = step.settings.turns
     assert step.turn_reward_BT is not None and step.turn_end_BT is not None
@@ -52,57 +148,24 @@ def _turns(step: StepTensors) -> RewardSource:
         step.turn_end_BT & step.mask_BT.bool(),
         settings.coefficient,
         settings.discount,
-        step.settings.process.baseline,
-        settings.estimator,
-        singleton_group="zero",
-        **_turn_fields(step),
+        estimator=settings.estimator,
+        **_common(step),
     )
 
 
-def _turn_fields(step: StepTensors) -> dict[str, Any]:
-    """What estimators over turns read of a source."""
-    weight = step.settings.turns.step_weight
-    return {"turn_end_BT": step.turn_end_BT, "state_BT": step.state_BT, "step_weight": weight}
-
-
-def _measure_turns(step: StepTensors, metrics: dict) -> None:
+def _measure_turns(step: PrimeStep) -> None:
     assert step.turn_end_BT is not None
     end_BT = step.turn_end_BT & step.mask_BT.bool()
     count_B = end_BT.sum(-1)[step.valid_B].float()
-    metrics.update({"prime/turns/mean": float(count_B.mean()), "prime/turns/max": float(count_B.max())})
+    step.metrics.update({"prime/turns/mean": float(count_B.mean()), "prime/turns/max": float(count_B.max())})
     if step.turn_reward_BT is not None:
-        metrics["prime/turns/reward"] = float((step.turn_reward_BT * end_BT).sum(-1)[step.valid_B].mean())
+        step.metrics["prime/turns/reward"] = float((step.turn_reward_BT * end_BT).sum(-1)[step.valid_B].mean())
     if step.state_BT is not None:
         _, place_N, size_S = step.state_BT[end_BT].unique(return_inverse=True, return_counts=True)
-        metrics["prime/turns/compared"] = float((size_S[place_N] > 1).float().mean())
+        step.metrics["prime/turns/compared"] = float((size_S[place_N] > 1).float().mean())
 
 
-def _outcome_and_process(
-    step: StepTensors, spans: StepSpans | None, gate: float, scale: OutcomeRelativeScale | None, metrics: dict
-) -> dict[str, RewardSource]:
-    sources = {"outcome": _outcome(step, spans)}
-    if step.settings.pays_process_rewards and step.process_reward_BT is not None:
-        process = _process(step, spans, gate, metrics)
-        if scale is not None:
-            process = _relative(step, spans, sources["outcome"], process, scale, metrics)
-        if step.settings.one_value_of_both:
-            if process.coefficient == 0:
-                return sources
-            return {"outcome_and_process": _summed(step, sources["outcome"], process)}
-        sources["process"] = process
-    return sources
-
-
-def critic_return(step: StepTensors, sources: dict[str, RewardSource]) -> torch.Tensor:
-    """A_t + V_t of the source that the critic values, before its coefficient and whitening: the critic's target."""
-    assert step.value_BT is not None
-    (source,) = [source for source in sources.values() if source.estimator == "gae"]
-    advantage_BT = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)
-    value_BT = torch.where(step.mask_BT.bool(), step.value_BT, step.value_BT.new_zeros(()))
-    return advantage_BT + value_BT
-
-
-def _outcome(step: StepTensors, spans: StepSpans | None) -> RewardSource:
+def _outcome(step: PrimeStep, spans: StepSpans | None) -> RewardSource:
     settings = step.settings.outcome
     source = outcome_source(
         step.reward_BT,
@@ -110,24 +173,21 @@ def _outcome(step: StepTensors, spans: StepSpans | None) -> RewardSource:
         settings.estimator,
         coefficient=settings.coefficient,
         discount=settings.discount,
-        form=step.settings.process.baseline,
         gae_lambda=settings.gae_lambda,
         value_BT=step.value_BT if settings.estimator == "gae" else None,
         baseline_B=step.greedy_B,
-        singleton_group="zero",
-        **_turn_fields(step),
+        **_common(step),
     )
     if not step.settings.outcome_reads_prm:
         return source
-    if step.process_reward_BT is None:
-        raise RuntimeError(f"prime.outcome.estimator={settings.estimator} needs the PRM's scores, which were not set")
+    assert step.process_reward_BT is not None
     value_BT = implicit_values(step.process_reward_BT, step.mask_BT)
     if settings.estimator == "prm_value":
         return replace(source, value_BT=value_BT)
     return replace(source, value_BT=value_BT.sigmoid(), cut_BT=_cuts(step, spans))
 
 
-def _cuts(step: StepTensors, spans: StepSpans | None) -> torch.Tensor:
+def _cuts(step: PrimeStep, spans: StepSpans | None) -> torch.Tensor:
     """First tokens of segments; the response's own first token is added by the estimator."""
     segments = step.settings.segments
     if segments.cuts == "low_probability":
@@ -139,22 +199,6 @@ def _cuts(step: StepTensors, spans: StepSpans | None) -> torch.Tensor:
     cut_BT = torch.zeros_like(step.mask_BT, dtype=torch.bool)
     cut_BT[:, 1:] = reached_BT[:, 1:] > reached_BT[:, :-1]
     return cut_BT
-
-
-def response_pay(step: StepTensors) -> torch.Tensor:
-    """What the process rewards pay a response in all, ``(B,)``: with ``min_form`` a soft minimum of its step scores.
-
-    A redistribution, which leaves the same to every response, and the normalisation, which changes no order, come
-    later. The rewards of the credits ``delta`` and ``clip_delta`` are differences of scores and sum to the first one;
-    there it is the mean of the returns, each of which is a step's own score.
-    """
-    assert step.process_reward_BT is not None
-    shaping = replace(shaping_of(step.settings), redistribution="none")
-    paid_BT, source_BT = shaping(step.process_reward_BT, step.mask_BT, step.spans())
-    if step.settings.process.credit not in ("delta", "clip_delta"):
-        return paid_BT.sum(-1)
-    return_BT = return_to_go(paid_BT, step.mask_BT)
-    return (return_BT * source_BT).sum(-1) / source_BT.sum(-1).clamp_min(1)
 
 
 def shaping_of(settings: PrimeSettings) -> ProcessShaping:
@@ -171,16 +215,7 @@ def shaping_of(settings: PrimeSettings) -> ProcessShaping:
     )
 
 
-def _measure_chains(step: StepTensors, shaping: ProcessShaping, spans: StepSpans, metrics: dict) -> None:
-    assert step.process_reward_BT is not None
-    value = shaping.chain_value(step.process_reward_BT, spans)
-    rows_B = step.valid_B
-    parts = {"score": value.score_B, "factor": value.factor_B, "reward": value.reward_B}
-    metrics.update({f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()})
-    metrics["prime/chain/at_most_one_step"] = float((value.count_B[rows_B] < 2).float().mean())
-
-
-def _process(step: StepTensors, spans: StepSpans | None, gate: float, metrics: dict) -> RewardSource:
+def _process(step: PrimeStep, spans: StepSpans | None, gate: float) -> RewardSource:
     settings = step.settings.process
     assert step.process_reward_BT is not None
     shaping = shaping_of(step.settings)
@@ -189,7 +224,10 @@ def _process(step: StepTensors, spans: StepSpans | None, gate: float, metrics: d
     if absent_B is not None:
         source_BT = source_BT * ~absent_B[:, None]
     if settings.accumulates and spans is not None:
-        _measure_chains(step, shaping, spans, metrics)
+        chain, rows_B = shaping.chain_value(step.process_reward_BT, spans), step.valid_B
+        parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
+        step.metrics.update({f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()})
+        step.metrics["prime/chain/at_most_one_step"] = float((chain.count_B[rows_B] < 2).float().mean())
     if settings.normalization != "outcome_relative":
         # Prefix sums are those of the rewards; returns are counted at every token that they reach.
         over_BT = source_BT if settings.normalization == "prefix_std" else step.scored_mask_BT
@@ -199,24 +237,22 @@ def _process(step: StepTensors, spans: StepSpans | None, gate: float, metrics: d
             drawn = (normalize(noise_BT, over_BT, settings.discount, 0.0)[1] for noise_BT in _paid_noise(step, spans))
             floor = NOISE_MARGIN * max(drawn)
         paid_BT, normalizer = normalize(paid_BT, over_BT, settings.discount, floor)
-        metrics["prime/process/normalizer"] = float(normalizer)
+        step.metrics["prime/process/normalizer"] = float(normalizer)
     return RewardSource(
         paid_BT,
         source_BT,
         settings.coefficient * gate,
         settings.discount,
-        settings.baseline,
-        settings.estimator,
-        settings.gae_lambda,
+        estimator=settings.estimator,
+        gae_lambda=settings.gae_lambda,
         value_BT=step.value_BT if settings.estimator == "gae" else None,
-        singleton_group="zero",
         clip=settings.clip,
         absent_B=absent_B,
-        **_turn_fields(step),
+        **_common(step),
     )
 
 
-def _paid_noise(step: StepTensors, spans: StepSpans | None) -> Iterator[torch.Tensor]:
+def _paid_noise(step: PrimeStep, spans: StepSpans | None) -> Iterator[torch.Tensor]:
     """What a PRM would pay, beyond what it pays without a signal, for rounding noise in every token; ``(B, T)`` each.
 
     Several draws, always the same ones: where one response outweighs all others, a single draw may be far too small.
@@ -229,12 +265,7 @@ def _paid_noise(step: StepTensors, spans: StepSpans | None) -> Iterator[torch.Te
 
 
 def _relative(
-    step: StepTensors,
-    spans: StepSpans | None,
-    outcome: RewardSource,
-    process: RewardSource,
-    scale: OutcomeRelativeScale,
-    metrics: dict,
+    step: PrimeStep, spans: StepSpans | None, outcome: RewardSource, process: RewardSource, scale: OutcomeRelativeScale
 ) -> RewardSource:
     """The process source with its coefficient times the running factor."""
     spread = _spread(step, process)
@@ -244,17 +275,11 @@ def _relative(
             noise = replace(process, reward_BT=noise_BT, value_BT=value_BT)
             spread = max(spread, NOISE_MARGIN * _spread(step, noise))
     factor = scale.update(spread, _spread(step, outcome))
-    metrics["prime/process/relative_factor"] = factor
+    step.metrics["prime/process/relative_factor"] = factor
     return replace(process, coefficient=process.coefficient * factor)
 
 
-def _spread(step: StepTensors, source: RewardSource) -> float:
+def _spread(step: PrimeStep, source: RewardSource) -> float:
     """Standard deviation of a source's advantage over the tokens, before its coefficient."""
     value_N = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)[step.mask_BT.bool()]
     return float(value_N.std()) if len(value_N) > 1 else 0.0
-
-
-def _summed(step: StepTensors, outcome: RewardSource, process: RewardSource) -> RewardSource:
-    """One source that pays what both do; discount, gae_lambda and value are the same for both."""
-    reward_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
-    return replace(outcome, reward_BT=reward_BT, mask_BT=step.mask_BT, coefficient=1.0)

@@ -6,8 +6,9 @@ any other; its token values are then carried back to the policy's tokens.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 PREFIX = "scorer-"
 
 
-class _Unreadable(ValueError):
-    """A text that the PRM's tokenizer has no tokens for."""
+class _NotScored(Exception):
+    """The PRM has nothing to say about a row; the argument is why."""
 
 
 @dataclass
@@ -45,14 +46,8 @@ class _Row:
     shares: TokenShares | None = None
 
 
-@dataclass(frozen=True)
-class _Hint:
-    """The user's message for the PRM, before it is filled in."""
-
-    template: str
-    values: Mapping[str, str]
-    lacks: bool
-    """One of the values is not there, or empty."""
+# The user's message for the PRM before it is filled in, and what is filled in; empty texts are missing.
+_Hint = tuple[str, dict[str, str]]
 
 
 @dataclass
@@ -68,7 +63,7 @@ class ScorerRows:
     batch: KVBatchMeta
     scored_BT: torch.Tensor
     metrics: dict[str, float]
-    _shares: list[TokenShares | None] = field(repr=False, default_factory=list)
+    _shares: list[TokenShares | None]
 
     def fetch(self, name: str) -> torch.Tensor:
         """A field of the rows, carried to the tokens of the rollouts: ``(B, T)``, 0 where nothing was scored."""
@@ -128,7 +123,7 @@ class ScorerRowsBuilder:
         chat_options: Mapping[str, Any] | None = None,
         limit: int | None = None,
     ):
-        self._settings, self._tokenizer, self._own = settings, tokenizer, own_tokenizer or tokenizer
+        self._settings, self._own = settings, own_tokenizer or tokenizer
         self._text = TokenText(tokenizer)
         self._special = frozenset(tokenizer.all_special_ids)
         self._end_tokens, self._chat_options, self._limit = frozenset(end_tokens), dict(chat_options or {}), limit
@@ -161,58 +156,58 @@ class ScorerRowsBuilder:
         padding = [transfer.is_padding(tag) for tag in batch.tags]
         messages = transfer.fetch_values(batch, "raw_prompt")
         hints = self._hints(batch, fields["responses"], padding, label_B, group_B)
-        rows, too_long, unreadable = [], 0, 0
+        rows: list[_Row] = []
+        lost: Counter[str] = Counter()
         for at, (prompt, response, mask) in enumerate(zip(*fields.values(), strict=True)):
             given = _Row(prompt.tolist(), response.tolist(), mask.long().tolist())
             try:
-                row = self._nothing(given) if padding[at] else self._row(given, messages[at], hints[at])
-            except _Unreadable:
-                unreadable += 1
-                row = self._nothing(given)
-            if self._limit is not None and len(row.prompt) + len(row.response) > self._limit:
-                too_long += 1
-                row = self._nothing(given)
-            rows.append(row)
-        if too_long:
-            logger.warning("%d rows of the PRM have more than %s tokens and are not scored", too_long, self._limit)
+                rows.append(self._nothing(given) if padding[at] else self._row(given, messages[at], hints[at]))
+            except _NotScored as reason:
+                lost[str(reason)] += 1
+                rows.append(self._nothing(given))
+        if lost["too long"]:
+            logger.warning(
+                "%d rows of the PRM have more than %s tokens and are not scored", lost["too long"], self._limit
+            )
         count = max(1, len(padding) - sum(padding))
-        lacking = sum(hint is not None and hint.lacks and not skip for hint, skip in zip(hints, padding, strict=True))
-        metrics = {"prm/inputs/too_long": too_long / count, "prm/inputs/unreadable": unreadable / count}
+        metrics = {"prm/inputs/too_long": lost["too long"] / count, "prm/inputs/unreadable": lost["unreadable"] / count}
         if self._settings.templates:
-            metrics["prm/inputs/without_hint"] = lacking / count
+            metrics["prm/inputs/without_hint"] = lost["without hint"] / count
         masks = [torch.tensor(row.mask) if row.shares is None else row.shares.target_mask_T for row in rows]
         scored_BT = pad_sequence([mask_T.bool() for mask_T in masks], batch_first=True)
-        keys, padded = [f"{PREFIX}{key}" for key in batch.keys], (~scored_BT.any(-1)).tolist()
         # What is not scored is padding for the PRM, too.
+        keys, unscored = [f"{PREFIX}{key}" for key in batch.keys], (~scored_BT.any(-1)).tolist()
         sequences = [(row.prompt, row.response, row.mask) for row in rows]
-        put = transfer.put_sequences(keys, batch.partition_id, sequences, padded)
+        put = transfer.put_sequences(keys, batch.partition_id, sequences, unscored)
         return ScorerRows(put, scored_BT, metrics, [row.shares for row in rows])
 
     # ---- one row -----------------------------------------------------------------------------------------------
 
-    def _row(self, given: _Row, messages: Sequence[Mapping[str, Any]], hint: "_Hint | None") -> _Row:
-        if hint is not None and hint.lacks:
-            return self._nothing(given)
+    def _row(self, given: _Row, messages: Sequence[Mapping[str, Any]], hint: _Hint | None) -> _Row:
+        if hint is not None and not all(text.strip() for text in hint[1].values()):
+            raise _NotScored("without hint")
         changed = hint is not None or self._settings.retokenize
         prompt = self._prompt(messages, hint) if changed else given.prompt
-        if not self._settings.retokenize:
-            return _Row(prompt, given.response, given.mask)
-        return self._retokenized(prompt, given)
+        row = replace(given, prompt=prompt) if not self._settings.retokenize else self._retokenized(prompt, given)
+        if self._limit is not None and len(row.prompt) + len(row.response) > self._limit:
+            raise _NotScored("too long")
+        return row
 
     def _nothing(self, given: _Row) -> _Row:
         """As short as a row can be, with nothing to score."""
         end, bound_T1 = self._own.eos_token_id, np.zeros(len(given.response) + 1)
         return _Row([end], [end], [0], TokenShares.of(np.zeros(2), bound_T1, np.zeros(len(given.response))))
 
-    def _prompt(self, messages: Sequence[Mapping[str, Any]], hint: "_Hint | None") -> list[int]:
+    def _prompt(self, messages: Sequence[Mapping[str, Any]], hint: _Hint | None) -> list[int]:
         told = [dict(message) for message in messages]
         if hint is not None:
             last = max((at for at, message in enumerate(told) if message["role"] == "user"), default=None)
             if last is None:
                 raise RuntimeError("a prompt has no message of the user, the place of prm.inputs.template")
-            values = {**hint.values, PROMPT: str(told[last]["content"])}
+            template, texts = hint
+            values = {**texts, PROMPT: str(told[last]["content"])}
             # In one go: what is filled in is not looked at again.
-            told[last]["content"] = FIELD.sub(lambda found: values[found[1]], hint.template)
+            told[last]["content"] = FIELD.sub(lambda found: values[found[1]], template)
         text = self._own.apply_chat_template(told, tokenize=False, add_generation_prompt=True, **self._chat_options)
         return self._encoded(text)["input_ids"]
 
@@ -221,7 +216,7 @@ class ScorerRowsBuilder:
             return self._own(text, add_special_tokens=False, **options)
         except Exception as error:
             # tokenizers raises nothing else for characters that a vocabulary without unknown tokens lacks.
-            raise _Unreadable(str(error)) from error
+            raise _NotScored("unreadable") from error
 
     def _retokenized(self, prompt: list[int], given: _Row) -> _Row:
         """The response in the PRM's tokens. An end-of-sequence token stays one."""
@@ -262,32 +257,30 @@ class ScorerRowsBuilder:
         padding: Sequence[bool],
         label_B: torch.Tensor,
         group_B: torch.Tensor,
-    ) -> "list[_Hint | None]":
+    ) -> list[_Hint | None]:
         """What is put into the prompt of each row; None for nothing."""
         if not self._settings.templates:
             return [None] * len(batch)
         wanted = self._settings.fields
-        sources = transfer.fetch_values(batch, "data_source")
         columns = {name: transfer.fetch_values(batch, name) for name in self._settings.columns}
         told = any(name.startswith(OF_REWARD) for name in wanted)
-        infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id) if told else None
-        siblings = _siblings(label_B, group_B, padding) if SIBLING in wanted else None
+        infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id) if told else []
+        siblings = _siblings(label_B, group_B, padding) if SIBLING in wanted else []
 
         def value_of(name: str, at: int) -> Any:
-            if siblings is not None and name == SIBLING:
+            if name == SIBLING:
                 other = siblings[at]
                 return None if other is None else "".join(self._text.pieces(responses[other].tolist()))
-            if infos is not None and name.startswith(OF_REWARD):
+            if name.startswith(OF_REWARD):
                 return infos[at].get(name.removeprefix(OF_REWARD))
             return row_text(name, {column: values[at] for column, values in columns.items()})
 
         hints: list[_Hint | None] = []
-        for at, source in enumerate(sources):
+        for at, source in enumerate(transfer.fetch_values(batch, "data_source")):
             template = self._settings.template_of(str(source))
-            names = set(FIELD.findall(template or "")) - {PROMPT}
-            values = {name: value_of(name, at) for name in names}
-            texts = {name: self._allowed(str(value)) for name, value in values.items() if value is not None}
-            hints.append(None if template is None else _Hint(template, texts, lacks=_lacks(names, texts)))
+            values = {name: value_of(name, at) for name in set(FIELD.findall(template or "")) - {PROMPT}}
+            texts = {name: "" if value is None else self._allowed(str(value)) for name, value in values.items()}
+            hints.append(None if template is None else (template, texts))
         return hints
 
     def _allowed(self, text: str) -> str:
@@ -298,19 +291,12 @@ class ScorerRowsBuilder:
         return text
 
 
-def _lacks(names: Collection[str], texts: Mapping[str, str]) -> bool:
-    return any(not texts.get(name, "").strip() for name in names)
-
-
 def _siblings(label_B: torch.Tensor, group_B: torch.Tensor, padding: Sequence[bool]) -> list[int | None]:
     """Of each row the next right response to the same prompt, another one than itself; None without one."""
-    right: dict[int, list[int]] = {}
-    for row, (label, group) in enumerate(zip(label_B.tolist(), group_B.tolist(), strict=True)):
-        if label > 0.5 and not padding[row]:
-            right.setdefault(group, []).append(row)
+    right_B = (label_B > 0.5) & ~torch.tensor(padding)
     found: list[int | None] = []
-    for row, group in enumerate(group_B.tolist()):
-        others = [other for other in right.get(group, []) if other != row]
+    for row in range(len(padding)):
+        others = [other for other in (right_B & (group_B == group_B[row])).nonzero()[:, 0].tolist() if other != row]
         found.append(next((other for other in others if other > row), others[0] if others else None))
     return found
 

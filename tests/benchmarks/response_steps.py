@@ -17,7 +17,7 @@ from test_response_cut import TOKENIZERS
 
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.response_cut import TokenText
-from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.prime_step import ResponseSteps
 
 
 def streamed_pieces(tokenizer, ids: list[int]) -> list[str]:

@@ -18,6 +18,7 @@ from small_batch import settings as prime_settings
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.prm.engines import register_engine
+from prime_ext.trainer import reward_sources
 from prime_ext.trainer.prime_step import PrimeStep
 from recipes.lab.sample import Rollouts, response_logits
 from recipes.lab.settings import METHODS, settings_of
@@ -124,9 +125,9 @@ def on_verl(method, keys, model_path, found, batch):
         score_B = (padded(first) - step.reference_log_prob_BT).mul(mask_BT).sum(-1)
         pairs = count_pairs(score_B, step.label_B, step.group_B)
         gate = ReliabilityGate(0.8, GATE).update(pairs) if settings.gates else 1.0
-        step.set_scores(scores_BT, BETA, {}, when="before")
+        step.set_scores(scores_BT, BETA)
         result = {"prm": prm.weights(), "bias": prm.worker.bias_value() or 0.0}
-    advantage_BT, _ = step.advantages(gate, {})
+    advantage_BT, _ = reward_sources.advantages(step, gate)
     coefficients = {}
     if settings.distils:
         coefficients = {"prm": gate, "average": 1.0 - gate}

@@ -13,7 +13,7 @@ from tiny_step_rm import bert_tokenizer, byte_tokenizer
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter, TokenText, last_tokens
 from prime_ext.step_rm.splitting import SPLITTERS, split_steps
-from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.prime_step import ResponseSteps
 
 
 @pytest.fixture(scope="module", params=sorted(TOKENIZERS))

@@ -13,6 +13,7 @@ from transfer_queue import KVBatchMeta
 import prime_ext.config
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.variant import keys_of
+from prime_ext.trainer.prime_step import PrimeStep
 
 NAN = float("nan")
 # Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a tool's answer).
@@ -24,8 +25,6 @@ ROLLOUTS = {
     "000000000009_2_0": (0.5, [1, 1]),
 }
 PADDING = ("pad-0_0_0", "pad-1_0_0")
-
-
 FOLDER = Path(prime_ext.config.__file__).parent
 
 
@@ -82,17 +81,25 @@ def filled_queue(monkeypatch):
 
 
 def batch_of(queue, keys=None):
-    keys = list(keys or [*ROLLOUTS, *PADDING])
+    """These rows of a store, or all."""
+    keys = list(keys or queue.tags["train"])
     return KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
 
 
-def score(step, seed=0):
+def loaded(queue, keys=None, scored=True, response_steps=None, greedy=None, kl_in_reward=False, **changes):
+    """The step of these rollouts with these settings, and scores of the PRM."""
+    step = PrimeStep.load(batch_of(queue, keys), settings(**changes), kl_in_reward, response_steps, greedy)
+    if scored:
+        score(step)
+    return step
+
+
+def score(step):
     """The same log-probabilities for a rollout wherever it stands in the batch."""
     step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
     log_prob_BT = torch.zeros_like(step.mask_BT)
     for row in range(len(step.mask_BT)):
-        generator = torch.Generator().manual_seed(int(step.label_B[row] * 4) + int(step.mask_BT[row].sum()) * 10 + seed)
+        generator = torch.Generator().manual_seed(int(step.label_B[row] * 4) + int(step.mask_BT[row].sum()) * 10)
         log_prob_BT[row] = -torch.rand(8, generator=generator)[: step.mask_BT.shape[1]]
-    metrics = {}
-    step.set_scores(log_prob_BT, beta=0.05, metrics=metrics, when="before")
-    return metrics
+    step.set_scores(log_prob_BT, beta=0.05)
+    step.measure_scores(log_prob_BT, "before")

@@ -11,9 +11,9 @@ from tiny_llama import byte_tokenizer
 
 from prime_ext.config.reward_settings import AnswerSettings
 from prime_ext.prm.worker import PRM_LOG_PROBS
-from prime_ext.trainer.answer_rows import AnswerRows
-from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.response_steps import ResponseSteps
+from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
+from prime_ext.trainer.reward_sources import advantages
+from prime_ext.trainer.step_scorers import AnswerScorer
 
 TOKENIZER = byte_tokenizer()
 RESPONSES = ["3+4=7;7*2=14;", "3+4=8;", "3+4=7;7*2=14;14"]
@@ -67,13 +67,13 @@ def scored(monkeypatch, golds=("14", "14", "14"), end=True, limit=None, **answer
     queue, batch = filled(monkeypatch, ids, **fields)
     queue.fields["train"]["pad-0_0_0"]["rm_scores"] = torch.zeros(1)
     options = settings(**OPTIONS)
-    step = PrimeStep.load(batch, options, False, ResponseSteps(options.steps, TOKENIZER))
-    prm, metrics = Asked(queue), {}
+    step = PrimeStep.load(batch, options, False, ResponseSteps(options.steps, TOKENIZER), number=3)
+    prm = Asked(queue)
     prm.longest_row = limit
     template = AnswerSettings(**{"template": "=>{gold}.", "per_token": True, "most": 32, **answer})
-    AnswerRows(prm, template, TOKENIZER, {TOKENIZER.eos_token_id}).run(batch, step, metrics, {}, 3)
+    assert AnswerScorer(prm, template, TOKENIZER, {TOKENIZER.eos_token_id})(step, batch) == batch
     assert list(queue.fields["train"]) == batch.keys and prm.followed == 3
-    return step, prm, metrics
+    return step, prm, step.metrics
 
 
 @pytest.mark.parametrize("end", [True, False])
@@ -96,7 +96,7 @@ def test_each_step_is_paid_by_what_it_adds_to_the_answers_probability(monkeypatc
     assert metrics["prime/answer_likelihood/response"] == pytest.approx((2 * value[2] + value[0]) / 3)
     assert metrics["prm/pair_accuracy/before_update"] == 1.0 and step.pairs_before.total > 0
     assert metrics["prm/passes/forward"] == pytest.approx(30 / (sum(map(len, RESPONSES)) + 3 * end + 2 * 3 + 2))
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     assert advantage_BT[0, 0] > advantage_BT[1, 0]
 
 

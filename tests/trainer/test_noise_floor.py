@@ -15,6 +15,7 @@ from prime_ext.algorithms.advantage import last_token_mask
 from prime_ext.algorithms.normalization import NOISE_MARGIN, OutcomeRelativeScale
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.reward_sources import advantages
 
 ROWS, TOKENS, NOISE = 64, 40, 0.001
 STEP = {"process__granularity": "step", "steps__splitter": "lines"}
@@ -60,7 +61,7 @@ def step_of(seed, pipeline, normalization, signal, noise):
 
 def advantage(step):
     scale = OutcomeRelativeScale() if step.settings.process.normalization == "outcome_relative" else None
-    return step.advantages(1.0, {}, scale)[0][step.mask_BT.bool()]
+    return advantages(step, 1.0, scale)[0][step.mask_BT.bool()]
 
 
 def of_noise(seed, pipeline, normalization, noise):

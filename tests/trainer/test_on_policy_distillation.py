@@ -19,6 +19,7 @@ from prime_ext.config.variant import keys_of
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.worker import OUTPUT_FIELD, PRM_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.reward_sources import advantages
 from prime_ext.utils import transfer_queue as transfer
 
 PROMPTS, RESPONSES = (2, 3, 1, 2), (4, 1, 3, 4)
@@ -51,7 +52,7 @@ def distillation_settings(**changes):
 
 def scored(options, teacher_BT, policy_BT):
     step = step_of(options, old_log_prob_BT=policy_BT, reference_log_prob_BT=policy_BT)
-    step.set_scores(teacher_BT, 1.0, {}, when="before")
+    step.set_scores(teacher_BT, 1.0)
     return step
 
 
@@ -82,7 +83,7 @@ def responses(value_BT):
 def test_value_and_gradient_are_those_of_verls_distillation():
     policy_BT, teacher_BT = log_probs(0), log_probs(1)
     step = scored(distillation_settings(), teacher_BT, policy_BT)
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     data = TensorDict(
         {
             "prompts": nested([torch.ones(length, dtype=torch.long) for length in PROMPTS]),
@@ -109,14 +110,14 @@ def test_value_and_gradient_are_those_of_verls_distillation():
 
 def test_the_outcome_may_be_added_and_the_ratio_extrapolated():
     policy_BT, teacher_BT, base_BT = log_probs(0), log_probs(1), log_probs(2)
-    alone, _ = scored(distillation_settings(), teacher_BT, policy_BT).advantages(1.0, {})
-    both, _ = scored(distillation_settings(outcome__coefficient=1.0), teacher_BT, policy_BT).advantages(1.0, {})
-    outcome, _ = step_of(settings(process__coefficient=0.0, whitening=False)).advantages(1.0, {})
+    alone, _ = advantages(scored(distillation_settings(), teacher_BT, policy_BT), 1.0)
+    both, _ = advantages(scored(distillation_settings(outcome__coefficient=1.0), teacher_BT, policy_BT), 1.0)
+    outcome, _ = advantages(step_of(settings(process__coefficient=0.0, whitening=False)), 1.0)
     torch.testing.assert_close(both, alone + outcome)
     # G-OPD: c * log(pi_T / pi_ref) with c > 1 is prm.beta.
     step = step_of(distillation_settings(process__target="reference"), reference_log_prob_BT=base_BT)
-    step.set_scores(teacher_BT, 1.25, {}, when="before")
-    extrapolated, _ = step.advantages(1.0, {})
+    step.set_scores(teacher_BT, 1.25)
+    extrapolated, _ = advantages(step, 1.0)
     torch.testing.assert_close(extrapolated, 1.25 * (teacher_BT - base_BT) * step.mask_BT)
 
 
@@ -125,13 +126,13 @@ def test_the_scorer_may_scale_the_outcome_and_leave_its_sign():
     changes = {"outcome__coefficient": 1.0, "process__form": "sign_preserving", "process__coefficient": 0.5}
     plain = {"process__discount": 1.0, "process__estimator": "rloo", "process__clip": 0.2, "whitening": True}
     options = distillation_settings(**changes, **plain)
-    metrics = {}
-    found, _ = scored(options, teacher_BT, policy_BT).advantages(1.0, metrics)
-    shut, _ = scored(options, teacher_BT, policy_BT).advantages(0.0, {})
-    outcome, _ = step_of(settings(process__coefficient=0.0)).advantages(1.0, {})
+    step = scored(options, teacher_BT, policy_BT)
+    found, _ = advantages(step, 1.0)
+    shut, _ = advantages(scored(options, teacher_BT, policy_BT), 0.0)
+    outcome, _ = advantages(step_of(settings(process__coefficient=0.0)), 1.0)
     torch.testing.assert_close(shut, outcome)
     assert torch.equal(found.sign(), outcome.sign()) and not torch.equal(found, outcome)
-    assert 0 < metrics["prime/process/advantage_change"] <= 0.5 * 0.2 + 1e-6
+    assert 0 < step.metrics["prime/process/advantage_change"] <= 0.5 * 0.2 + 1e-6
 
 
 class ScriptedTeacher:

@@ -6,15 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, score, settings
+from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, settings
 
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.returns import return_to_go
 from prime_ext.config.reward_settings import NORMALIZATIONS
-from prime_ext.trainer.prime_step import NotFinite, PrimeStep
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.reward_sources import NotFinite, advantages, build_sources
 from prime_ext.utils import transfer_queue as transfer
 
 
@@ -23,18 +22,10 @@ def queue(monkeypatch):
     return filled_queue(monkeypatch)
 
 
-def loaded(queue, scored=True, **changes):
-    step = PrimeStep.load(batch_of(queue), settings(**changes), kl_in_reward=False)
-    if scored:
-        score(step)
-    return step
-
-
 def test_groups_labels_and_masks_are_read_by_key(queue):
     step = loaded(queue, scored=False)
     assert step.mask_BT.tolist()[:5] == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]
-    assert step.label_B.tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
-    assert step.reward_BT.sum(-1).tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
+    assert step.label_B.tolist()[:5] == step.reward_BT.sum(-1).tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
     assert step.group_B[0] == step.group_B[1] == step.group_B[2] != step.group_B[3] == step.group_B[4]
     assert step.valid_B.tolist() == [True] * 5 + [False] * 2
 
@@ -47,28 +38,25 @@ def test_extra_info_that_is_no_mapping_is_an_error_that_names_the_rollout(queue,
         transfer.fetch_reward_infos(list(ROLLOUTS), "train")
 
 
-def advantages_by_key(queue, keys, options=None, gate=1.0):
-    step = PrimeStep.load(batch_of(queue, keys), options or settings(), kl_in_reward=False)
-    metrics = score(step)
-    advantage_BT, return_BT = step.advantages(gate, metrics)
+def advantages_by_key(queue, keys=(*ROLLOUTS, *PADDING), gate=1.0, **changes):
+    step = loaded(queue, keys, **changes)
+    advantage_BT, return_BT = advantages(step, gate)
     rows = {key: advantage_BT[row, : len(ROLLOUTS[key][1])] for row, key in enumerate(keys) if key in ROLLOUTS}
-    return rows, metrics, (advantage_BT, return_BT)
+    return rows, step.metrics, (advantage_BT, return_BT)
 
 
 def test_padding_rows_and_row_order_change_nothing(queue):
     expected, expected_metrics, _ = advantages_by_key(queue, list(ROLLOUTS))
     keys = [PADDING[0], *reversed(ROLLOUTS), PADDING[1]]
     rows, metrics, (advantage_BT, return_BT) = advantages_by_key(queue, keys)
-    for key, advantage_T in expected.items():
-        torch.testing.assert_close(rows[key], advantage_T)
+    torch.testing.assert_close(rows, dict(reversed(expected.items())))
     assert metrics == pytest.approx(expected_metrics)
     for padding in (0, -1):
         assert not advantage_BT[padding].any() and not return_BT[padding].any()
 
 
 def test_outcome_advantages_are_the_difference_from_the_others_when_nothing_else_counts(queue):
-    options = settings(process__coefficient=0.0, whitening=False)
-    rows, metrics, _ = advantages_by_key(queue, [*ROLLOUTS, *PADDING], options)
+    rows, metrics, _ = advantages_by_key(queue, process__coefficient=0.0, whitening=False)
     values = {key: sorted(set(row.tolist())) for key, row in rows.items()}
     assert values == {
         "000000000007_0_0": [1.0],
@@ -80,65 +68,62 @@ def test_outcome_advantages_are_the_difference_from_the_others_when_nothing_else
     assert "prime/process/return_std" not in metrics
 
 
-@pytest.mark.parametrize("normalization", sorted(set(NORMALIZATIONS) - {"outcome_relative", "none"}))
+@pytest.mark.parametrize("normalization", sorted(set(NORMALIZATIONS) - {"outcome_relative"}))
 def test_every_normalization_can_be_chosen(queue, normalization):
-    step, metrics = loaded(queue, process__normalization=normalization), {}
-    reward_BT = build_sources(step, 1.0, None, metrics)["process"].reward_BT
-    assert metrics["prime/process/normalizer"] > 0 and torch.isfinite(reward_BT[step.mask_BT.bool()]).all()
+    step = loaded(queue, process__normalization=normalization)
+    reward_BT = build_sources(step, 1.0)["process"].reward_BT
+    normalizer = step.metrics["prime/process/normalizer"]
+    assert normalizer > 0 and torch.isfinite(reward_BT[step.mask_BT.bool()]).all()
+    if normalization == "none":
+        assert torch.equal(reward_BT, step.process_reward_BT)
     if normalization == "batch_max":
         # Over the whole batch, whatever the part of a rank.
         largest = return_to_go(step.process_reward_BT, step.mask_BT).abs().max()
-        assert metrics["prime/process/normalizer"] == pytest.approx(float(largest))
+        assert normalizer == pytest.approx(float(largest))
         assert float(return_to_go(reward_BT, step.mask_BT).abs().max()) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_process_rewards_do_not_count_during_the_warm_up():
-    def factor(step, warm_up, gate=None):
-        prime = settings(process__warm_up_steps=warm_up)
+def test_process_rewards_do_not_count_during_the_warm_up_and_fade_after_it():
+    def factor(step, gate=None, **changes):
+        prime = settings(process__warm_up_steps=2, **changes)
         trainer = SimpleNamespace(prime=prime, gate=gate, global_steps=step)
-        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pairs_before=PairCount(4.0, 4.0)), {})
+        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pairs_before=PairCount(4.0, 4.0), metrics={}))
 
-    assert [factor(step, 2) for step in (1, 2, 3, 4)] == [0.0, 0.0, 1.0, 1.0]
-    assert factor(1, 0) == 1.0
-    assert factor(3, 2, ReliabilityGate(start=0.75)) == pytest.approx(0.6)
+    assert [factor(step) for step in (1, 2, 3, 4)] == [0.0, 0.0, 1.0, 1.0]
+    assert [factor(step, process__decay_steps=2) for step in (2, 3, 4, 5, 6)] == [0.0, 1.0, 0.5, 0.0, 0.0]
+    assert factor(3, ReliabilityGate(start=0.75)) == pytest.approx(0.6)
 
 
-def test_without_normalisation_rewards_sum_to_beta_times_the_log_ratio(queue):
-    step = loaded(queue, scored=False, process__normalization="none")
+def test_rewards_sum_to_beta_times_the_log_ratio(queue):
+    step = loaded(queue, scored=False)
     step.reference_log_prob_BT = torch.full_like(step.mask_BT, -3.0)
-    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05, metrics={}, when="before")
-    reward_BT = build_sources(step, 1.0, None, {})["process"].reward_BT
-    assert reward_BT.sum(-1).tolist() == pytest.approx([0.05 * 2 * n for n in (3, 2, 3, 1, 2, 0, 0)])
+    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05)
+    assert step.process_reward_BT.sum(-1).tolist() == pytest.approx([0.05 * 2 * n for n in (3, 2, 3, 1, 2, 0, 0)])
 
 
 def test_kl_in_reward_reaches_the_outcome_at_its_tokens_but_not_the_label(queue):
-    step = PrimeStep.load(batch_of(queue), settings(), kl_in_reward=True)
+    step = loaded(queue, scored=False, kl_in_reward=True)
     assert step.reward_BT[0].tolist() == pytest.approx([-0.25 / 3, -0.25 / 3, 1 - 0.25 / 3, 0.0])
     assert step.reward_BT.sum(-1)[:5].tolist() == pytest.approx([0.75, -0.25, -0.25, 0.75, 0.25])
     assert step.label_B[:5].tolist() == [1.0, 0.0, 0.0, 1.0, 0.5]
 
 
 def test_the_gate_scales_the_process_source_and_a_shut_gate_removes_it(queue):
-    keys = [*ROLLOUTS, *PADDING]
-    shut, metrics, _ = advantages_by_key(queue, keys, gate=0.0)
-    outcome_only, _, _ = advantages_by_key(queue, keys, settings(process__coefficient=0.0))
-    for key, row in outcome_only.items():
-        torch.testing.assert_close(shut[key], row)
+    shut, metrics, _ = advantages_by_key(queue, gate=0.0)
+    torch.testing.assert_close(shut, advantages_by_key(queue, process__coefficient=0.0)[0])
     assert "prime/process/return_std" not in metrics
-    half, _, _ = advantages_by_key(queue, keys, gate=0.5)
-    weight, _, _ = advantages_by_key(queue, keys, settings(process__coefficient=0.5))
-    for key, row in weight.items():
-        torch.testing.assert_close(half[key], row)
+    half, *_ = advantages_by_key(queue, gate=0.5)
+    torch.testing.assert_close(half, advantages_by_key(queue, process__coefficient=0.5)[0])
 
 
 def test_an_untrained_prm_gives_the_advantages_of_the_outcome_alone(queue):
-    step, metrics = loaded(queue, scored=False), {}
+    step = loaded(queue, scored=False)
     step.reference_log_prob_BT = -torch.rand_like(step.mask_BT)
-    step.set_scores(step.reference_log_prob_BT.clone(), beta=0.05, metrics=metrics, when="before")
-    advantage_BT, _ = step.advantages(1.0, metrics)
-    expected_BT, _ = loaded(queue, process__coefficient=0.0).advantages(1.0, {})
-    torch.testing.assert_close(advantage_BT, expected_BT)
-    assert metrics["prm/reward_sum/mean"] == 0.0 and metrics["prm/pair_accuracy/before_update"] == 0.5
+    step.set_scores(step.reference_log_prob_BT.clone(), beta=0.05)
+    step.measure_scores(step.reference_log_prob_BT.clone(), "before")
+    expected_BT, _ = advantages(loaded(queue, process__coefficient=0.0), 1.0)
+    torch.testing.assert_close(advantages(step, 1.0)[0], expected_BT)
+    assert step.metrics["prm/reward_sum/mean"] == 0.0 and step.metrics["prm/pair_accuracy/before_update"] == 0.5
     assert step.pairs_before.accuracy == 0.5
 
 
@@ -147,11 +132,10 @@ def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_t
     step.reference_log_prob_BT = torch.full_like(step.mask_BT, -5.0)
     right_BT = torch.full_like(step.mask_BT, -5.0)
     right_BT[:, 0] += step.label_B
-    metrics = {}
-    step.measure_pairs(right_BT, metrics, when="before")
-    step.measure_pairs(-10.0 - right_BT, metrics, when="after")
-    assert metrics["prm/pair_accuracy/before_update"] == 1.0 == step.pairs_before.accuracy
-    assert metrics["prm/pair_accuracy/after_update"] == 0.0
+    step.measure_scores(right_BT, when="before")
+    step.measure_scores(-10.0 - right_BT, when="after")
+    assert step.metrics["prm/pair_accuracy/before_update"] == 1.0 == step.pairs_before.accuracy
+    assert step.metrics["prm/pair_accuracy/after_update"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -170,7 +154,7 @@ def test_the_gate_is_on_where_both_sources_count(changes, gates):
 def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog):
     keys = ["000000000007_0_0", "000000000007_1_0", "000000000009_0_0", *PADDING]
     with caplog.at_level(logging.WARNING):
-        rows, metrics, _ = advantages_by_key(queue, keys, settings(whitening=False))
+        rows, metrics, _ = advantages_by_key(queue, keys, whitening=False)
     assert metrics["prime/rollouts_without_baseline"] == 1 and "alone in their group" in caplog.text
     assert rows["000000000009_0_0"].tolist() == [0.0]
 
@@ -181,16 +165,16 @@ def test_impossible_log_probabilities_are_warned_about_inside_the_mask_only(queu
     step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
     log_prob_BT = torch.where(step.mask_BT.bool(), -1.0, torch.tensor(value))
     with caplog.at_level(logging.WARNING):
-        step.set_scores(log_prob_BT, beta=0.05, metrics={}, when="before")
-        assert not caplog.records and step.advantages(1.0, {})[0].isfinite().all()
+        step.set_scores(log_prob_BT, beta=0.05)
+        assert not caplog.records and advantages(step, 1.0)[0].isfinite().all()
         log_prob_BT[0, 1] = value
-        step.set_scores(log_prob_BT, beta=0.05, metrics={}, when="before")
+        step.set_scores(log_prob_BT, beta=0.05)
     assert "log-probabilities of the PRM" in caplog.text and said in caplog.text
 
 
 def test_advantages_are_written_back_with_the_length_of_each_response(queue):
     batch = batch_of(queue)
-    advantage_BT, _ = loaded(queue).advantages(1.0, {})
+    advantage_BT, _ = advantages(loaded(queue), 1.0)
     assert transfer.put_tokens(batch, {"advantages": advantage_BT}).keys == batch.keys
     for row, key in enumerate(ROLLOUTS):
         stored = queue.fields["train"][key]["advantages"]
@@ -204,6 +188,6 @@ def test_a_field_nobody_wrote_is_named(queue):
 
 def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on_them(queue):
     step = loaded(queue)
-    step.process_reward_BT[0, 0] = NAN
+    step.process_reward_BT[0, 0] = step.metrics["prm/loss"] = NAN
     with pytest.raises(NotFinite, match=r"not finite because of process \(prm/loss: nan\).*prm.model.path"):
-        step.advantages(1.0, {"prm/loss": NAN})
+        advantages(step, 1.0)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from small_batch import PADDING, ROLLOUTS, batch_of, filled_queue, settings
-from transfer_queue import KVBatchMeta
 
 from prime_ext.config.settings import ReplaySettings
 from prime_ext.prm.replay import PRMReplay
@@ -23,6 +22,7 @@ class UpdatedPRM:
     replay: PRMReplay | None = None
 
     def __init__(self, queue, mode, update_freq=1, needs_scores=False):
+        self.reward_noise = 0.0
         self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=update_freq, accuracy_freq=0)
         self.queue, self.passes, self.sign, self.needs_scores = queue, 0, -1.0, needs_scores
         self.mini_batch_of_key: dict[str, int] = {}
@@ -85,67 +85,67 @@ class UpdatedPRM:
         return {}
 
 
+def run(queue, prm, rejected=None, number=1, **changes):
+    """The phase of one step; the step, and the batch as it was given and as it came back."""
+    batch = batch_of(queue, [*ROLLOUTS, *PADDING])
+    step = PrimeStep.load(batch, settings(**changes), number=number, rejected=rejected)
+    after = PRMPhase(prm, step, end_token=2).run(batch)
+    assert after.keys == batch.keys and set(queue.tags["train"]) == set(batch.keys), "nothing else is left"
+    return step, after
+
+
+DISTILS = {"process__form": "kl", "process__target": "policy"}
+
+
 @pytest.mark.parametrize(
-    ("mode", "gated", "passes", "rewards_of_the_updated"),
+    ("mode", "gated", "passes", "rewards_of_the_updated", "changes"),
     [
-        ("interleaved", True, 1, False),
-        ("after", True, 2, False),
-        ("before", True, 2, True),
-        ("before", False, 2, True),
-        ("reverse", True, 2, False),
-        ("none", True, 1, False),
+        ("interleaved", True, 1, False, {}),
+        ("after", True, 2, False, {}),
+        ("before", True, 2, True, {}),
+        ("before", False, 2, True, {}),
+        ("reverse", True, 2, False, {}),
+        ("none", True, 1, False, {}),
+        # Without process rewards the training passes are enough.
+        ("before", True, 1, False, DISTILS),
+        ("before", False, 1, False, DISTILS),
     ],
 )
 def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
-    monkeypatch, mode, gated, passes, rewards_of_the_updated
+    monkeypatch, mode, gated, passes, rewards_of_the_updated, changes
 ):
     queue = filled_queue(monkeypatch)
-    batch = batch_of(queue)
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    prm, metrics = UpdatedPRM(queue, mode), {}
-    PRMPhase(prm, step, metrics, {}, global_step=1, gated=gated).run(batch)
+    prm = UpdatedPRM(queue, mode)
+    step, _ = run(queue, prm, process__reliability_gate=gated, **changes)
     assert prm.passes == passes
     # Whatever it says of a tool's answer is no reward.
     assert not step.process_reward_BT[~step.mask_BT.bool()].any()
     # Untrained it orders every pair wrongly, updated every pair rightly.
-    assert step.pairs_before.accuracy == (None if mode == "before" and not gated else 0.0)
+    assert step.pairs_before.accuracy == (None if mode == "before" and not gated and not changes else 0.0)
     right = step.process_reward_BT.sum(-1)[step.label_B == 1.0].mean()
     wrong = step.process_reward_BT.sum(-1)[step.label_B == 0.0].mean()
     assert bool(right > wrong) is rewards_of_the_updated
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_without_process_rewards_the_training_passes_are_enough(monkeypatch, gated):
-    queue = filled_queue(monkeypatch)
-    batch = batch_of(queue)
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    prm = UpdatedPRM(queue, "before")
-    PRMPhase(prm, step, {}, {}, global_step=1, gated=gated, rewarded=False).run(batch)
-    assert prm.passes == 1 and step.pairs_before.accuracy == 0.0
-
-
 def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monkeypatch):
     queue = filled_queue(monkeypatch)
     batch = transfer.with_fields(batch_of(queue), [*INPUT_FIELDS, "old_log_probs", "rm_scores"])
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
     prm = UpdatedPRM(queue, "after")
-    after = PRMPhase(prm, step, {}, {}, global_step=1, gated=True).run(batch)
+    after = PRMPhase(prm, PrimeStep.load(batch, settings())).run(batch)
     assert prm.fields_of_reference == prm.fields_of_score == list(INPUT_FIELDS)
     assert prm.fields_of_update == [*INPUT_FIELDS, REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW]
     assert after.fields == [*batch.fields, REFERENCE_LOG_PROBS]
 
 
-def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch):
+@pytest.mark.parametrize("mode", ["interleaved", "before"])
+def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
     """The second of them was scored by a PRM that had been trained on the first, which answers the same prompt."""
     queue = filled_queue(monkeypatch)
-    batch = batch_of(queue)
-    for mode in ("interleaved", "before"):
-        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-        prm = UpdatedPRM(queue, mode)
-        prm.mini_batch_of_key = {"000000000007_2_0": 1, "000000000009_0_0": 1, "000000000009_2_0": 1}
-        PRMPhase(prm, step, {}, {}, global_step=1, gated=True).run(batch)
-        # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
-        assert step.pairs_before.total == 1.5
+    prm = UpdatedPRM(queue, mode)
+    prm.mini_batch_of_key = {"000000000007_2_0": 1, "000000000009_0_0": 1, "000000000009_2_0": 1}
+    step, _ = run(queue, prm, process__reliability_gate=True)
+    # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
+    assert step.pairs_before.total == 1.5
 
 
 # Of dropped prompts: what the rollout engine and the verifier wrote, and nothing of the policy's passes.
@@ -159,10 +159,7 @@ def with_rejected(monkeypatch):
     for key, accuracy in REJECTED.items():
         extra = {"reward_extra_info": {"acc": accuracy}}
         queue.put(key, {"seq_len": 9}, response_mask=torch.ones(6, dtype=torch.long), extra_fields=extra)
-    rejected = KVBatchMeta(
-        partition_id="train", keys=list(REJECTED), tags=[queue.tags["train"][key] for key in REJECTED]
-    )
-    return queue, rejected
+    return queue, batch_of(queue, REJECTED)
 
 
 @pytest.mark.parametrize("needs_scores", [False, True])
@@ -170,17 +167,11 @@ def with_rejected(monkeypatch):
 def test_the_prm_alone_is_trained_on_rollouts_of_dropped_prompts(monkeypatch, mode, needs_scores):
     if needs_scores and mode == "interleaved":
         return
-    found = []
-    for trained_on_rejected in (False, True):
-        queue, rejected = with_rejected(monkeypatch)
-        batch = batch_of(queue)
-        step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-        prm, metrics = UpdatedPRM(queue, mode, needs_scores=needs_scores), {}
-        more = {"rejected": rejected, "end_token": 2} if trained_on_rejected else {}
-        after = PRMPhase(prm, step, metrics, {}, 1, True, **more).run(batch)
-        assert after.keys == batch.keys
-        found.append((prm, step, metrics))
-    (plain, plain_step, _), (prm, step, metrics) = found
+    plain = UpdatedPRM(filled_queue(monkeypatch), mode, needs_scores=needs_scores)
+    plain_step, _ = run(plain.queue, plain)
+    queue, rejected = with_rejected(monkeypatch)
+    prm = UpdatedPRM(queue, mode, needs_scores=needs_scores)
+    step, batch = run(queue, prm, rejected)
     # The policy and the gate see what they would have seen.
     torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
     assert step.pairs_before == plain_step.pairs_before and prm.passes == plain.passes
@@ -197,19 +188,13 @@ def test_the_prm_alone_is_trained_on_rollouts_of_dropped_prompts(monkeypatch, mo
         assert score_B[7:11].tolist() == [0.0, 0.0, -1.0, -1.0]
     # Workers fetch no field that some rows do not have; nothing of the added rows is left.
     assert LABEL in prm.fields_of_update and "old_log_probs" not in prm.fields_of_update
-    assert metrics["prm/judged_rollouts"] == 4
-    assert set(queue.tags["train"]) == set(batch.keys)
+    assert step.metrics["prm/judged_rollouts"] == 4
 
 
 def test_rollouts_of_dropped_prompts_are_cleared_when_no_update_is_due(monkeypatch):
     queue, rejected = with_rejected(monkeypatch)
-    batch = batch_of(queue)
-    step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-    metrics = {}
-    PRMPhase(UpdatedPRM(queue, "after", update_freq=2), step, metrics, {}, 1, True, rejected=rejected, end_token=2).run(
-        batch
-    )
-    assert set(queue.tags["train"]) == set(batch.keys) and "prm/judged_rollouts" not in metrics
+    step, _ = run(queue, UpdatedPRM(queue, "after", update_freq=2), rejected)
+    assert "prm/judged_rollouts" not in step.metrics
 
 
 def with_tokens(queue):
@@ -233,18 +218,14 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
         for with_replay in (False, True):
             queue, rejected = with_rejected(monkeypatch) if number == 2 else (filled_queue(monkeypatch), None)
             with_tokens(queue)
-            batch = batch_of(queue)
-            step = PrimeStep.load(batch, settings(), kl_in_reward=False)
-            prm, metrics = UpdatedPRM(queue, mode), {}
-            prm.mini_batch_rows, prm.replay = len(batch), replay if with_replay else None
-            PRMPhase(prm, step, metrics, {}, number, True, rejected=rejected, end_token=2).run(batch)
-            found.append((prm, step))
+            prm = UpdatedPRM(queue, mode)
+            prm.mini_batch_rows, prm.replay = 7, replay if with_replay else None
+            found.append((prm, run(queue, prm, rejected, number)[0]))
         (_, plain_step), (prm, step) = found
         # The policy and the gate see what they would have seen; nothing of it is left in the store.
         torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
         assert step.pairs_before == plain_step.pairs_before
-        assert set(queue.tags["train"]) == set(batch.keys)
-        assert metrics["prm/replayed_rollouts"] == replayed
+        assert step.metrics["prm/replayed_rollouts"] == replayed
         keys, label_B, group_B, valid_B, _ = prm.planned
         assert int(valid_B.sum()) == new + replayed
         if not replayed:

@@ -17,8 +17,6 @@ from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.settings import VerifierSettings
-from prime_ext.trainer.prompt_judge import VerdictLog, VerifierFailed
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin, ScoringFailed, scored_rows, token_rewards
 
 SCORER = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
@@ -64,44 +62,37 @@ PER_STEP = {"accumulation__mode": "none", "shaping__name": "none"}
 ENDS, TOKENS = {"accumulation__reward_position": "step_ends"}, {"accumulation__reward_position": "tokens"}
 
 
+OWN = [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
-    ("changes", "told", "expected"),
+    ("changes", "own", "told", "expected"),
     [
-        (ENDS, info(outcome=1.0), [0.0, 0.25, 0.0, 1.5]),
-        (PER_STEP, info(), [0.0, 0.25, 0.0, 0.5]),
+        (ENDS, OWN, info(outcome=1.0), [0.0, 0.25, 0.0, 1.5]),
+        (PER_STEP, OWN, info(), [0.0, 0.25, 0.0, 0.5]),
         # Steps that share a token are both paid there.
-        (ENDS, info((0.25, 0.5, 0.25), (1, 1, 3)), [0.0, 0.75, 0.0, 0.25]),
-        (TOKENS, info(outcome=1.0), [0.1875, 0.1875, 0.1875, 1.1875]),
-        (ENDS, info((), ()), [0.0] * 4),
-        (TOKENS, info((), ()), [0.0] * 4),
-        (ENDS, info(failure="no answer"), [0.0] * 4),
-        (TOKENS, info(failure="no answer"), [0.0] * 4),
+        (ENDS, OWN, info((0.25, 0.5, 0.25), (1, 1, 3)), [0.0, 0.75, 0.0, 0.25]),
+        (TOKENS, OWN, info(outcome=1.0), [0.1875, 0.1875, 0.1875, 1.1875]),
+        (ENDS, OWN, info((), ()), [0.0] * 4),
+        (TOKENS, OWN, info((), ()), [0.0] * 4),
+        (ENDS, OWN, info(failure="no answer"), [0.0] * 4),
+        (TOKENS, OWN, info(failure="no answer"), [0.0] * 4),
+        # Tokens of tools are paid nothing.
+        (ENDS, [1, 0, 1, 0], info(outcome=1.0), [0.25, 0.0, 1.5, 0.0]),
+        (ENDS, [0, 1, 1, 0], info(ends=(0, 3), outcome=1.0), [0.0, 0.25, 1.5, 0.0]),
+        (PER_STEP, [1, 1, 0, 0], info(ends=(2, 3), outcome=1.0), [0.0, 0.75 + 1.0, 0.0, 0.0]),
+        (TOKENS, [1, 0, 1, 0], info(outcome=1.0), [0.375, 0.0, 1.375, 0.0]),
+        (ENDS, [0, 0, 0, 0], info(outcome=1.0), [0.0] * 4),
+        (TOKENS, [0, 0, 0, 0], info(outcome=1.0), [0.0] * 4),
     ],
 )
-def test_rewards_are_paid_at_their_tokens_and_the_answer_at_the_end(settings, changes, told, expected):
-    assert token_rewards(told, torch.ones(4), settings(**changes)).tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "ends", "own", "expected"),
-    [
-        (ENDS, (1, 3), [1, 0, 1, 0], [0.25, 0.0, 1.5, 0.0]),
-        (ENDS, (0, 3), [0, 1, 1, 0], [0.0, 0.25, 1.5, 0.0]),
-        (PER_STEP, (2, 3), [1, 1, 0, 0], [0.0, 0.75 + 1.0, 0.0, 0.0]),
-        (TOKENS, (1, 3), [1, 0, 1, 0], [0.375, 0.0, 1.375, 0.0]),
-        (ENDS, (1, 3), [0, 0, 0, 0], [0.0] * 4),
-        (TOKENS, (1, 3), [0, 0, 0, 0], [0.0] * 4),
-    ],
-)
-def test_tokens_of_tools_are_paid_nothing(settings, changes, ends, own, expected):
-    told = info((0.25, 0.5), ends, outcome=1.0)
+def test_rewards_are_paid_at_their_own_tokens_and_the_answer_at_the_end(settings, changes, own, told, expected):
     assert token_rewards(told, torch.tensor(own), settings(**changes)).tolist() == expected
 
 
 def test_the_steps_of_another_output_are_refused(settings):
-    with pytest.raises(
-        ValueError, match="a response of 4 tokens cannot be paid in one of 9, .*reward_position=last_token"
-    ):
+    said = "a response of 4 tokens cannot be paid in one of 9, .*reward_position=last_token"
+    with pytest.raises(ValueError, match=said):
         token_rewards(info(), torch.ones(9), settings(accumulation__reward_position="step_ends"))
 
 
@@ -147,36 +138,19 @@ def test_the_trainers_are_verls_of_that_mode(make, mode):
 def balanced(monkeypatch):
     """What the trainer hands on to verl's balancing, from a store with the rollouts of two prompts."""
     queue = FakeQueue().install(monkeypatch)
-    rollouts = {
-        "p_0_0": info(outcome=0.5),
-        "p_1_0": info(failure="no answer"),
-        "q_0_0": info((0.125,), (2,), n_tokens=3),
-    }
-    for key, told in rollouts.items():
-        length = told["n_tokens"]
-        scores = torch.zeros(length)
-        scores[-1] = told["score"]
-        queue.put(
-            key,
-            {"response_len": length},
-            rm_scores=scores,
-            response_mask=torch.ones(length, dtype=torch.long),
-            extra_fields={"reward_extra_info": told},
-        )
+    told = {"p_0_0": info(outcome=0.5), "p_1_0": info(failure="no answer"), "q_0_0": info((0.125,), (2,), n_tokens=3)}
+    for key, one in told.items():
+        fields = {"rm_scores": torch.zeros(one["n_tokens"]), "response_mask": torch.ones(one["n_tokens"]).long()}
+        fields["rm_scores"][-1] = one["score"]
+        queue.put(key, {"response_len": one["n_tokens"]}, **fields, extra_fields={"reward_extra_info": one})
     monkeypatch.setattr(PPOTrainer, "_balance_batch", lambda self, batch, metrics, *_: batch)
 
-    def run(settings, estimator="gae", arrived=tuple(rollouts)):
+    def run(settings, estimator="gae", arrived=tuple(told)):
         trainer = object.__new__(get_trainer_cls("pspo_sync"))
         trainer.pspo = settings
         trainer.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
-        keys = list(arrived)
-        batch = KVBatchMeta(
-            partition_id="train",
-            keys=keys,
-            tags=[queue.tags["train"][key] for key in keys],
-            extra_info={"temperature": 0.7},
-        )
-        metrics = {}
+        tags, metrics = [queue.tags["train"][key] for key in arrived], {}
+        batch = KVBatchMeta(partition_id="train", keys=list(arrived), tags=tags, extra_info={"temperature": 0.7})
         return trainer._balance_batch(batch, metrics), metrics, queue
 
     return run
@@ -236,20 +210,3 @@ def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(make
     trainer._load_checkpoint()
     assert trainer.kl_ctrl_in_reward.value == (0.125 if saved else 0.5)
     assert saved != ("the KL coefficient starts from algorithm.kl_ctrl.kl_coef again" in caplog.text)
-
-
-# ---- inside PRIME ---------------------------------------------------------------------------------------------------
-
-
-def test_in_prime_a_response_without_a_reward_is_one_without_a_verdict(caplog):
-    log = VerdictLog(VerifierSettings("drop", 0.1))
-    judged = {"acc": 1.0, "verdict": "correct", "grader_failure": 0.0, "verifier_seconds": 0.5}
-    assert log.add("p", "p_0_0", {**info(), **judged})
-    assert not log.add("p", "p_1_0", {**info(failure="step scorer: no answer in 60 s"), **judged})
-    metrics = log.metrics(["p"])
-    assert metrics["verifier/failure_rate"] == metrics["verifier/not_scored"] == metrics["verifier/correct"] == 0.5
-    assert "could not judge 1 of 2 rollouts (1 not_scored), the last one because of: step scorer: no" in caplog.text
-    # Also where no gold answer was looked at.
-    assert not log.add("q", "q_0_0", info(failure="step scorer: HTTP 500")) and log.add("q", "q_1_0", info())
-    with pytest.raises(VerifierFailed, match="step scorer: HTTP 500"):
-        VerdictLog(VerifierSettings("stop", 0.1)).add("q", "q_0_0", info(failure="step scorer: HTTP 500"))

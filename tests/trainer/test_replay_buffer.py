@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The online prompt filter: the batch is the first prompts, in the order of the data, that lie inside the band."""
+"""The online prompt filter: the batch is the first prompts, in the order of the data, that lie inside the band; in the
+asynchronous modes the earliest finished ones; none is lost, and none is trained on twice."""
 
-import logging
+import math
 
 import pytest
 from fake_queue import EASY, FAILED, GOOD, HARD, UNDECIDED, FakeQueue, FakeRollouts
@@ -12,48 +13,70 @@ from omegaconf import OmegaConf
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.config.settings import VerifierSettings
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
-from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer
+from prime_ext.trainer.replay_buffer import (
+    PromptFilterReplayBuffer,
+    PromptFilterReplayBufferAsync,
+    staleness_metrics,
+)
 
-HALF_FAILED = [None, 1.0]
+HALF_FAILED = [None, 1.0, 0.0]
 BAND = AccuracyBand(0.2, 0.8)
 END = 2
 
 
-def start(
-    monkeypatch,
-    outcomes,
-    *,
-    band=BAND,
-    oversample=4,
-    max_examined=1000,
-    partial=False,
-    on_failure="drop",
-    seed=0,
-    lengths=None,
-    max_response_length=0,
-):
-    """A buffer and the rollouts that feed it."""
-    queue = FakeQueue().install(monkeypatch)
-    rollouts = FakeRollouts(queue, outcomes, seed, lengths)
-    buffer = PromptFilterReplayBuffer(
-        judge=PromptJudge(
-            band, "acc", VerifierSettings(on_failure=on_failure, warn_rate=0.1), max_response_length, lambda: {END}
-        ),
-        max_in_flight=oversample,
-        max_examined=max_examined,
-        partial=partial,
-        requeue=rollouts.requeue,
-        trainer_mode="sync",
-        trainer_config=OmegaConf.create({}),
-        max_off_policy_threshold=None,
-        max_off_policy_strategy="drop",
-        sampler_kwargs=OmegaConf.create({}),
-        refill_fn=rollouts.submit,
-        poll_interval=0.0,
-    )
-    monkeypatch.setattr(buffer, "_wait_for_next_poll", rollouts.advance)
-    rollouts.buffer = buffer
+class OngoingRollouts(FakeRollouts):
+    """Rollouts that go on from step to step, and what became of each prompt."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.step = 1
+        self.submitted: list[str] = []
+
+    def submit(self, n):
+        for _ in range(n):
+            uid = self.waiting.popleft()
+            self.submitted.append(uid)
+            self.queue.put(uid, {"is_prompt": True, "status": "pending", "global_steps": self.step})
+            self.running.append(uid)
+
+    def _finish(self, uid):
+        super()._finish(uid)
+        versions = {"min_global_steps": self.step - 1, "max_global_steps": self.step - 1}
+        for key, tag in self.queue.tags["train"].items():
+            if key.startswith(f"{uid}_"):
+                tag.update(versions)
+
+    def finish(self, *uids):
+        for uid in uids:
+            self.running.remove(uid)
+            self._finish(uid)
+
+
+def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", max_response_length=0, **changes):
+    """A buffer that is fed by these rollouts."""
+    options = {
+        "judge": PromptJudge(band, "acc", VerifierSettings(on_failure, 0.1), max_response_length, lambda: {END}),
+        "max_in_flight": 4,
+        "max_examined": 1000,
+        "partial": False,
+        "trainer_config": OmegaConf.create({}),
+        "max_off_policy_threshold": None,
+        "max_off_policy_strategy": "drop",
+        "sampler_kwargs": OmegaConf.create({}),
+        "refill_fn": rollouts.submit,
+        "poll_interval": 0.0,
+        **changes,
+    }
+    if isinstance(rollouts, OngoingRollouts):
+        rollouts.buffer = PromptFilterReplayBufferAsync(trainer_mode="colocate_async", **options)
+    else:
+        rollouts.buffer = PromptFilterReplayBuffer(trainer_mode="sync", requeue=rollouts.requeue, **options)
+    monkeypatch.setattr(rollouts.buffer, "_wait_for_next_poll", rollouts.advance)
     return rollouts
+
+
+def start(monkeypatch, outcomes, seed=0, lengths=None, kind=FakeRollouts, **options):
+    return make_buffer(monkeypatch, kind(FakeQueue().install(monkeypatch), outcomes, seed, lengths), **options)
 
 
 def step(rollouts, batch_size):
@@ -65,56 +88,86 @@ def step(rollouts, batch_size):
 
 
 def prompts_of(batch):
-    return sorted({int(key.split("_")[0]) for key in batch.keys})
+    return sorted({int(key.split("_")[0]) for key in batch.keys}) if batch else []
 
 
-def expected_batches(outcomes, batch_size, steps):
-    """The definition: go through the data in order, keep what lies inside the band."""
-    batches, examined, position = [], [], 0
-    for _ in range(steps):
-        kept, first = [], position
-        while len(kept) < batch_size:
-            accuracies = [value for value in outcomes[position] if value is not None]
-            if BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
-                kept.append(position)
-            position += 1
-        batches.append(kept)
-        examined.append(position - first)
-    return batches, examined
+def expected_step(outcomes, batch_size, position):
+    """The definition: go through the data in order, keep what lies inside the band.
+
+    Returns the prompts of the batch, those that were judged and are not in it, and where the next step begins.
+    """
+    kept, rejected = [], []
+    while len(kept) < batch_size:
+        accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
+        if BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
+            kept.append(position)
+        elif accuracies:
+            rejected.append(position)
+        position += 1
+    return kept, rejected, position
 
 
 # Every fourth prompt at least is good, so that the data never runs out.
-data = st.lists(st.sampled_from([GOOD, HARD, EASY, HALF_FAILED, FAILED, [0.0, None]]), min_size=20, max_size=20).map(
-    lambda kinds: [kind for other in kinds for kind in (other, other[::-1], HARD, GOOD)]
+KINDS = st.sampled_from([GOOD, HARD, EASY, HALF_FAILED, FAILED, [0.0, None], [UNDECIDED, UNDECIDED]])
+data = st.lists(KINDS, min_size=20, max_size=20).map(
+    lambda kinds: [kind for other in kinds for kind in (other, other[::-1], HARD, GOOD, GOOD)]
 )
 
 
-@given(data, st.integers(0, 10_000), st.integers(0, 6), st.integers(1, 4))
-def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(data, seed, extra, batch_size):
+@given(data, st.integers(0, 10_000), st.integers(0, 6), st.integers(1, 4), st.booleans())
+def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(
+    outcomes, seed, extra, batch_size, holds_rejected
+):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        rollouts = start(monkeypatch, data, oversample=batch_size + extra, seed=seed)
-        expected, expected_examined = expected_batches(data, batch_size, steps=3)
-        for kept, n_examined in zip(expected, expected_examined, strict=True):
+        limits = {"max_in_flight": batch_size + extra, "rejected_limit": math.inf if holds_rejected else 0}
+        rollouts, position = start(monkeypatch, outcomes, seed, **limits), 0
+        for _ in range(3):
+            first, submitted = position, rollouts.n_submitted
+            kept, dropped, position = expected_step(outcomes, batch_size, first)
             batch, metrics = step(rollouts, batch_size)
-            assert prompts_of(batch) == kept
-            assert batch.keys == sorted(batch.keys)
-            # The next step starts with the prompt after the last one that was looked at, and nothing is left behind.
-            assert metrics["prime/filter/examined"] == n_examined
-            assert list(rollouts.waiting) == sorted(rollouts.waiting)
+            whole = [
+                (uid, at) for uid in kept for at, value in enumerate(outcomes[uid]) if value not in (None, UNDECIDED)
+            ]
+            assert batch.keys == [f"{uid:04d}_{at}_0" for uid, at in whole]
+            counts = {name.removeprefix("prime/filter/"): value for name, value in metrics.items()}
+            verdicts = [counts[name] for name in ("kept", "too_hard", "too_easy", "truncated", "failed")]
+            assert sum(verdicts) == counts["examined"] == position - first and counts["kept"] == batch_size
+            assert counts["kept_fraction"] == pytest.approx(batch_size / (position - first))
+            assert counts["examined"] + counts["returned_to_queue"] == rollouts.n_submitted - submitted
+            for name, prompts in (("before", range(first, position)), ("after", kept)):
+                seen = [value for uid in prompts for value in outcomes[uid] if value not in (None, UNDECIDED)]
+                assert metrics[f"prime/accuracy/{name}_filter"] == pytest.approx(sum(seen) / len(seen))
+            # Rollouts of dropped prompts are there for the PRM, whatever the order in which they finish; nothing else.
+            rejected = rollouts.buffer.take_rejected()
+            assert prompts_of(rejected) == (dropped if holds_rejected else [])
+            if rejected:
+                assert rejected.keys == sorted(rejected.keys) == sorted(rollouts.queue.tags["train"])
+                rollouts.queue.kv_clear(keys=rejected.keys, partition_id="train")
+            # The next step starts with the prompt after the last one that was looked at.
+            assert list(rollouts.waiting) == sorted(rollouts.waiting) and int(rollouts.waiting[0]) == position
             assert rollouts.queue.tags["train"] == {} and not rollouts.running
-        assert int(rollouts.waiting[0]) == sum(expected_examined)
+            assert rollouts.buffer.take_rejected() is None
         assert rollouts.most_in_flight <= batch_size + extra
+
+
+@pytest.mark.parametrize(("limit", "held"), [(1, []), (2, [4]), (3, [4]), (4, [3, 4]), (100, [0, 1, 3, 4])])
+def test_of_too_many_rejected_prompts_the_last_are_held(monkeypatch, limit, held):
+    rollouts = start(monkeypatch, [HARD, EASY, GOOD, HARD, EASY, GOOD, *[HARD] * 20], rejected_limit=limit)
+    step(rollouts, 2)
+    rejected = rollouts.buffer.take_rejected()
+    assert prompts_of(rejected) == held
+    assert sorted(rollouts.queue.tags["train"]) == (rejected.keys if rejected else [])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rollouts_of_prompts_that_pass_are_told_while_others_are_generated(monkeypatch, seed):
-    rollouts, told = start(monkeypatch, [GOOD, HARD, GOOD, EASY, GOOD, GOOD, GOOD, GOOD], oversample=6, seed=seed), []
+    outcomes, told = [GOOD, HARD, GOOD, EASY, GOOD, GOOD, GOOD, GOOD], []
 
     def on_kept(keys, partition_id):
         told.append((keys, len(rollouts.running)))
         assert all(key in rollouts.queue.tags[partition_id] for key in keys)
 
-    rollouts.buffer.on_kept = on_kept
+    rollouts = start(monkeypatch, outcomes, seed, max_in_flight=6, on_kept=on_kept)
     batch, _ = step(rollouts, 3)
     every = [key for keys, _ in told for key in keys]
     assert len(every) == len(set(every)) and set(batch.keys) <= set(every)
@@ -122,24 +175,8 @@ def test_rollouts_of_prompts_that_pass_are_told_while_others_are_generated(monke
     assert any(running for _, running in told)
 
 
-@given(data, st.integers(0, 10_000))
-def test_metrics_add_up(data, seed):
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        rollouts = start(monkeypatch, data, oversample=6, seed=seed)
-        batch, metrics = step(rollouts, 3)
-    counts = {name.removeprefix("prime/filter/"): value for name, value in metrics.items()}
-    verdicts = [counts[name] for name in ("kept", "too_hard", "too_easy", "truncated", "failed")]
-    assert sum(verdicts) == counts["examined"] and counts["kept"] == 3
-    assert counts["kept_fraction"] == pytest.approx(3 / counts["examined"])
-    assert counts["examined"] + counts["returned_to_queue"] == rollouts.n_submitted
-    examined = [value for outcome in data[: counts["examined"]] for value in outcome if value is not None]
-    kept = [value for prompt in prompts_of(batch) for value in data[prompt] if value is not None]
-    assert metrics["prime/accuracy/before_filter"] == pytest.approx(sum(examined) / len(examined))
-    assert metrics["prime/accuracy/after_filter"] == pytest.approx(sum(kept) / len(kept))
-
-
 def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for(monkeypatch):
-    rollouts = start(monkeypatch, ([GOOD] * 4 + [HARD]) * 60, oversample=80)
+    rollouts = start(monkeypatch, ([GOOD] * 4 + [HARD]) * 60, max_in_flight=80)
     buffer = rollouts.buffer
     # Nothing is known yet: one in two, which the limit of what may be in flight cuts off.
     assert buffer.prompts_to_start(40) == 80
@@ -152,20 +189,9 @@ def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for
     batch, metrics = buffer.sample(global_steps=2, partition_id="train", batch_size=40)
     assert metrics["prime/filter/refills"] == 0 and metrics["prime/filter/returned_to_queue"] <= 8
     assert rollouts.n_submitted - submitted <= 58 and len(prompts_of(batch)) == 40
-
-
-@pytest.mark.parametrize(("rate", "prompts"), [(1.0, 40), (0.5, 80), (0.0, 80)])
-def test_the_first_prompts_of_a_step_are_at_least_a_batch_and_at_most_what_may_be_in_flight(monkeypatch, rate, prompts):
-    buffer = start(monkeypatch, [GOOD], oversample=80).buffer
-    buffer.acceptance_rate = rate
-    assert buffer.prompts_to_start(40) == prompts
-
-
-def test_every_rollout_of_a_prompt_comes_back_sorted_even_when_one_is_missing(monkeypatch):
-    rollouts = start(monkeypatch, [[1.0, None, 0.0], [0.0, 1.0, 0.0]] + [GOOD] * 10, oversample=5)
-    batch, _ = step(rollouts, 2)
-    assert batch.keys == ["0000_0_0", "0000_2_0", "0001_0_0", "0001_1_0", "0001_2_0"]
-    assert all(tag["response_len"] == 3 for tag in batch.tags)
+    for rate, prompts in ((1.0, 40), (0.5, 80), (0.0, 80)):
+        buffer.acceptance_rate = rate
+        assert buffer.prompts_to_start(40) == prompts
 
 
 @pytest.mark.parametrize(("last_token", "kept", "truncated"), [(1, [1, 3, 5], 3), (END, [0, 1, 2], 0)])
@@ -173,12 +199,13 @@ def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_i
     monkeypatch, last_token, kept, truncated
 ):
     band = AccuracyBand(0.2, 0.8, drop_truncated=True)
-    rollouts = start(monkeypatch, [GOOD] * 12, band=band, lengths=[8, 7] * 6, max_response_length=8)
+    rollouts = start(monkeypatch, [GOOD] * 12, lengths=[8, 7] * 6, band=band, max_response_length=8)
     rollouts.last_token = last_token
     batch, metrics = step(rollouts, 3)
     assert prompts_of(batch) == kept and metrics["prime/filter/truncated"] == truncated
 
 
+@pytest.mark.parametrize("kind", [FakeRollouts, OngoingRollouts])
 @pytest.mark.parametrize(
     ("outcomes", "partial", "said"),
     [
@@ -193,21 +220,23 @@ def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_i
         # Rollouts that failed are no matter of difficulty.
         ([FAILED] * 20, False, r"8 failed\).*which the log has after 'Error in _run_prompt'$"),
         ([[UNDECIDED, UNDECIDED]] * 20, False, r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2"),
+        ([GOOD] + [HARD] * 20, True, None),
     ],
 )
-def test_too_few_good_prompts_end_in_an_error_that_says_what_to_change(monkeypatch, outcomes, partial, said):
-    rollouts = start(monkeypatch, outcomes, oversample=4, max_examined=8, partial=partial)
+def test_too_few_good_prompts_are_an_error_that_says_what_to_change_or_a_smaller_batch(
+    monkeypatch, caplog, kind, outcomes, partial, said
+):
+    rollouts = start(monkeypatch, outcomes, kind=kind, max_examined=8, partial=partial)
+    # The asynchronous search goes on until nothing is generating.
+    if kind is OngoingRollouts:
+        monkeypatch.setattr(rollouts, "advance", lambda *_: rollouts.finish(*rollouts.running))
+        monkeypatch.setattr(rollouts.buffer, "_wait_for_next_poll", rollouts.advance)
+    if said is None:
+        batch, _ = step(rollouts, 2)
+        assert prompts_of(batch) == [0] and "training on the smaller batch" in caplog.text
+        return
     with pytest.raises(PromptsExhausted, match=said):
         step(rollouts, 2)
-    assert rollouts.n_submitted == 8
-
-
-def test_a_partial_batch_is_trained_on_with_a_warning_when_asked(monkeypatch, caplog):
-    rollouts = start(monkeypatch, [HARD, GOOD, HARD, HARD] + [GOOD] * 10, oversample=4, max_examined=4, partial=True)
-    with caplog.at_level(logging.WARNING):
-        batch, metrics = step(rollouts, 2)
-    assert prompts_of(batch) == [1] and metrics["prime/filter/kept"] == 1
-    assert "only 1 of 2 prompts passed" in caplog.text and "training on the smaller batch" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -227,9 +256,8 @@ def test_a_label_that_is_missing_or_no_accuracy_is_an_error(monkeypatch, accurac
 def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_counts_it(monkeypatch, caplog):
     # As wrong answers the undecided ones would put the first prompt into the band and keep the second inside it.
     outcomes = [[1.0, 1.0, UNDECIDED], [1.0, 0.0, UNDECIDED]] + [GOOD] * 10
-    rollouts = start(monkeypatch, outcomes, oversample=4)
-    with caplog.at_level(logging.WARNING):
-        batch, metrics = step(rollouts, 2)
+    rollouts = start(monkeypatch, outcomes)
+    batch, metrics = step(rollouts, 2)
     assert batch.keys == ["0001_0_0", "0001_1_0", "0002_0_0", "0002_1_0"]
     assert metrics["prime/filter/too_easy"] == 1 and metrics["prime/accuracy/after_filter"] == 0.5
     assert metrics["verifier/failure_rate"] == metrics["verifier/timeout"] == pytest.approx(2 / 8)
@@ -246,6 +274,29 @@ def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(monkeypatch
         step(start(monkeypatch, outcomes, on_failure="stop"), 1)
 
 
+@pytest.mark.parametrize("verdict", [{}, {"verdict": "correct", "grader_failure": 0.0, "verifier_seconds": 0.5}])
+@pytest.mark.parametrize("on_failure", ["drop", "zero", "stop"])
+def test_a_response_without_step_scores_is_one_without_a_verdict(monkeypatch, caplog, on_failure, verdict):
+    """Whatever the verdict: the trainer is not told of half a reward."""
+    queue = FakeQueue().install(monkeypatch)
+    for key, failed in (("p_0_0", 0.0), ("p_1_0", 1.0)):
+        info = {"acc": 1.0, **verdict, "reward_failure": failed, "failure_detail": "step scorer: HTTP 500"}
+        queue.put(key, {"response_len": 3}, extra_fields={"reward_extra_info": info})
+    judge = PromptJudge(BAND, "acc", VerifierSettings(on_failure, 0.1))
+    partition = queue.kv_list()["train"]
+    if on_failure == "stop":
+        with pytest.raises(VerifierFailed, match=r"rollout p_1_0 \(not_scored .*: step scorer: HTTP 500\)"):
+            judge.judge(["p"], "train", partition)
+        return
+    judge.judge(["p"], "train", partition)
+    assert list(partition) == list(queue.tags["train"]) == ["p_0_0", "p_1_0"][: 1 if on_failure == "drop" else 2]
+    # Without verdicts only those that failed are known to the verifier's rates.
+    metrics, share = judge.metrics(["p"]), 0.5 if verdict else 1.0
+    assert metrics["verifier/failure_rate"] == metrics["verifier/not_scored"] == share
+    assert metrics["verifier/correct"] == (0.5 if verdict else 0.0)
+    assert "1 not_scored), the last one because of: step scorer: HTTP 500" in caplog.text
+
+
 def test_validation_takes_every_prompt(monkeypatch):
     rollouts = start(monkeypatch, [HARD, EASY])
     queue = rollouts.queue
@@ -257,47 +308,145 @@ def test_validation_takes_every_prompt(monkeypatch):
     assert sorted(batch.keys) == ["a_0_0", "b_0_0"]
 
 
-# ---- rollouts of rejected prompts, for the PRM -----------------------------------------------------------------
+# ---- the asynchronous modes --------------------------------------------------------------------------------------
 
 
-def rejected_of(outcomes, batch_size, position):
-    """The definition: prompts of a step with a judged rollout that were examined and are not in its batch."""
-    found, kept = [], 0
-    while kept < batch_size:
-        accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
-        if BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
-            kept += 1
-        elif accuracies:
-            found.append(position)
-        position += 1
-    return found, position
+def ongoing(monkeypatch, outcomes, seed=0, **options):
+    return start(monkeypatch, outcomes, seed, kind=OngoingRollouts, **options)
 
 
-@given(data, st.integers(1, 6), st.integers(1, 5), st.integers(0, 100))
-def test_rejected_prompts_are_held_whatever_the_order_in_which_they_finish(outcomes, batch_size, oversample, seed):
+WAIT = {"max_off_policy_threshold": 1, "max_off_policy_strategy": "wait"}
+
+
+def ongoing_step(rollouts, batch_size, window, mini_batches=1):
+    """One step of the trainer. Returns its batches as lists of prompts, and the metrics."""
+    rollouts.buffer.max_in_flight = window
+    rollouts.submit(rollouts.buffer.prompts_to_start(batch_size))
+    batches, metrics, used = [], {}, []
+    for _ in range(mini_batches):
+        batch, metrics = rollouts.buffer.sample(rollouts.step, "train", batch_size // mini_batches)
+        assert batch.keys == sorted(batch.keys)
+        batches.append(prompts_of(batch))
+        used.extend(batch.keys)
+    metrics = {**metrics, **rollouts.buffer.step_metrics()}
+    rollouts.queue.kv_clear(keys=used, partition_id="train")
+    rollouts.step += 1
+    return batches, metrics
+
+
+def in_system(rollouts):
+    return {key for key, tag in rollouts.queue.tags["train"].items() if tag.get("is_prompt")}
+
+
+@given(data, st.integers(0, 10_000), st.integers(0, 4), st.sampled_from([1, 2]), st.integers(0, 5), st.integers(0, 3))
+def test_every_prompt_is_trained_on_once_or_rejected_or_still_there(
+    outcomes, seed, extra, mini_batches, busy, interrupted_at
+):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        outcomes = [[UNDECIDED, UNDECIDED], *outcomes]
-        rollouts = start(monkeypatch, outcomes, oversample=oversample * batch_size, seed=seed)
-        rollouts.buffer.holds_rejected = True
-        position = 0
-        for _ in range(2):
-            step(rollouts, batch_size)
-            rejected = rollouts.buffer.take_rejected()
-            expected, position = rejected_of(outcomes, batch_size, position)
-            assert (prompts_of(rejected) if rejected else []) == expected
-            if rejected:
-                assert rejected.keys == sorted(rejected.keys)
-                assert all(rollouts.queue.fields["train"][key] for key in rejected.keys)
-                rollouts.queue.kv_clear(keys=rejected.keys, partition_id="train")
-            assert rollouts.queue.tags["train"] == {}, "nothing else is left, neither of them nor of the surplus"
-            assert rollouts.buffer.take_rejected() is None
+        rollouts = ongoing(monkeypatch, outcomes, seed)
+        batch_size, window = 2 * mini_batches, 2 * mini_batches + extra
+        trained = []
+        for number in range(4):
+            if number == interrupted_at:
+                # Killed and resumed: a new buffer finds the store as it was; what was generating starts again.
+                for uid in rollouts.running:
+                    rollouts.queue.tags["train"][uid].update(status="pending", global_steps=rollouts.step)
+                make_buffer(monkeypatch, rollouts)
+            batches, metrics = ongoing_step(rollouts, batch_size, window, mini_batches)
+            trained += [f"{prompt:04d}" for batch in batches for prompt in batch]
+            assert [len(batch) for batch in batches] == [2] * mini_batches
+            assert len(in_system(rollouts)) == window - batch_size
+            assert metrics["prime/filter/waiting"] + metrics["prime/filter/in_flight"] == window - batch_size
+            # Rollouts go on while the trainer is busy.
+            for _ in range(busy):
+                rollouts.advance()
+        assert len(set(trained)) == len(trained)
+        left = in_system(rollouts)
+        for uid in rollouts.submitted:
+            accuracies = [value for value in outcomes[int(uid)] if value not in (None, UNDECIDED)]
+            kept = BAND.classify(accuracies, [False] * len(accuracies)) == KEPT
+            assert kept == (uid in trained) or uid in left
+            assert not (uid in trained and uid in left)
+        assert rollouts.submitted == sorted(set(rollouts.submitted))
 
 
-@pytest.mark.parametrize(("limit", "held"), [(1, []), (2, [4]), (3, [4]), (4, [3, 4]), (100, [0, 1, 3, 4])])
-def test_of_too_many_rejected_prompts_the_last_are_held(monkeypatch, limit, held):
-    rollouts = start(monkeypatch, [HARD, EASY, GOOD, HARD, EASY, GOOD, *[HARD] * 20])
-    rollouts.buffer.holds_rejected, rollouts.buffer.rejected_limit = True, limit
-    step(rollouts, 2)
-    rejected = rollouts.buffer.take_rejected()
-    assert (prompts_of(rejected) if rejected else []) == held
-    assert sorted(rollouts.queue.tags["train"]) == (rejected.keys if rejected else [])
+@given(data, st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 5))
+def test_when_nothing_may_be_generating_the_batches_do_not_depend_on_the_delays(outcomes, first, second, extra):
+    runs = []
+    for seed in (first, second):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            rollouts = ongoing(monkeypatch, outcomes, seed, **WAIT)
+            runs.append([ongoing_step(rollouts, 2, 2 + extra)[0] for _ in range(3)])
+            assert not rollouts.running
+    assert runs[0] == runs[1]
+
+
+def test_the_earliest_of_the_finished_prompts_are_taken_and_the_others_wait(monkeypatch):
+    rollouts = ongoing(monkeypatch, [GOOD] * 20)
+    rollouts.submit(6)
+    rollouts.finish("0005", "0003", "0001")
+    batches, metrics = ongoing_step(rollouts, 2, 6)
+    assert batches == [[1, 3]]
+    assert metrics["prime/filter/waiting"] == 1 and metrics["prime/filter/in_flight"] == 3
+    rollouts.finish("0002")
+    metrics = rollouts.buffer.step_metrics()
+    assert metrics["prime/filter/waiting"] == 2 and metrics["prime/filter/in_flight"] == 2
+    rollouts.finish("0004")
+    assert ongoing_step(rollouts, 2, 6)[0] == [[2, 4]]
+
+
+def test_what_the_filter_did_is_reported_once_per_step(monkeypatch):
+    rollouts = ongoing(monkeypatch, [HARD, GOOD, EASY, GOOD, GOOD, FAILED] + [GOOD] * 20, **WAIT)
+    _, metrics = ongoing_step(rollouts, 4, 6, mini_batches=2)
+    counts = {name.removeprefix("prime/filter/"): value for name, value in metrics.items()}
+    assert (counts["examined"], counts["kept"], counts["waiting"], counts["in_flight"]) == (9, 4, 2, 0)
+    assert (counts["too_hard"], counts["too_easy"], counts["failed"], counts["truncated"]) == (1, 1, 1, 0)
+    assert counts["kept_fraction"] == pytest.approx(6 / 9)
+    assert metrics["prime/accuracy/before_filter"] == metrics["prime/accuracy/after_filter"] == 0.5
+    _, metrics = ongoing_step(rollouts, 4, 6)
+    assert metrics["prime/filter/examined"] == 4 and metrics["prime/filter/failed"] == 0
+    assert rollouts.buffer.judge.verdicts.keys() == in_system(rollouts)
+
+
+@pytest.mark.parametrize("oldest", [GOOD, HALF_FAILED])
+def test_stale_prompts_are_dropped_and_replaced_or_waited_for(monkeypatch, oldest):
+    for strategy in ("drop", "wait"):
+        control = {"max_off_policy_threshold": 2, "max_off_policy_strategy": strategy}
+        rollouts = ongoing(monkeypatch, [oldest] + [GOOD] * 19, **control)
+        rollouts.submit(3)
+        rollouts.step = 4
+        rollouts.finish("0000" if strategy == "drop" else "0001")
+        ((first,),), metrics = ongoing_step(rollouts, 1, 3)
+        if strategy == "drop":
+            assert first >= 3 and metrics["training/off_policy/evicted_samples"] >= 1
+        else:
+            assert first == 0 and "0002" not in rollouts.running
+
+
+def test_the_bound_starts_anew_with_every_batch(monkeypatch):
+    rollouts = ongoing(monkeypatch, ([HARD] * 5 + [GOOD]) * 6, max_examined=8)
+    assert [ongoing_step(rollouts, 1, 2)[0] for _ in range(4)] == [[[5]], [[11]], [[17]], [[23]]]
+
+
+def test_rollouts_without_a_prompt_are_forgotten_after_a_resume(monkeypatch):
+    rollouts = ongoing(monkeypatch, [GOOD] * 10)
+    rollouts.submit(2)
+    rollouts.finish("0000", "0001")
+    batch, _ = rollouts.buffer.sample(1, "train", 1)
+    rollouts.buffer.drop_orphans()
+    assert set(rollouts.queue.tags["train"]) == {"0001", "0001_0_0", "0001_1_0"}
+    assert rollouts.buffer.count_rollouts() == 2 and batch.keys == ["0000_0_0", "0000_1_0"]
+
+
+def test_staleness_counts_weight_updates_since_the_first_and_the_last_token():
+    def tag(first, last, **more):
+        return {"min_global_steps": first, "max_global_steps": last, **more}
+
+    tags = [tag(6, 6), tag(4, 6), tag(3, 4), tag(6, 6), tag(0, 0, is_padding=True), tag(None, None)]
+    assert staleness_metrics(tags, step=7) == {
+        "prime/staleness/mean": (0 + 2 + 3 + 0) / 4,
+        "prime/staleness/max": 3,
+        "prime/staleness/last_token/mean": (0 + 0 + 2 + 0) / 4,
+        "prime/staleness/partial_fraction": 0.5,
+    }
+    assert staleness_metrics([tag(None, None)], step=7) == {}

@@ -11,11 +11,10 @@ from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds_of_tokenizers import TOKENIZERS
-from small_batch import settings
+from small_batch import batch_of, settings
 from test_prm_phase import UpdatedPRM
 from tiny_llama import byte_tokenizer
 from tokenizers import AddedToken
-from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.advantage import source_return
 from prime_ext.algorithms.token_shares import TokenShares, token_bounds
@@ -23,7 +22,7 @@ from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.prm_phase import PRMPhase
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.reward_sources import advantages, build_sources
 from prime_ext.trainer.scorer_rows import PREFIX, ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 
@@ -33,6 +32,9 @@ TEXTS = [
     "Let x = √2 ≤ 3. 然后相加。所以答案是五。 🙂🙃 a👩‍👧z",
     "  two  spaces\n\n\n and x² ",
 ]
+
+
+BYTES = byte_tokenizer()
 
 
 @cache
@@ -57,13 +59,9 @@ def filled(monkeypatch, responses, masks=None, **fields):
             **{name: values[number] for name, values in fields.items()},
         )
     row = {**queue.fields["train"]["000000000001_0_0"], "responses": torch.tensor([1]), "prompts": torch.tensor([1])}
-    queue.put(
-        "pad-0_0_0",
-        {"is_padding": True, "seq_len": 2, "response_len": 1},
-        **{**row, "response_mask": torch.tensor([0])},
-    )
-    keys = list(queue.fields["train"])
-    return queue, KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
+    tag = {"is_padding": True, "seq_len": 2, "response_len": 1}
+    queue.put("pad-0_0_0", tag, **{**row, "response_mask": torch.tensor([0])})
+    return queue, batch_of(queue)
 
 
 def built(builder, batch, labels=None):
@@ -167,51 +165,51 @@ def test_a_word_of_one_token_here_and_two_there_is_worth_the_difference():
     torch.testing.assert_close(difference, torch.zeros(2))
 
 
-def test_special_tokens_in_a_text_are_text(monkeypatch):
-    policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
-    ids = policy("so </s> is <s>", add_special_tokens=False)["input_ids"]
-    queue, batch = filled(monkeypatch, [[*ids, policy.eos_token_id]])
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own, {policy.eos_token_id}), batch)
-    response = queue.fields["train"][rows.batch.keys[0]]["responses"].tolist()
+def retokenized(monkeypatch, responses, own="byte-level BPE", masks=None, ends=(), limit=None):
+    """Texts of the byte tokenizer in the tokens of another one; what the store has of each row, and the rows."""
+    queue, batch = filled(monkeypatch, responses, masks)
+    rows = built(ScorerRowsBuilder(InputSettings(True, None), BYTES, tokenizer_of(own), ends, limit=limit), batch)
+    return [queue.fields["train"][key] for key in rows.batch.keys], rows, queue
+
+
+def ids_of(text):
+    return BYTES(text, add_special_tokens=False)["input_ids"]
+
+
+def test_special_tokens_in_a_text_are_text_and_the_end_stays_one(monkeypatch):
+    own = tokenizer_of("byte-level BPE")
+    end = BYTES.eos_token_id
+    fields, *_ = retokenized(monkeypatch, [[*ids_of("so </s> is <s>"), end]], ends={end})
+    response = fields[0]["responses"].tolist()
     assert response[-1] == own.eos_token_id and not set(response[:-1]) & set(own.all_special_ids)
+    # Also where the policy's end has a text.
+    ids = ids_of("so 7!")
+    fields, rows, _ = retokenized(monkeypatch, [ids], ends={ids[-1]})
+    response = fields[0]["responses"].tolist()
+    assert own.decode(response[:-1]) == "so 7" and response[-1] == own.eos_token_id
+    assert rows.scored_BT[0].tolist() == [True] * len(ids)
 
 
 def test_text_that_the_prms_tokenizer_cannot_read_is_not_scored(monkeypatch):
-    policy = byte_tokenizer()
-    ids = policy("π", add_special_tokens=False)["input_ids"]
-    _, batch = filled(monkeypatch, [ids])
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, tokenizer_of("quickstart")), batch)
+    _, rows, _ = retokenized(monkeypatch, [ids_of("π")], own="quickstart")
     assert rows.metrics["prm/inputs/unreadable"] == 1.0 and not rows.scored_BT.any()
 
 
 def test_tools_answers_have_no_share_and_long_rows_are_not_scored(monkeypatch, caplog):
-    policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
-    ids = policy("three and four", add_special_tokens=False)["input_ids"]
+    ids = ids_of("three and four")
     masks = [[1] * 5 + [0] * 5 + [1] * (len(ids) - 10), [1] * len(ids)]
-    queue, batch = filled(monkeypatch, [ids, ids], masks)
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own), batch)
+    fields, rows, queue = retokenized(monkeypatch, [ids, ids], masks=masks)
     sums = put_values(queue, rows)
     found_BT = rows.fetch(PRM_LOG_PROBS)
     assert not found_BT[0, 5:10].any() and (found_BT[0, :5] < 0).all()
     assert float(found_BT[0].sum()) == pytest.approx(sums[0], abs=1e-5)
     # No token that the PRM is trained on has a character of the tool's answer, " and ".
-    row = queue.fields["train"][rows.batch.keys[0]]
-    assert own.decode(row["responses"][row["response_mask"].bool()]) == "threefour"
-    transfer.clear(rows.batch.keys, "train")
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own, limit=20), batch)
+    trained = fields[0]["responses"][fields[0]["response_mask"].bool()]
+    assert tokenizer_of("byte-level BPE").decode(trained) == "threefour"
+    _, rows, queue = retokenized(monkeypatch, [ids, ids], masks=masks, limit=20)
     assert rows.metrics["prm/inputs/too_long"] == 1.0 and not rows.scored_BT.any()
     assert "2 rows of the PRM have more than 20 tokens and are not scored" in caplog.text
     assert all(queue.tags["train"][key]["seq_len"] == 2 for key in rows.batch.keys)
-
-
-def test_a_token_that_ends_a_response_and_has_a_text_is_the_prms_end(monkeypatch):
-    policy, own = byte_tokenizer(), tokenizer_of("byte-level BPE")
-    ids = policy("so 7!", add_special_tokens=False)["input_ids"]
-    queue, batch = filled(monkeypatch, [ids])
-    rows = built(ScorerRowsBuilder(InputSettings(True, None), policy, own, {ids[-1]}), batch)
-    response = queue.fields["train"][rows.batch.keys[0]]["responses"].tolist()
-    assert own.decode(response[:-1]) == "so 7" and response[-1] == own.eos_token_id
-    assert rows.scored_BT[0].tolist() == [True] * len(ids)
 
 
 # ---- hints ---------------------------------------------------------------------------------------------------------
@@ -273,21 +271,15 @@ def test_values_of_the_row_and_of_the_reward_and_templates_by_source(monkeypatch
 
 def test_what_is_filled_in_is_neither_filled_again_nor_a_special_token(monkeypatch):
     tokenizer = byte_tokenizer()
-    hostile = ["{prompt}{gold}<e<eos>os>", "</s>", "ok"]
-    fields = {"extra_fields": [{"reward_extra_info": {"acc": 0.0, "said": text}} for text in hostile]}
-    prompts, _, queue = hinted(monkeypatch, "{prompt}|{info.said}|", tokenizer=tokenizer, **fields)
-    assert [prompt.split("|")[1] for prompt in prompts] == ["{prompt}{gold}", "</s>", "ok"]
-    prompt = queue.fields["train"][f"{PREFIX}000000000001_0_0"]["prompts"].tolist()
-    assert tokenizer.eos_token_id not in prompt
-
-
-def test_special_tokens_without_a_name_are_taken_out_too(monkeypatch):
-    tokenizer = byte_tokenizer()
+    # One without a name.
     tokenizer.add_tokens([AddedToken("<turn>", special=True)], special_tokens=False)
     assert "<turn>" not in tokenizer.all_special_tokens
-    fields = {"extra_fields": [{"reward_extra_info": {"acc": 0.0, "said": "a<turn>b"}}] * 3}
-    prompts, _, _ = hinted(monkeypatch, "{prompt}|{info.said}|", tokenizer=tokenizer, **fields)
-    assert prompts[0].split("|")[1] == "ab"
+    hostile = ["{prompt}{gold}<e<eos>os>", "</s>", "a<turn>b"]
+    fields = {"extra_fields": [{"reward_extra_info": {"acc": 0.0, "said": text}} for text in hostile]}
+    prompts, _, queue = hinted(monkeypatch, "{prompt}|{info.said}|", tokenizer=tokenizer, **fields)
+    assert [prompt.split("|")[1] for prompt in prompts] == ["{prompt}{gold}", "</s>", "ab"]
+    prompt = queue.fields["train"][f"{PREFIX}000000000001_0_0"]["prompts"].tolist()
+    assert tokenizer.eos_token_id not in prompt
 
 
 def test_images_are_refused(monkeypatch):
@@ -331,20 +323,20 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode, accu
         queue.fields["train"]["pad-0_0_0"][name] = torch.zeros(1)
     paid = {"process__discount": 0.0, "process__normalization": "none", "process__estimator": "reinforce"}
     options = settings(process__target="policy", **paid)
-    step = PrimeStep.load(batch, options, kl_in_reward=False)
+    step = PrimeStep.load(batch, options)
     builder = ScorerRowsBuilder(InputSettings(True, "{prompt} {gold}"), policy, own)
-    prm, metrics = ReadingPRM(queue, mode), {}
+    prm, metrics = ReadingPRM(queue, mode), step.metrics
     prm.settings.accuracy_freq = accuracy_freq
-    PRMPhase(prm, step, metrics, {}, 1, gated=False, builder=builder).run(batch)
+    PRMPhase(prm, step, builder).run(batch)
     # The second has no hint: nothing is paid, whatever the policy thought of its tokens.
     assert not step.process_reward_BT[1:].any() and metrics["prm/inputs/without_hint"] == 0.5
     n_own = len(own(TEXTS[0], add_special_tokens=False)["input_ids"])
     paid = float(step.process_reward_BT[0].sum())
     assert paid == pytest.approx(-2.0 * n_own - float(old[0].sum()), rel=1e-4)
     # Nor has it an advantage, or is anything compared with it; nor does it make a pair for the gate.
-    advantage_BT, _ = step.advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
     assert advantage_BT[0].any()
-    process = build_sources(step, 1.0, None, {})["process"]
+    process = build_sources(step, 1.0)["process"]
     assert not source_return(process, step.mask_BT, step.group_B)[1:].any()
     assert step.pairs_before.total == 0 and metrics["prm/reward_sum/std"] == 0.0
     assert list(queue.fields["train"]) == batch.keys
@@ -358,23 +350,20 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode, accu
 
 def test_of_dropped_prompts_the_prm_learns_what_it_can_score(monkeypatch):
     tokenizer = byte_tokenizer()
-    fields = {
-        "old_log_probs": [torch.zeros(len(ids)) for ids in RESPONSES],
-        "rm_scores": [torch.zeros(len(ids)) for ids in RESPONSES],
-    }
+    fields = {name: [torch.zeros(len(ids)) for ids in RESPONSES] for name in ("old_log_probs", "rm_scores")}
     fields["extra_fields"] = [{"reward_extra_info": {"acc": value}} for value in (1.0, 0.0, 0.0)]
     fields["reward_model"] = [{"ground_truth": gold} for gold in ("7", "8", "")]
     queue, batch = filled(monkeypatch, RESPONSES, **fields)
     queue.fields["train"]["pad-0_0_0"]["rm_scores"] = torch.zeros(1)
     dropped = transfer.select(batch, [1, 2])
     kept = transfer.select(batch, [0, 3])
-    step = PrimeStep.load(kept, settings(), kl_in_reward=False)
+    step = PrimeStep.load(kept, settings(), rejected=dropped)
     prm = ReadingPRM(queue, "interleaved")
     prm.reference_of_policy = None
     prm.reference = lambda rows, as_update: UpdatedPRM.reference(prm, rows, as_update)
     monkeypatch.setattr(transfer, "padded", lambda rows, multiple, end_token: rows)
-    builder, metrics = ScorerRowsBuilder(InputSettings(False, "{prompt} {gold}"), tokenizer), {}
-    PRMPhase(prm, step, metrics, {}, 1, gated=False, rejected=dropped, builder=builder).run(kept)
+    builder, metrics = ScorerRowsBuilder(InputSettings(False, "{prompt} {gold}"), tokenizer), step.metrics
+    PRMPhase(prm, step, builder).run(kept)
     keys, label_B, _, valid_B, _ = prm.planned
     learned = [key for key, valid in zip(keys, valid_B.tolist(), strict=True) if valid]
     assert learned == [f"{PREFIX}000000000001_0_0", f"{PREFIX}000000000001_1_0"]

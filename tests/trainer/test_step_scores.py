@@ -2,18 +2,15 @@
 """Scores that came with the rewards, from the store to advantages, gate and metrics."""
 
 import json
-import random
 
 import pytest
 import torch
 from small_batch import ROLLOUTS, batch_of, filled_queue, settings
 
-from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.config.settings import VerifierSettings
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.prompt_judge import VerdictLog
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.reward_sources import advantages, build_sources, drop_inconsistent
+from prime_ext.trainer.step_scorers import step_scorer
 
 # Ends and scores of the steps; the first end of the third response is in its hole, and the fourth has no content.
 SCORED = {
@@ -26,24 +23,20 @@ SCORED = {
 STEPS = {"process__scorer": "step_scorer", "process__granularity": "step", "process__normalization": "none"}
 
 
-def info_of(key, ends, scores, **more):
-    texts = {"step_ends": json.dumps(ends), "step_scores": json.dumps(scores)}
-    lowest = min(scores, default=None)
-    counts = {"n_tokens": len(ROLLOUTS[key][1]), "steps_timed_out": 0.0, "lowest_step_score": lowest}
-    return {"acc": ROLLOUTS[key][0], **texts, **counts, **more}
-
-
-def loaded(monkeypatch, scored=SCORED, changed=None, **changes):
+def loaded(monkeypatch, changed=None, **changes):
     """The step with these scores, and what was logged; ``changed`` goes into the first rollout's info."""
     queue = filled_queue(monkeypatch)
-    for number, key in enumerate(ROLLOUTS):
-        info = info_of(key, *scored[key], **(changed or {} if number == 0 else {}))
-        tag = {**queue.tags["train"][key], "response_len": len(ROLLOUTS[key][1])}
+    for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
+        (ends, scores), n_tokens = SCORED[key], len(mask)
+        info = {"acc": accuracy, "n_tokens": n_tokens, "steps_timed_out": 0.0, "step_ends": json.dumps(ends)}
+        info |= {"step_scores": json.dumps(scores), "lowest_step_score": min(scores, default=None)}
+        info |= changed or {} if number == 0 else {}
+        tag = {**queue.tags["train"][key], "response_len": n_tokens}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     batch = batch_of(queue)
-    step, metrics = PrimeStep.load(batch, settings(**STEPS | changes), kl_in_reward=False), {}
-    step.set_step_scores(batch, metrics)
-    return step, metrics
+    step = PrimeStep.load(batch, settings(**STEPS | changes))
+    assert step_scorer(step, batch) == batch
+    return step, step.metrics
 
 
 def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
@@ -59,7 +52,7 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
         [0.0] * 4,
     ]
     assert step.spans().count_B.tolist() == [2, 2, 2, 1, 1, 0, 0]
-    source = build_sources(step, 1.0, None, metrics)["process"]
+    source = build_sources(step, 1.0)["process"]
     assert torch.equal(source.reward_BT, step.process_reward_BT)
     assert metrics["prm/lowest_step_score"] == pytest.approx((0.5 + 0.125 + 0.25 + 0.375) / 4)
     assert metrics["prime/steps/max"] == 2 and "prm/absolute_accuracy/before_update" not in metrics
@@ -93,24 +86,11 @@ def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, change
     assert metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
 
 
-def test_a_prm_of_chance_has_no_say_and_one_that_knows_does(monkeypatch):
-    rng, gates = random.Random(0), {}
-    knows = {key: [0.1 + 0.8 * label] for key, (label, _) in ROLLOUTS.items()}
-    for name in ("knows", "same", "random"):
-        gate = ReliabilityGate()
-        for _ in range(60):
-            scores = {"knows": knows.get, "same": lambda _: [0.9], "random": lambda _: [rng.random()]}[name]
-            scored = {key: ([len(mask) - 1], scores(key)) for key, (_, mask) in ROLLOUTS.items()}
-            step, _ = loaded(monkeypatch, scored, process__credit="min_form", process__estimator="rloo_per_token")
-            gates[name] = gate.update(step.pairs_before)
-    assert gates["knows"] > 0.99 and gates["same"] == 0.0 and gates["random"] < 0.3
-
-
 def test_advantages_are_those_of_the_two_sources_and_padding_changes_nothing(monkeypatch):
     step, metrics = loaded(monkeypatch, process__estimator="reinforce", whitening=False)
-    advantage_BT, _ = step.advantages(0.5, metrics)
+    advantage_BT, _ = advantages(step, 0.5)
     alone, _ = loaded(monkeypatch, process__coefficient=0.0, whitening=False)
-    outcome_BT, _ = alone.advantages(1.0, {})
+    outcome_BT, _ = advantages(alone, 1.0)
     # Half the return: what this step and those behind it score.
     expected_BT = outcome_BT + 0.5 * step.process_reward_BT.flip(-1).cumsum(-1).flip(-1) * step.mask_BT
     torch.testing.assert_close(advantage_BT, expected_BT)
@@ -119,19 +99,14 @@ def test_advantages_are_those_of_the_two_sources_and_padding_changes_nothing(mon
 
 def test_selection_reads_the_scores_of_steps(monkeypatch):
     step, metrics = loaded(monkeypatch, process__coefficient=0.0, selection__remove=1)
-    step.drop_inconsistent(metrics)
+    drop_inconsistent(step)
     assert metrics["prime/selection/dropped_correct"] + metrics["prime/selection/dropped_wrong"] == 2
 
 
-def test_a_response_without_scores_leaves_or_has_steps_worth_nothing(monkeypatch):
+def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
     failed = {FAILURE: 1.0, "failure_detail": "step scorer: no answer", "step_scores": "[]", "lowest_step_score": None}
     step, _ = loaded(monkeypatch, changed=failed)
     assert not step.process_reward_BT[0].any() and step.spans().count_B[0] == 2
-    # Whatever the verdict: the trainer is not told of half a reward.
-    for choice, counts in (("drop", False), ("zero", True)):
-        log = VerdictLog(VerifierSettings(on_failure=choice, warn_rate=0.5))
-        assert log.add("7", "7_0_0", {"verdict": "correct", "grader_failure": 0.0, **failed}) == counts
-        assert log.metrics(["7"])["verifier/not_scored"] == 1.0 and "no answer" in log.failures(["7"])
 
 
 def test_steps_of_another_output_are_refused(monkeypatch):

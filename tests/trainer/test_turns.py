@@ -11,8 +11,7 @@ import torch
 from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
-from small_batch import NAN, settings
-from transfer_queue import KVBatchMeta
+from small_batch import NAN, batch_of, settings
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
@@ -30,9 +29,8 @@ from prime_ext.config.reward_settings import (
     PROCESS_ESTIMATORS,
     TURN_ESTIMATORS,
 )
-from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.response_steps import ResponseSteps
-from prime_ext.trainer.reward_sources import build_sources
+from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
+from prime_ext.trainer.reward_sources import advantages, build_sources, drop_inconsistent
 
 PROMPTS = {"0001": 3, "0002": 2, "0003": 1}
 KEYS = [f"{uid}_{session}_0" for uid, n in PROMPTS.items() for session in range(n)]
@@ -75,8 +73,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
             rm_scores=torch.tensor([0.0] * (n - 1) + [accuracy]),
             extra_fields={"reward_extra_info": {"acc": accuracy}, "tool_rewards": listed, "turn_scores": []},
         )
-    keys = list(queue.tags["train"])
-    return queue, KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
+    return queue, batch_of(queue)
 
 
 def loaded(queue, batch, options):
@@ -85,7 +82,7 @@ def loaded(queue, batch, options):
     data = queue.kv_batch_get(batch.keys, "train", ["prm", "reference"])
     step.reference_log_prob_BT = data["reference"].to_padded_tensor(0.0)
     step.process_noise = 1e-6
-    step.set_scores(data["prm"].to_padded_tensor(0.0), beta=0.05, metrics={}, when="before")
+    step.set_scores(data["prm"].to_padded_tensor(0.0), beta=0.05)
     return step
 
 
@@ -137,12 +134,12 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
         outside_BT = ~step.mask_BT.bool()
         assert not step.process_reward_BT[outside_BT].any() and not step.reward_BT[outside_BT].any()
         if options.selection.remove:
-            step.drop_inconsistent({})
+            drop_inconsistent(step)
             outside_BT = ~step.mask_BT.bool()
         scale = OutcomeRelativeScale() if options.process.normalization == "outcome_relative" else None
-        for source in build_sources(step, 1.0, scale, {}).values():
+        for source in build_sources(step, 1.0, scale).values():
             assert not source.kept_reward()[outside_BT].any() and not source.mask_BT[outside_BT].any()
-        advantage_BT, return_BT = step.advantages(1.0, {}, scale)
+        advantage_BT, return_BT = advantages(step, 1.0, scale)
         assert not advantage_BT[outside_BT].any() and not return_BT[outside_BT].any()
         assert advantage_BT.isfinite().all()
         found.append((step.process_reward_BT, advantage_BT, return_BT))
@@ -153,8 +150,8 @@ def test_a_response_without_a_token_of_its_own_is_padding(monkeypatch):
     masks = [[1, 0, 1], [0, 0, 0], [1, 1, 0], [1], [1, 1], [0]]
     step = loaded(*stored(monkeypatch, masks), settings(process__granularity="turn"))
     assert step.valid_B.tolist() == [True, False, True, True, True, False, False]
-    metrics = {}
-    step.advantages(1.0, metrics)
+    advantages(step, 1.0)
+    metrics = step.metrics
     assert metrics["prime/turns/mean"] == pytest.approx(5 / 4) == metrics["prime/steps/mean"]
     assert metrics["prime/turns/max"] == 2
 
@@ -164,7 +161,7 @@ def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     threshold = {"process__credit_threshold": 0.0} if "clip" in credit else {}
     changes = {"process__granularity": "turn", "process__credit": credit, "process__normalization": "none", **threshold}
     step = loaded(*stored(monkeypatch, MASKS), settings(**changes))
-    source, rewards = build_sources(step, 1.0, None, {})["process"], StepCredit(credit).rewards
+    source, rewards = build_sources(step, 1.0)["process"], StepCredit(credit).rewards
     for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
         score_1S = torch.tensor([[sum(float(step.process_reward_BT[row, t]) for t in turn) for turn in turns]])
         paid_S = rewards(score_1S, torch.ones_like(score_1S))[0]
@@ -182,15 +179,13 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     step = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**PAYS))
     expected = [[0, 0.5, 0, -1, 0, 0], [1, 0, 2, 0, 0, 0], [0] * 6, [3, 0, 0, 0, 0, 0], [0, 0.25, 0, 0, 0, 0]]
     assert step.turn_reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
-    metrics = {}
-    sources = build_sources(step, 1.0, None, metrics)
+    sources, metrics = build_sources(step, 1.0), step.metrics
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
     # 3 -0.5 -3 and 0 beside it: per rollout -0.5, 3, 0, 3, 0.25, 0.
     assert metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
-    advantage_BT, _ = step.advantages(1.0, metrics)
-    alone_BT, _ = loaded(
-        *stored(monkeypatch, MASKS, rewards=REWARDS), settings(**{**PAYS, "turns__coefficient": 0.0})
-    ).advantages(1.0, {})
+    advantage_BT, _ = advantages(step, 1.0)
+    alone = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**{**PAYS, "turns__coefficient": 0.0}))
+    alone_BT, _ = advantages(alone, 1.0)
     # The second turn of the first two rollouts: -1 and 2 are what is left, each the other's baseline, times 2.
     assert (advantage_BT - alone_BT)[0, 3] == pytest.approx(2 * -3.0)
     assert (advantage_BT - alone_BT)[1, 2] == pytest.approx(2 * 3.0)
@@ -206,14 +201,7 @@ def test_rejected_tokens_cut_no_turn_in_two(monkeypatch):
         queue.fields["train"][key]["response_mask"] = torch.tensor(mask)
     step = loaded(queue, batch, settings(**PAYS))
     # Of a turn without a token that is trained on nothing is paid; the number of turns is what it was.
-    assert step.turn_reward_BT[2].tolist() == [4, 0, 0, 0, 0, 0] and step.turn_reward_BT[0].tolist() == [
-        0,
-        0,
-        0,
-        -1,
-        0,
-        0,
-    ]
+    assert step.turn_reward_BT[[0, 2]].tolist() == [[0, 0, 0, -1, 0, 0], [4, 0, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -224,10 +212,7 @@ def test_rejected_tokens_cut_no_turn_in_two(monkeypatch):
             "reports tool_rewards=None, and prime.turns.coefficient > 0 needs a list of numbers; use verl's tool_agent",
         ),
         ({"tool_rewards": [NAN]}, r"reports tool_rewards=\[nan\]"),
-        (
-            {"tool_rewards": []},
-            "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn, the last may",
-        ),
+        ({"tool_rewards": []}, "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn"),
         ({"tool_rewards": [1.0] * 4}, "has 3 turns and 4 rewards in tool_rewards"),
     ],
 )
@@ -305,8 +290,8 @@ def test_states_are_those_of_the_whole_history_or_of_the_last_observation(monkey
         for session, tokens in enumerate([[5, 9, 5], [5, 9, 6], [6, 9, 6]]):
             queue.fields["train"][KEYS[session]]["responses"] = torch.tensor(tokens)
         changes = {"outcome__estimator": "gigpo", "turns__state": state, "process__coefficient": 0.0}
-        step, metrics = loaded(queue, batch, settings(**changes)), {}
-        step.advantages(1.0, metrics)
-        shares.append(metrics["prime/turns/compared"])
+        step = loaded(queue, batch, settings(**changes))
+        advantages(step, 1.0)
+        shares.append(step.metrics["prime/turns/compared"])
     # Nine turns; the second turn of the third rollout follows other words, and reads the same; one prompt is alone.
     assert shares == pytest.approx([7 / 9, 8 / 9])

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PRIME trainers as objects, without Ray: what they read of the configuration, submit, save and restore."""
+
+import math
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fake_queue import FakeQueue
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.utils import tensordict_utils as tu
+
+from prime_ext.algorithms.prm_accuracy import PairCount
+from prime_ext.config.settings import SettingsError
+from prime_ext.trainer.prime_trainer import STATE_FILE
+from prime_ext.trainer.prompts import prompts_to_data
+from prime_ext.trainer.registration import SnapshotActorWorker
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBufferAsync
+
+SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8"]
+SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
+SEPARATE = {
+    "trainer.v1.trainer_mode": "prime_separate_async",
+    "trainer.v1.separate_async.parameter_sync_step": 4,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+    "actor_rollout_ref.rollout.nnodes": 1,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 1,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "tcp",
+    "ray_kwargs.ray_init.num_gpus": 2,
+}
+COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
+MODES = {"prime_colocate_async": COLOCATE, "prime_separate_async": SEPARATE}
+GATED = {"prime.process.reliability_gate": True}
+
+
+@pytest.fixture(scope="module")
+def composed():
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return compose("prime_trainer_cpu", ["variant=guarded", *SIZES])
+
+
+def test_the_modes_are_read_under_verls_names(make):
+    colocate = make(**COLOCATE)
+    separate = make(**SEPARATE)
+    assert isinstance(colocate, PPOTrainerColocateAsync) and isinstance(separate, PPOTrainerSeparateAsync)
+    assert (colocate.trainer_mode, colocate.parameter_sync_step) == ("colocate_async", 1)
+    assert (separate.trainer_mode, separate.parameter_sync_step) == ("separate_async", 4)
+    for trainer in (colocate, separate):
+        assert isinstance(trainer.replay_buffer, PromptFilterReplayBufferAsync)
+        assert trainer.replay_buffer.trainer_config == trainer.config.trainer.v1[trainer.trainer_mode]
+    kept = make(**SEPARATE, **{"trainer.v1.separate_async.hybrid_rollout.switch_threshold_ratio": 0.7})
+    assert kept.hybrid_rollout_config.switch_threshold_ratio == 0.7
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "filtered, oversample, warm_up, window", [(True, 2.0, 1, 24), (True, 1.5, 0.5, 16), (False, 2.0, 1, 16)]
+)
+def test_each_step_fills_up_the_prompts_in_the_system(make, monkeypatch, mode, filtered, oversample, warm_up, window):
+    queue = FakeQueue().install(monkeypatch)
+    section = f"trainer.v1.{mode.removeprefix('prime_')}.num_warmup_batches"
+    changes = {"prime.filter.enable": filtered, "prime.filter.oversample": oversample, section: warm_up}
+    trainer = make(**MODES[mode], **changes)
+    submitted = []
+    trainer._add_prompts_to_generate = submitted.append
+    trainer._add_batch_to_generate()
+    for status, numbers in (("running", range(window - 3)), ("finished", range(window - 3, window))):
+        for number in numbers:
+            queue.put(f"{number:012d}", {"is_prompt": True, "status": status, "global_steps": 1})
+        trainer._add_batch_to_generate()
+    assert submitted == [window, 3]
+
+
+def test_the_gate_remembers_as_many_steps_in_every_mode(make):
+    once, four_times = make(**COLOCATE, **GATED).gate, make(**SEPARATE, **GATED).gate
+    for accuracy in (0.9, 0.6, 0.8):
+        pairs = PairCount(10 * accuracy, 10.0)
+        once.update(pairs)
+        for _ in range(4):
+            four_times.update(pairs)
+    assert four_times.average == pytest.approx(once.average)
+    assert once.decay == pytest.approx(four_times.decay**4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "updates"),
+    [
+        ({}, 5),
+        ({"prm.update_freq": 2}, 2),
+        ({"prm.update_freq": 50}, 1),
+        ({"prm.optim.total_training_steps": 7}, 7),
+        (SEPARATE, 5 * 4),
+        ({**SEPARATE, "prm.update_freq": 2}, 2 * 4),
+    ],
+)
+def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, updates):
+    trainer = make(**changes)
+
+    def verls_part(self):
+        self.train_dataset, self.total_training_steps = [None] * 100, 5
+        self.tokenizer = SimpleNamespace(eos_token_id=2)
+
+    monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._init_dataloader", verls_part)
+    trainer._init_dataloader()
+    assert trainer.config.prm.optim.total_training_steps == updates
+
+
+def test_a_reference_is_refreshed_once_per_step_however_many_updates_it_has(make):
+    prm = make(**SEPARATE, **{"prm.reference_refresh_freq": 2}).prm
+    taken = []
+    prm._reference_group = SimpleNamespace(take_over_weights=taken.append)
+    steps = (1, 1, 2, 3, 3, 4, 5, 5)
+    assert [place for place, step in enumerate(steps) if prm.refresh_reference(step)] == [3, 6]
+    assert len(taken) == 2
+
+
+# ---- what a checkpoint remembers ---------------------------------------------------------------------------------
+
+BOTH_GUARDS = {**GATED, "prime.process.normalization": "outcome_relative", "prime.process.relative_share": 0.5}
+
+
+@pytest.fixture
+def saved_and_resumed(make, monkeypatch, tmp_path):
+    """A trainer, and one that goes on from what it saved; without models."""
+    monkeypatch.setattr("prime_ext.prm.implicit_prm.ImplicitPRM.load", lambda *_: None)
+
+    def resume(saved, **changes):
+        saved._save_prime_state(tmp_path)
+        resumed = make(**changes)
+        resumed._load_prime_state(tmp_path)
+        return resumed
+
+    return resume
+
+
+def test_gate_and_scale_go_on_where_they_were(make, saved_and_resumed):
+    saved = make(**BOTH_GUARDS)
+    saved.gate.update(PairCount(8.0, 10.0))
+    saved.scale.update(2.0, 1.0)
+    saved.replay_buffer.acceptance_rate, saved._prompts_fetched = 0.8125, 41
+    resumed = saved_and_resumed(saved, **BOTH_GUARDS)
+    # So that it submits as many prompts as the uninterrupted run.
+    assert (resumed.replay_buffer.acceptance_rate, resumed._prompts_fetched) == (0.8125, 41)
+    assert resumed.gate == saved.gate and resumed.scale == saved.scale
+    assert resumed.gate.update(PairCount(1.0, 3.0)) == saved.gate.update(PairCount(1.0, 3.0))
+    assert resumed.scale.update(4.0, 1.0) == pytest.approx(saved.scale.update(4.0, 1.0))
+
+
+def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no_error(make, saved_and_resumed):
+    without = {"prime.process.reliability_gate": False}
+    resumed, fresh = saved_and_resumed(make(**without), **BOTH_GUARDS), make(**BOTH_GUARDS)
+    assert resumed.gate == fresh.gate and resumed.scale == fresh.scale
+    assert saved_and_resumed(resumed, **without).gate is None
+
+
+def test_a_synchronous_run_says_what_it_cannot_take_over_of_an_asynchronous_one(
+    make, monkeypatch, saved_and_resumed, caplog
+):
+    queue = FakeQueue().install(monkeypatch)
+    trainer = make(**COLOCATE, **GATED)
+    trainer.gate.right, trainer.gate.total, trainer._prompts_fetched = 7.0, 10.0, 41
+    queue.put("000000000040", {"is_prompt": True, "status": "running", "global_steps": 1})
+    for changes in (COLOCATE, {}):
+        assert not caplog.text
+        resumed = saved_and_resumed(trainer, **changes, **GATED)
+        assert (resumed.gate.average, resumed._prompts_fetched) == (0.7, 41)
+    assert "the 1 prompts it was generating are skipped" in caplog.text
+
+
+def prompt(**values):
+    """As verl makes one of a row of the dataset."""
+    fields = {name: np.fromiter([value], dtype=object, count=1) for name, value in values.items()}
+    return tu.get_tensordict({**fields, "dummy_tensor": torch.tensor([[3]], dtype=torch.uint8)})
+
+
+ROW = {
+    "raw_prompt": [{"role": "user", "content": "1 + 1 = ?\n\u00e9"}],
+    "reward_model": {"ground_truth": "2", "style": None, "tests": [[], [1, 2.5]]},
+    "extra_info": {},
+    "index": 7,
+    "uid": "000000000003",
+}
+
+
+def test_prompts_of_the_queue_come_back_as_they_were(make, saved_and_resumed):
+    saved = make()
+    saved._queued_prompts = deque([prompt(**ROW), prompt(**{**ROW, "index": 8, "weight": math.nan})])
+    resumed = saved_and_resumed(saved)
+    assert len(resumed._queued_prompts) == 2
+    for before, after in zip(saved._queued_prompts, resumed._queued_prompts, strict=True):
+        assert before.batch_size == after.batch_size and set(before.keys()) == set(after.keys()) > set(ROW)
+        for name in before.keys():
+            assert type(after.get(name)) is type(before.get(name))
+            assert str(after.get(name).tolist()) == str(before.get(name).tolist())
+        assert after["dummy_tensor"].dtype == torch.uint8
+
+
+def test_a_checkpoint_that_would_run_code_is_not_read(make, saved_and_resumed, tmp_path):
+    """Of earlier versions: a pickle, which does what its writer likes."""
+    trainer = make()
+    (tmp_path / "prime_ext.pt").write_bytes(b"cos\nabort\n(tR.")
+    with pytest.raises(FileNotFoundError, match=f"{STATE_FILE} is missing: .* of this version of prime_ext"):
+        trainer._load_prime_state(tmp_path)
+    (tmp_path / STATE_FILE).write_bytes(b"cos\nabort\n(tR.")
+    with pytest.raises(ValueError):
+        trainer._load_prime_state(tmp_path)
+
+
+@pytest.mark.parametrize("value", [b"bytes", (1, 2), {"at": {1: 2}}, np.float32(1.0), np.float64(1.0)])
+def test_a_prompt_that_json_would_change_is_refused(value):
+    with pytest.raises(SettingsError, match="^data.train_files: image of a prompt holds .*; checkpoints keep"):
+        prompts_to_data(prompt(**ROW, image=value))
+
+
+# ---- snapshots of the policy, which verl's separate mode takes when parameter_sync_step > 1 -----------------------
+
+
+@pytest.fixture
+def sharded_model(tmp_path):
+    if torch.distributed.is_initialized():
+        # Left by a test that trained with transformers in this process.
+        torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    yield fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("kind", "copies"), [(SnapshotActorWorker, True), (DetachActorWorker, False)])
+def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, kind, copies):
+    """What verl does for the old log-probabilities of a second mini-batch."""
+    worker = kind.__new__(kind)
+    worker.config = OmegaConf.create({"actor": {"strategy": "fsdp2"}})
+    worker._strategy_handlers = None
+    worker.actor = SimpleNamespace(engine=SimpleNamespace(module=sharded_model))
+
+    def values():
+        return torch.cat([one.full_tensor().detach().flatten() for one in sharded_model.parameters()])
+
+    old = values()
+    worker.save_model_to_cpu(0)
+    with torch.no_grad():
+        for parameter in sharded_model.parameters():
+            parameter.add_(1.0)
+    new = values()
+    worker.save_model_to_cpu(1)
+    worker.restore_model_from_cpu(0)
+    looked_back = values()
+    worker.restore_model_from_cpu(1)
+    assert (torch.equal(looked_back, old) and torch.equal(values(), new)) is copies
+
+
+@pytest.mark.parametrize("hybrid", [True, False])
+def test_the_separate_mode_uses_these_snapshots(make, hybrid):
+    trainer = make(**SEPARATE, **{"actor_rollout_ref.hybrid_engine": hybrid})
+    trainer._init_resource_pool_mgr()
+    (worker,) = trainer.role_worker_mapping.values()
+    assert worker.__ray_metadata__.modified_class.__name__ == SnapshotActorWorker.__name__
