@@ -1,49 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pool of worker processes that can be killed: for work that may hang, crash or eat memory, such as computer algebra.
 
-pebble's ``ProcessPool`` does the work; this module adds what graders need on top:
-
 - A task always ends in a value or a :class:`Failure`, never in an exception that somebody forgets to read. Past its
   time limit, which counts from its start in the worker, it is a ``timeout``; past the memory limit ``out_of_memory``;
-  if it raises, ``error``. Only that task is affected.
+  if it raises, ``error``. Only that task is affected: a worker has a pipe and a thread of its own, and shares no lock.
 - A task whose worker dies from outside (SIGKILL, the kernel's memory killer) is retried once on another worker.
-- A pool that cannot go on (pebble gives up when an idle worker is killed; a worker killed within a message can block
-  the others for good) is replaced, and the unfinished tasks are started again.
-- Workers are spawned, not forked, so threads in the parent do no harm, and they do not import the parent's
-  ``__main__``, which in training would load torch and verl into each of them. They die with the parent, even if that is
-  killed (on Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
-- No signals in the parent, and four threads however many tasks wait.
+- Workers are new interpreters, so threads in the parent do no harm, and they do not import the parent's ``__main__``,
+  which in training would load torch and verl into each of them. They die with the parent, even if that is killed (on
+  Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
+- No signals in the parent, and one thread per worker however many tasks wait.
 """
 
 import ctypes
 import importlib
 import math
 import os
+import pickle
 import queue
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
-import types
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
-from multiprocessing import popen_spawn_posix, spawn
-from multiprocessing.context import SpawnContext, SpawnProcess
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
-
-from pebble import ProcessExpired, ProcessPool
 
 from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_OUT_OF_MEMORY = 77
-_POOL_RESTARTS_PER_TASK = 2
-_START_LIMIT = 120.0  # seconds without any progress, beyond the time limits, before the pool counts as stuck
+_START_LIMIT = 120.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -54,40 +47,9 @@ class Failure:
     detail: str
 
 
-class _SpawnWithoutMain:
-    """``multiprocessing.spawn`` as a ``Popen`` sees it, minus the order to import the parent's ``__main__``."""
-
-    get_command_line = staticmethod(spawn.get_command_line)
-    get_executable = staticmethod(spawn.get_executable)
-
-    @staticmethod
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data = spawn.get_preparation_data(name)
-        return {key: value for key, value in data.items() if not key.startswith("init_main")}
-
-
-class _Popen(popen_spawn_posix.Popen):
-    # The standard library's own code, seeing another `spawn`: patching that module would change other pools as well.
-    _launch = types.FunctionType(
-        popen_spawn_posix.Popen._launch.__code__,  # type: ignore[attr-defined]
-        {**vars(popen_spawn_posix), "spawn": _SpawnWithoutMain},
-    )
-
-
-class _WorkerProcess(SpawnProcess):
-    @staticmethod
-    def _Popen(process_obj: Any) -> _Popen:
-        return _Popen(process_obj)
-
-
-class _WorkerContext(SpawnContext):
-    Process = _WorkerProcess  # type: ignore[assignment]
-
-
-def _start_worker(parent: int, memory_limit: int, preload: tuple[str, ...]) -> None:
-    """Prepare a worker: how it dies, what it may use, and the slow imports that no task's time limit should pay for."""
-    # pebble's own handler runs in Python and so never while a C function, say a huge power, has the interpreter.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def work(descriptor: int, parent: int, memory_limit: int, preload: Sequence[str]) -> None:
+    """What a worker does: its slow imports, which no task's time limit should pay for, then tasks until it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -99,28 +61,67 @@ def _start_worker(parent: int, memory_limit: int, preload: tuple[str, ...]) -> N
             getattr(imported, function)()
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    pipe = Connection(descriptor)
+    answer: Any = b"ready"
+    while True:
+        pipe.send_bytes(answer)
+        try:
+            content, time_limit = pipe.recv()
+        except (EOFError, OSError):
+            return
+        # In case the parent is too busy to keep time.
+        cpu_limit = math.ceil(time.process_time() + time_limit) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit, resource.RLIM_INFINITY))
+        try:
+            function, arguments = pickle.loads(content)
+            answer = pickle.dumps(function(*arguments))
+        except MemoryError:
+            # A worker whose memory is full would fail the next tasks too.
+            os._exit(_EXIT_OUT_OF_MEMORY)
+        except Exception as error:
+            answer = pickle.dumps(_error(error))
 
 
-def _run_task(function: Callable[..., Any], args: tuple[Any, ...], time_limit: float) -> Any:
-    """Run one task in the worker under a CPU limit of its own, in case the parent is too busy to keep time."""
-    cpu_limit = math.ceil(time.process_time() + time_limit) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit, resource.RLIM_INFINITY))
-    try:
-        return function(*args)
-    except MemoryError:
-        # A worker whose memory is full would fail the next tasks too.
-        os._exit(_EXIT_OUT_OF_MEMORY)
+def _error(error: Exception) -> Failure:
+    return Failure(Outcome.ERROR, f"{type(error).__name__}: {error}")
 
 
-@dataclass(eq=False)
-class _Task:
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    time_limit: float
-    future: "Future[Any]" = field(default_factory=Future)
-    deaths: int = 0
-    restarts: int = 0
-    generation: int = 0
+class _Died(Exception):
+    """A worker has ended; its exit code."""
+
+
+class _Worker:
+    """A process and the parent's end of its pipe."""
+
+    def __init__(self, memory_limit: int, preload: tuple[str, ...]) -> None:
+        self._pipe, theirs = Pipe()
+        self.tasks = 0
+        arguments = theirs.fileno(), os.getpid(), memory_limit, preload
+        boot = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(*{arguments!r})"
+        with theirs:
+            words = [sys.executable, "-c", boot]
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+
+    def answer(self, seconds: float, *questions: Any) -> bytes | None:
+        """What it says to the questions. None past the time; it is killed then.
+
+        Raises:
+            _Died: it has ended by itself.
+        """
+        try:
+            for question in questions:
+                self._pipe.send(question)
+            if self._pipe.poll(seconds):
+                return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise _Died(self.process.wait()) from None
+        self.end()
+        return None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._pipe.close()
 
 
 class WorkerPool:
@@ -134,7 +135,7 @@ class WorkerPool:
         preload: what a worker does before its first task: modules to import, ``"module"``, or functions without
             arguments to call, ``"module:function"``.
 
-    Processes and threads start with the first task. Close the pool or use it as a context manager.
+    Processes and threads start with the tasks that need them. Close the pool or use it as a context manager.
     """
 
     def __init__(
@@ -164,13 +165,10 @@ class WorkerPool:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
-        self._inbox: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        # Only the pool's own thread touches what follows.
-        self._pool: ProcessPool | None = None
-        self._generation = 0
-        self._unfinished: set[_Task] = set()
-        self._progress = time.monotonic()
+        self._inbox: queue.SimpleQueue[tuple[bytes, float, Future[Any]] | None] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._threads: list[threading.Thread] = []
+        self._workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
 
     def submit(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> "Future[Any]":
         """Start ``function(*args)`` in a worker. The future's result is the value or a :class:`Failure`.
@@ -183,16 +181,23 @@ class WorkerPool:
         if self._process != os.getpid():
             # A forked copy: threads and workers belong to the parent.
             self._reset()
-        task = _Task(function, args, self.time_limit if time_limit is None else time_limit)
-        task.future.set_running_or_notify_cancel()
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            content = pickle.dumps((function, args))
+        except Exception as error:
+            future.set_result(_error(error))
+            return future
         with self._lock:
             if self._closed:
                 raise RuntimeError("the worker pool is closed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="prime_ext worker pool", daemon=True)
-                self._thread.start()
-            self._inbox.put(("task", task, None))
-        return task.future
+            self._unfinished += 1
+            self._inbox.put((content, self.time_limit if time_limit is None else time_limit, future))
+            if len(self._threads) < min(self._unfinished, self.workers):
+                # A worker dies with the thread that starts it, so it is one that lives as long as the pool.
+                self._threads.append(threading.Thread(target=self._serve, name="prime_ext worker pool", daemon=True))
+                self._threads[-1].start()
+        return future
 
     def run(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> Any:
         """Like :meth:`submit`, but wait for the value or :class:`Failure`."""
@@ -200,12 +205,15 @@ class WorkerPool:
 
     def close(self) -> None:
         """Kill the workers and end the threads. Unfinished tasks end as failures. Closing twice is allowed."""
+        if self._process != os.getpid():
+            return
         with self._lock:
             self._closed = True
-            thread = self._thread
-            if thread is not None and self._process == os.getpid():
-                self._inbox.put(("close", None, None))
-        if thread is not None and self._process == os.getpid():
+            for worker in self._workers:
+                worker.process.kill()
+        for _ in self._threads:
+            self._inbox.put(None)
+        for thread in self._threads:
             thread.join()
 
     def __enter__(self) -> "WorkerPool":
@@ -214,100 +222,54 @@ class WorkerPool:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # Everything below runs in the pool's own thread. Workers are killed when the thread that started them ends, so it
-    # is this one, which lives as long as the pool, that starts pebble.
-
     def _serve(self) -> None:
-        while True:
-            try:
-                kind, task, result = self._inbox.get(timeout=1.0)
-            except queue.Empty:
-                self._replace_stuck_pool()
-                continue
-            if kind == "close":
-                break
-            if kind == "task":
-                if not self._unfinished:
-                    self._progress = time.monotonic()
-                self._unfinished.add(task)
-                self._schedule(task)
-            elif task in self._unfinished and result[0] == task.generation:
-                self._progress = time.monotonic()
-                self._settle(task, result[1])
-        self._stop()
-        for task in list(self._unfinished):
-            self._finish(task, Failure(Outcome.ERROR, "the worker pool was closed"))
+        worker: _Worker | None = None
+        while (task := self._inbox.get()) is not None:
+            content, time_limit, future = task
+            value: Any = None
+            for _ in range(2):
+                try:
+                    worker = self._ready(worker)
+                    answer = worker.answer(time_limit, (content, time_limit))
+                    late = Failure(Outcome.TIMEOUT, f"more than {time_limit} s")
+                    value = late if answer is None else pickle.loads(answer)
+                    break
+                except _Died as death:
+                    value = self._failure(death.args[0], time_limit)
+                    if value.outcome is not Outcome.ERROR:
+                        break
+                except Exception as error:
+                    value = _error(error)
+            with self._lock:
+                self._unfinished -= 1
+            future.set_result(value)
+        if worker is not None:
+            worker.end()
 
-    def _schedule(self, task: _Task) -> None:
-        if self._pool is None:
-            self._pool = ProcessPool(
-                max_workers=self.workers,
-                max_tasks=self._tasks_per_worker,
-                initializer=_start_worker,
-                initargs=(os.getpid(), self._memory_limit, self._preload),
-                context=_WorkerContext(),
-            )
-        generation = task.generation = self._generation
-        try:
-            attempt = self._pool.schedule(
-                _run_task, args=(task.function, task.args, task.time_limit), timeout=task.time_limit
-            )
-        except RuntimeError as error:
-            self._restart(str(error))
-            return
-        attempt.add_done_callback(lambda done: self._inbox.put(("done", task, (generation, done))))
+    def _ready(self, worker: _Worker | None) -> _Worker:
+        """This worker, or a new one if it has ended or done its share."""
+        if worker is not None and (worker.process.poll() is not None or worker.tasks >= self._tasks_per_worker):
+            worker.end()
+            worker = None
+        if worker is None:
+            with self._lock:
+                if self._closed:
+                    raise _Died(None)
+                worker = _Worker(self._memory_limit, self._preload)
+                self._workers.add(worker)
+            if worker.answer(_START_LIMIT) is None:
+                raise _Died("none: it did not start")
+        worker.tasks += 1
+        return worker
 
-    def _settle(self, task: _Task, attempt: "Future[Any]") -> None:
-        try:
-            self._finish(task, attempt.result())
-        except ProcessExpired as death:
-            if death.exitcode == _EXIT_OUT_OF_MEMORY:
-                self._finish(task, Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes"))
-            elif death.exitcode == -signal.SIGXCPU:
-                self._finish(task, Failure(Outcome.TIMEOUT, f"more than {task.time_limit} s of CPU time"))
-            elif task.deaths == 0:
-                task.deaths += 1
-                self._schedule(task)
-            else:
-                self._finish(task, Failure(Outcome.ERROR, f"the worker died twice, exit code {death.exitcode}"))
-        except (FutureTimeoutError, CancelledError):
-            self._finish(task, Failure(Outcome.TIMEOUT, f"more than {task.time_limit} s"))
-        except BrokenProcessPool as error:
-            self._restart(str(error))
-        except Exception as error:
-            self._finish(task, Failure(Outcome.ERROR, f"{type(error).__name__}: {error}"))
-
-    def _finish(self, task: _Task, value: Any) -> None:
-        self._unfinished.discard(task)
-        task.future.set_result(value)
-
-    def _replace_stuck_pool(self) -> None:
-        if self._pool is None or not self._unfinished:
-            return
-        longest = max(task.time_limit for task in self._unfinished)
-        if not self._pool.active:
-            # pebble gave up, and a task that came in that moment is on no list of those that it then failed.
-            self._restart("pebble gave up")
-        elif time.monotonic() - self._progress > 2 * longest + _START_LIMIT:
-            self._restart("no worker answers")
-
-    def _restart(self, reason: str) -> None:
-        """Start the unfinished tasks again on a new pool, except those for which that was in vain before."""
-        self._stop()
-        self._generation += 1
-        self._progress = time.monotonic()
-        for task in list(self._unfinished):
-            task.restarts += 1
-            if task.restarts > _POOL_RESTARTS_PER_TASK:
-                self._finish(task, Failure(Outcome.ERROR, f"the worker pool failed {task.restarts} times: {reason}"))
-            elif task.generation < self._generation:
-                self._schedule(task)
-
-    def _stop(self) -> None:
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            pool.stop()
-            pool.join()
+    def _failure(self, code: int | None, time_limit: float) -> Failure:
+        if self._closed:
+            return Failure(Outcome.ERROR, "the worker pool was closed")
+        if code == _EXIT_OUT_OF_MEMORY:
+            return Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes")
+        if code == -signal.SIGXCPU:
+            return Failure(Outcome.TIMEOUT, f"more than {time_limit} s of CPU time")
+        return Failure(Outcome.ERROR, f"the worker died twice, exit code {code}")
 
 
 # What the verifiers of this process share. It starts with its first task and ends with the process.
