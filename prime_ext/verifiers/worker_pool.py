@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool of worker processes that can be killed: for work that may hang, crash or eat memory, such as computer algebra.
+"""Processes that can be killed: for work that may hang, crash or eat memory. Computer algebra here, programs elsewhere.
 
-- A task always ends in a value or a :class:`Failure`, never in an exception that somebody forgets to read. Past its
-  time limit, which counts from its start in the worker, it is a ``timeout``; past the memory limit ``out_of_memory``;
-  if it raises, ``error``. Only that task is affected: a worker has a pipe and a thread of its own, and shares no lock.
-- A task whose worker dies from outside (SIGKILL, the kernel's memory killer) is retried once on another worker.
-- Workers are new interpreters, so threads in the parent do no harm, and they do not import the parent's ``__main__``,
-  which in training would load torch and verl into each of them. They die with the parent, even if that is killed (on
-  Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
-- No signals in the parent, and one thread per worker however many tasks wait.
+- A task always ends in a value, be it one that says that it failed, never in an exception that somebody forgets to
+  read. Only that task is affected: every process has a pipe and a thread of its own, and shares no lock.
+- A task whose process dies from outside (SIGKILL, the kernel's memory killer) is tried once more on another one.
+- No signals and no forks in the parent, and one thread per process however many tasks wait: usable in threads, asyncio
+  and Ray actors. Processes start with the tasks that need them and end with the pool.
 """
 
 import ctypes
+import functools
 import importlib
+import logging
 import math
 import os
 import pickle
@@ -29,14 +28,155 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome
 
+logger = logging.getLogger(__name__)
+
 _PR_SET_PDEATHSIG = 1
 _EXIT_OUT_OF_MEMORY = 77
 _START_LIMIT = 120.0  # seconds
+
+
+class Died(Exception):
+    """A process has ended, and its task is not to blame. The message says how."""
+
+
+class Worker(Protocol):
+    """A process, as its thread sees it."""
+
+    def run(self, task: Any) -> Any:
+        """The value of a task, or :class:`Died`."""
+
+    def usable(self) -> bool:
+        """Whether it lives and may have another task."""
+
+    def kill(self) -> None:
+        """End the process; from any thread."""
+
+    def end(self) -> None:
+        """End the process and give back what it has."""
+
+
+class _Crew:
+    """The threads and their workers; belongs to one process of the caller."""
+
+    def __init__(self, size: int, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
+        self.process = os.getpid()
+        self.workers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._size, self._start, self._failed = size, start, failed
+        # Reentrant, because the end of another pool may come while this thread holds it.
+        self._lock = threading.RLock()
+        self._closed = False
+        self._inbox: queue.SimpleQueue[tuple[Any, Future[Any]] | None] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, task: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool is closed")
+            self._unfinished += 1
+            self._inbox.put((task, future))
+            if len(self._threads) < min(self._unfinished, self._size):
+                # Processes die with the thread that starts them, so it is one that lives as long as they do.
+                self._threads.append(threading.Thread(target=self._serve, name="prime_ext pool", daemon=True))
+                self._threads[-1].start()
+        return future
+
+    def _serve(self) -> None:
+        worker: Worker | None = None
+        while (item := self._inbox.get()) is not None:
+            task, future = item
+            wanted, value = future.set_running_or_notify_cancel(), None
+            for _ in range(2 if wanted else 0):
+                try:
+                    if worker is not None and not worker.usable():
+                        worker.end()
+                        worker = None
+                    worker = worker or self._hire()
+                    value = worker.run(task)
+                    break
+                except Died as death:
+                    if not self._closed:
+                        logger.warning("%s; another process is started", death)
+                    if worker is not None:
+                        worker.end()
+                        worker = None
+                    value = self._failed(f"the process died twice during this run: {death}")
+                except Exception as error:
+                    value = self._failed(str(error) or type(error).__name__)
+                    break
+            with self._lock:
+                self._unfinished -= 1
+            if wanted:
+                future.set_result(value)
+        if worker is not None:
+            worker.end()
+
+    def _hire(self) -> Worker:
+        if self._closed:
+            raise RuntimeError("the pool is closed")
+        worker = self._start()
+        with self._lock:
+            self.workers.add(worker)
+            if self._closed:
+                worker.kill()
+        return worker
+
+    def close(self) -> None:
+        if self.process != os.getpid():
+            return  # a forked copy, whose threads do not exist
+        with self._lock:
+            self._closed = True
+            for worker in self.workers:
+                worker.kill()
+        for _ in self._threads:
+            self._inbox.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+class Pool:
+    """A number of workers and their tasks. After a fork of this process it has workers of its own.
+
+    Args:
+        workers: most processes; None: one per processor that this process may use.
+        start: starts one. It must not refer to the pool.
+        failed: makes the value of a task that could not be done out of the reason.
+
+    Close it or use it as a context manager.
+    """
+
+    def __init__(self, workers: int | None, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers={workers!r} must be a whole number >= 1")
+        self.workers = workers or available_cores()
+        self._start, self._failed = start, failed
+        self._renew()
+
+    def _renew(self) -> None:
+        self._crew = _Crew(self.workers, self._start, self._failed)
+        weakref.finalize(self, self._crew.close)
+
+    def _put(self, task: Any) -> "Future[Any]":
+        if self._crew.process != os.getpid():
+            self._renew()
+        return self._crew.submit(task)
+
+    def close(self) -> None:
+        """Kill the processes and end the threads. Unfinished tasks end as failures. Closing twice is allowed."""
+        self._crew.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -47,8 +187,11 @@ class Failure:
     detail: str
 
 
+_error = functools.partial(Failure, Outcome.ERROR)
+
+
 def work(descriptor: int, parent: int, memory_limit: int, preload: Sequence[str]) -> None:
-    """What a worker does: its slow imports, which no task's time limit should pay for, then tasks until it is killed."""
+    """What an interpreter of :class:`WorkerPool` does: its slow imports, then tasks until it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -73,59 +216,68 @@ def work(descriptor: int, parent: int, memory_limit: int, preload: Sequence[str]
         cpu_limit = math.ceil(time.process_time() + time_limit) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit, resource.RLIM_INFINITY))
         try:
-            function, arguments = pickle.loads(content)
-            answer = pickle.dumps(function(*arguments))
+            called, arguments = pickle.loads(content)
+            answer = pickle.dumps(called(*arguments))
         except MemoryError:
             # A worker whose memory is full would fail the next tasks too.
             os._exit(_EXIT_OUT_OF_MEMORY)
         except Exception as error:
-            answer = pickle.dumps(_error(error))
+            answer = pickle.dumps(_error(f"{type(error).__name__}: {error}"))
 
 
-def _error(error: Exception) -> Failure:
-    return Failure(Outcome.ERROR, f"{type(error).__name__}: {error}")
+class _Interpreter:
+    """A new interpreter, so that threads in the parent do no harm. It does not import the parent's ``__main__``, which
+    in training would load torch and verl. It dies with the parent, even if that is killed (on Linux; elsewhere a busy
+    one lives until its CPU limit, an idle one ends at once).
+    """
 
-
-class _Died(Exception):
-    """A worker has ended; its exit code."""
-
-
-class _Worker:
-    """A process and the parent's end of its pipe."""
-
-    def __init__(self, memory_limit: int, preload: tuple[str, ...]) -> None:
+    def __init__(self, memory_limit: int, tasks: int, preload: tuple[str, ...]) -> None:
         self._pipe, theirs = Pipe()
-        self.tasks = 0
+        self._memory_limit, self._tasks_left = memory_limit, tasks
         arguments = theirs.fileno(), os.getpid(), memory_limit, preload
         boot = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(*{arguments!r})"
         with theirs:
             words = [sys.executable, "-c", boot]
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-
-    def answer(self, seconds: float, *questions: Any) -> bytes | None:
-        """What it says to the questions. None past the time; it is killed then.
-
-        Raises:
-            _Died: it has ended by itself.
-        """
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         try:
-            for question in questions:
-                self._pipe.send(question)
+            started = self._pipe.recv_bytes() if self._pipe.poll(_START_LIMIT) else None
+        except EOFError:
+            started = None
+        if started is None:
+            self.end()
+            raise Died(f"it did not start, exit code {self._process.returncode}")
+
+    def run(self, task: tuple[bytes, float]) -> Any:
+        _, seconds = task
+        self._tasks_left -= 1
+        try:
+            self._pipe.send(task)
             if self._pipe.poll(seconds):
-                return self._pipe.recv_bytes()
+                return pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            raise _Died(self.process.wait()) from None
+            code = self._process.wait()
+            if code == _EXIT_OUT_OF_MEMORY:
+                return Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes")
+            if code == -signal.SIGXCPU:
+                return Failure(Outcome.TIMEOUT, f"more than {seconds} s of CPU time")
+            raise Died(f"exit code {code}") from None
         self.end()
-        return None
+        return Failure(Outcome.TIMEOUT, f"more than {seconds} s")
+
+    def usable(self) -> bool:
+        return self._tasks_left > 0 and self._process.poll() is None
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._process.kill()
+        self._process.wait()
         self._pipe.close()
 
 
-class WorkerPool:
-    """Runs functions in killable worker processes. Safe to use from any thread, from asyncio and inside Ray actors.
+class WorkerPool(Pool):
+    """Runs functions in killable interpreters.
 
     Args:
         workers: number of processes; by default the CPUs that this process may use.
@@ -134,8 +286,6 @@ class WorkerPool:
         tasks_per_worker: a worker is replaced after so many tasks, so that its memory cannot grow for ever.
         preload: what a worker does before its first task: modules to import, ``"module"``, or functions without
             arguments to call, ``"module:function"``.
-
-    Processes and threads start with the tasks that need them. Close the pool or use it as a context manager.
     """
 
     def __init__(
@@ -147,129 +297,31 @@ class WorkerPool:
         tasks_per_worker: int = 2000,
         preload: Sequence[str] = (),
     ) -> None:
-        if workers is None:
-            workers = available_cores()
-        if workers < 1 or time_limit <= 0 or memory_limit <= 0 or tasks_per_worker < 1:
-            raise ValueError(
-                "workers, time_limit, memory_limit and tasks_per_worker must be positive, got "
-                f"{workers}, {time_limit}, {memory_limit}, {tasks_per_worker}"
-            )
-        self.workers = workers
+        if time_limit <= 0 or memory_limit <= 0 or tasks_per_worker < 1:
+            raise ValueError(f"must be positive: {time_limit=}, {memory_limit=}, {tasks_per_worker=}")
         self.time_limit = time_limit
-        self._memory_limit = memory_limit
-        self._tasks_per_worker = tasks_per_worker
-        self._preload = tuple(preload)
-        self._reset()
-
-    def _reset(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._inbox: queue.SimpleQueue[tuple[bytes, float, Future[Any]] | None] = queue.SimpleQueue()
-        self._unfinished = 0
-        self._threads: list[threading.Thread] = []
-        self._workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
+        start = functools.partial(_Interpreter, memory_limit, tasks_per_worker, tuple(preload))
+        super().__init__(workers, start, _error)
 
     def submit(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> "Future[Any]":
         """Start ``function(*args)`` in a worker. The future's result is the value or a :class:`Failure`.
 
-        ``function`` must be importable by name and everything must pickle. The future cannot be cancelled.
+        ``function`` must be importable by name and everything must pickle.
 
         Raises:
             RuntimeError: the pool is closed.
         """
-        if self._process != os.getpid():
-            # A forked copy: threads and workers belong to the parent.
-            self._reset()
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
         try:
             content = pickle.dumps((function, args))
         except Exception as error:
-            future.set_result(_error(error))
-            return future
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the worker pool is closed")
-            self._unfinished += 1
-            self._inbox.put((content, self.time_limit if time_limit is None else time_limit, future))
-            if len(self._threads) < min(self._unfinished, self.workers):
-                # A worker dies with the thread that starts it, so it is one that lives as long as the pool.
-                self._threads.append(threading.Thread(target=self._serve, name="prime_ext worker pool", daemon=True))
-                self._threads[-1].start()
-        return future
+            refused: Future[Any] = Future()
+            refused.set_result(_error(f"{type(error).__name__}: {error}"))
+            return refused
+        return self._put((content, self.time_limit if time_limit is None else time_limit))
 
     def run(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> Any:
         """Like :meth:`submit`, but wait for the value or :class:`Failure`."""
         return self.submit(function, *args, time_limit=time_limit).result()
-
-    def close(self) -> None:
-        """Kill the workers and end the threads. Unfinished tasks end as failures. Closing twice is allowed."""
-        if self._process != os.getpid():
-            return
-        with self._lock:
-            self._closed = True
-            for worker in self._workers:
-                worker.process.kill()
-        for _ in self._threads:
-            self._inbox.put(None)
-        for thread in self._threads:
-            thread.join()
-
-    def __enter__(self) -> "WorkerPool":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _serve(self) -> None:
-        worker: _Worker | None = None
-        while (task := self._inbox.get()) is not None:
-            content, time_limit, future = task
-            value: Any = None
-            for _ in range(2):
-                try:
-                    worker = self._ready(worker)
-                    answer = worker.answer(time_limit, (content, time_limit))
-                    late = Failure(Outcome.TIMEOUT, f"more than {time_limit} s")
-                    value = late if answer is None else pickle.loads(answer)
-                    break
-                except _Died as death:
-                    value = self._failure(death.args[0], time_limit)
-                    if value.outcome is not Outcome.ERROR:
-                        break
-                except Exception as error:
-                    value = _error(error)
-            with self._lock:
-                self._unfinished -= 1
-            future.set_result(value)
-        if worker is not None:
-            worker.end()
-
-    def _ready(self, worker: _Worker | None) -> _Worker:
-        """This worker, or a new one if it has ended or done its share."""
-        if worker is not None and (worker.process.poll() is not None or worker.tasks >= self._tasks_per_worker):
-            worker.end()
-            worker = None
-        if worker is None:
-            with self._lock:
-                if self._closed:
-                    raise _Died(None)
-                worker = _Worker(self._memory_limit, self._preload)
-                self._workers.add(worker)
-            if worker.answer(_START_LIMIT) is None:
-                raise _Died("none: it did not start")
-        worker.tasks += 1
-        return worker
-
-    def _failure(self, code: int | None, time_limit: float) -> Failure:
-        if self._closed:
-            return Failure(Outcome.ERROR, "the worker pool was closed")
-        if code == _EXIT_OUT_OF_MEMORY:
-            return Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes")
-        if code == -signal.SIGXCPU:
-            return Failure(Outcome.TIMEOUT, f"more than {time_limit} s of CPU time")
-        return Failure(Outcome.ERROR, f"the worker died twice, exit code {code}")
 
 
 # What the verifiers of this process share. It starts with its first task and ends with the process.

@@ -171,5 +171,5 @@ def test_a_forked_child_gets_a_pool_of_its_own(pool):
 
 @pytest.mark.parametrize("setting", [{"workers": 0}, {"time_limit": 0.0}, {"memory_limit": 0}, {"tasks_per_worker": 0}])
 def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match=next(iter(setting))):
         WorkerPool(**setting)

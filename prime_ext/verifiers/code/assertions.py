@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.verifiers.code import evalplus_oracle
-from prime_ext.verifiers.sandbox import prelude
+from prime_ext.verifiers.sandbox.harness import NODES
 
 
 class MalformedTests(ValueError):
@@ -214,7 +214,7 @@ def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
     trees = [tree for tree in map(_parse, codes) if tree.body]
     called, defined = _names(trees)
     free = [name for name in called if name not in defined]
-    unknown = [name for name in free if not hasattr(builtins, name) and name not in prelude.TEST_CLASSES]
+    unknown = [name for name in free if not hasattr(builtins, name) and name not in NODES]
     if unknown:
         return tuple(unknown)
     everywhere = [name for name in free if all(name in _names([tree])[0] for tree in trees)]

@@ -199,14 +199,13 @@ class CodeVerifier:
     ) -> Generator[Request, Execution, Failures]:
         """Run every test in a fork of its own, one after the other; return the failures."""
         failures: Failures = []
-        left, code = self.seconds_per_problem, b""
+        left = self.seconds_per_problem
         for index in range(len(problem.tests)):
             if left <= 0:
                 failure: FailedTest | None = FailedTest(Outcome.TIMEOUT, "the problem's time is used up")
             else:
                 limits = replace(self.limits, seconds=min(self.limits.seconds, left))
-                execution = yield _request(program, code, problem, index, limits)
-                code = code or execution.result
+                execution = yield _request(program, problem, index, limits)
                 left -= execution.seconds
                 failure = self._judge(execution, problem, index)
             if failure is not None:
@@ -272,11 +271,9 @@ def _check_reward(reward: str) -> None:
         raise ValueError(f"reward={reward!r} is not one of all, fraction")
 
 
-def _request(program: str, code: bytes, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
+def _request(program: str, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
     if isinstance(problem, StdinProblem):
-        # Compiled once, by the first test.
-        keep_code = index == 0 and len(problem.tests) > 1
-        return ProgramRequest(program, problem.tests[index].stdin, limits, keep_code=keep_code, code=code)
+        return ProgramRequest(program, problem.tests[index].stdin, limits)
     return CallRequest(program, problem.function, problem.tests[index].arguments, limits)
 
 

@@ -11,9 +11,16 @@ calls that are allowed, and the load that a run may put on processors and memory
 
 from typing import TYPE_CHECKING, Any
 
-from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits, SandboxUnavailable
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, SuiteRequest
+from prime_ext.verifiers.sandbox.requests import (
+    CallRequest,
+    Ending,
+    Execution,
+    Limits,
+    ProgramRequest,
+    SandboxUnavailable,
+    SuiteRequest,
+)
 
 if TYPE_CHECKING:
     from prime_ext.verifiers.sandbox.client import Sandbox, find_protection

@@ -6,47 +6,31 @@ service's own isolation and memory limit hold, output is text, and a run is one 
 run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.test_suite`).
 """
 
-import dataclasses
 import json
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
+from inspect import getsource
 from typing import Any
 
-from prime_ext.verifiers.sandbox import prelude
-from prime_ext.verifiers.sandbox.job import failure
-from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits
-from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, Request, SuiteRequest
+from prime_ext.verifiers.sandbox import prelude, together
+from prime_ext.verifiers.sandbox.requests import (
+    Ending,
+    Execution,
+    Limits,
+    ProgramRequest,
+    Request,
+    SuiteRequest,
+    failure,
+)
 
 _STDERR_TAIL = 4096
 _MOST_AT_A_TIME = 16
-_CALL = """
-import json as _json
-_payload = _json.loads({payload!r})
-_names = {{"__name__": "solution"}}
-exec(compile(_payload["prelude"], "prelude.py", "exec"), _names)
-exec(compile(_payload["program"], "solution.py", "exec"), _names)
-_holder, _name = _names.get("Solution"), _payload["function"]
-_function = getattr(_holder(), _name) if isinstance(_holder, type) and hasattr(_holder, _name) else _names[_name]
-_value = _json.dumps({{"value": _function(*_payload["arguments"])}})
-print({mark!r} + _value)
-"""
-_SUITE = """
-import json as _json
-_payload = _json.loads({payload!r})
-_names = {{"__name__": "solution"}}
-for _part in ("prelude", "context", "program", "setup"):
-    exec(compile(_payload[_part], _part + ".py", "exec"), _names)
-_results = []
-for _test in _payload["tests"]:
-    try:
-        exec(compile(_test, "test.py", "exec"), _names)
-        _results.append(["passed", ""])
-    except BaseException as _error:
-        _kind = "failed" if isinstance(_error, AssertionError) else "raised"
-        _results.append([_kind, (type(_error).__name__ + ": " + str(_error))[:300]])
-        if _payload["stop_at_first"]:
-            break
-print({mark!r} + _json.dumps({{"results": _results, "nonce": _payload["nonce"]}}))
+_SCRIPT = """
+import json
+names, harness, told = {{"__name__": "solution"}}, {{}}, json.loads({told!r})
+exec(told["prelude"], names)
+exec(told["together"], harness)
+print({mark!r} + json.dumps(harness[{role!r}](names, **told["payload"])))
 """
 
 
@@ -109,9 +93,9 @@ def _script(request: Request, mark: str) -> tuple[str, str]:
     if isinstance(request, ProgramRequest):
         stdin = request.stdin.decode("utf-8", "replace") if isinstance(request.stdin, bytes) else request.stdin
         return request.program, stdin
-    template = _CALL if isinstance(request, CallRequest) else _SUITE
-    payload = json.dumps({**dataclasses.asdict(request), "limits": None, "prelude": prelude.SOURCE})
-    return template.format(payload=payload, mark=mark), ""
+    ((role, payload),) = request.roles().items()
+    told = {"prelude": getsource(prelude), "together": getsource(together), "payload": payload}
+    return _SCRIPT.format(told=json.dumps(told), mark=mark, role=role), ""
 
 
 def _execution(answer: Any, mark: str, limits: Limits) -> Execution:

@@ -1,30 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fork server as its client sees it: start it, in bubblewrap if there is one, talk to it, notice its death.
+"""One fork server as its client sees it: start it, in bubblewrap if there is one, give it runs, notice its death.
 
 Bubblewrap gives the server a file system, network, process table and inter-process communication of its own.
 """
 
 import json
 import logging
+import marshal
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from prime_ext.verifiers.sandbox import wire
-from prime_ext.verifiers.sandbox.limits import SandboxUnavailable
+from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.probe import Protection
+from prime_ext.verifiers.sandbox.requests import Ending, Execution, Limits, Request, SandboxUnavailable, failure
+from prime_ext.verifiers.worker_pool import Died
 
 logger = logging.getLogger(__name__)
 
-_START_SECONDS = 60.0
+_START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
+_STDERR_TAIL = 4096
 # What is seen inside bubblewrap.
 _SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 _BASE_BYTES = 256 << 20
@@ -55,7 +60,6 @@ _ENVIRONMENT = {
 class Options:
     """How a server is started; see :class:`~prime_ext.verifiers.sandbox.client.Sandbox`."""
 
-    workers: int
     bubblewrap: str = "auto"
     unsafe_no_sandbox: bool = False
     left_out: tuple[str, ...] = ()
@@ -75,12 +79,8 @@ def _find_bubblewrap() -> str | None:
     if path is None:
         return None
     try:
-        tried = subprocess.run(
-            [*_bubblewrap(path, (), "/tmp/base"), "/usr/bin/env", "true"],
-            capture_output=True,
-            timeout=10,
-            stdin=subprocess.DEVNULL,
-        )
+        words = [*_bubblewrap(path, (), "/tmp/base"), "/usr/bin/env", "true"]
+        tried = subprocess.run(words, capture_output=True, timeout=10, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return path if tried.returncode == 0 else None
@@ -89,7 +89,7 @@ def _find_bubblewrap() -> str | None:
 def _bubblewrap(path: str, readable: Sequence[str], base: str) -> list[str]:
     """Return the words to put before the server's command line. ``base`` becomes a small file system in memory.
 
-    Without Landlock, all runs of one server can reach each other's directories below it, and no more.
+    Without Landlock, the two processes of a suite can reach each other's directories below it, and no more.
     """
     words = [path, "--unshare-all", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
     # The empty /tmp first: the Python installation may lie below it.
@@ -108,23 +108,22 @@ def start_server(options: Options) -> "ServerProcess":
     Raises:
         SandboxUnavailable: it does not start, or what it can offer does not suffice.
     """
-    if options.bubblewrap == "never":
-        return ServerProcess(options, None)
-    wrapper = _find_bubblewrap()
-    if options.bubblewrap == "always":
-        if wrapper is None:
-            raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed or does not work here")
-        return ServerProcess(options, wrapper)
-    if wrapper is not None:
+    wrapper = None if options.bubblewrap == "never" else _find_bubblewrap()
+    if options.bubblewrap == "always" and wrapper is None:
+        raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed or does not work here")
+    if options.bubblewrap == "auto" and wrapper is not None:
         try:
             return ServerProcess(options, wrapper)
         except SandboxUnavailable as error:
             logger.warning("code sandbox: going on without bubblewrap, in which it does not start: %s", error)
-    return ServerProcess(options, None)
+            wrapper = None
+    return ServerProcess(options, wrapper)
 
 
 class ServerProcess:
-    """A running fork server."""
+    """A running fork server: a worker of the sandbox. It belongs to the thread that starts it, for bubblewrap dies
+    with that thread.
+    """
 
     def __init__(self, options: Options, wrapper: str | None) -> None:
         """Start the server and wait until it has reported its protections.
@@ -136,87 +135,174 @@ class ServerProcess:
             raise SandboxUnavailable("the code sandbox needs Linux 5.9 or newer")
         self.base = tempfile.mkdtemp(prefix="prime_ext_sandbox_")
         self._log = tempfile.TemporaryFile()
-        self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client = os.pidfd_open(os.getpid())
         try:
             self._process = self._spawn(options, wrapper, theirs.fileno(), client)
         except OSError as error:
-            self.connection.close()
+            self._connection.close()
             os.rmdir(self.base)
             raise SandboxUnavailable(f"{sys.executable or 'sys.executable'!r} cannot be started: {error}") from error
         finally:
             theirs.close()
             os.close(client)
-        self.protection = self._greeting(options)
+        hello = self._receive(_START_SECONDS)
+        if hello is None:
+            self.end()
+            raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
+        self.protection = Protection(**hello)
+        if not self.protection.sufficient and not options.unsafe_no_sandbox:
+            self.end()
+            reasons = "; ".join(self.protection.missing)
+            raise SandboxUnavailable(
+                f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
+            )
 
     def _spawn(self, options: Options, wrapper: str | None, connection: int, client: int) -> subprocess.Popen[bytes]:
         python = python_paths()
-        readable = [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
+        program, reason = b"", ""
+        try:
+            program = system_calls.build()
+        except (ImportError, RuntimeError, OSError) as error:
+            reason = f"seccomp: {error}"
         settings = {
             "root": _ROOT,
             "connection": connection,
             "client": client,
             "base": self.base,
-            "readable": readable,
+            "readable": [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
             "left_out": list(options.left_out),
-            "workers": options.workers,
+            "filter": program.hex(),
+            "reason": reason,
             "witness": _WITNESS if wrapper else "",
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
         if wrapper:
             visible = [*python, os.path.dirname(os.path.realpath(sys.executable)), _ROOT]
             words = _bubblewrap(wrapper, visible, self.base) + words
-        environment = dict(_ENVIRONMENT)
-        for name in ("LD_LIBRARY_PATH", "PYTHONHOME"):
-            if name in os.environ:
-                environment[name] = os.environ[name]
+        inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            env=environment,
+            env=_ENVIRONMENT | inherited,
             cwd=self.base,
             pass_fds=(connection, client),
             # Control-C in a terminal ends the trainer, not the server under it.
             start_new_session=True,
         )
 
-    def _greeting(self, options: Options) -> Protection:
-        ready, _, _ = select.select([self.connection], [], [], _START_SECONDS)
-        hello = wire.receive(self.connection)[0] if ready else None
-        if hello is None:
-            self.stop()
-            raise SandboxUnavailable(f"the sandbox's fork server did not start: {self.log_tail() or 'no reason given'}")
-        protection = Protection(**hello["protection"])
-        if not protection.sufficient and not options.unsafe_no_sandbox:
-            self.stop()
-            reasons = "; ".join(protection.missing)
-            raise SandboxUnavailable(
-                f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
-            )
-        return protection
+    def _receive(self, seconds: float) -> dict[str, Any] | None:
+        """The server's next message; None if it is gone, or says nothing in this time."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        data = self._connection.recv(1 << 16) if poll.poll(seconds * 1000) else b""
+        return json.loads(data) if data else None
 
-    def log_tail(self) -> str:
+    def _said(self) -> str:
         size = os.fstat(self._log.fileno()).st_size
         tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
         return tail.strip().replace("\n", " | ")
+
+    def run(self, task: "tuple[Job, Limits] | None") -> "Execution | Protection":
+        """Carry out a request; without one, say what protects."""
+        if task is None:
+            return self.protection
+        job, limits = task
+        files = [[_file(content) for content in (stdin, b"", b"", payload, b"")] for stdin, payload in job.values()]
+        try:
+            message = json.dumps({"roles": list(job), "limits": asdict(limits)}).encode()
+            try:
+                socket.send_fds(self._connection, [message], [one for each in files for one in each])
+                reply = self._receive(limits.seconds + _GRACE_SECONDS)
+            except OSError as error:
+                raise self._death(str(error)) from error
+            if reply is None:
+                raise self._death("it does not answer" if self._process.poll() is None else "it ended")
+            return _execution(reply, files, limits)
+        finally:
+            for descriptor in (one for each in files for one in each):
+                os.close(descriptor)
+
+    def _death(self, how: str) -> Died:
+        self.kill()
+        return Died(f"fork server: {', '.join(filter(None, (how, self._said())))}")
 
     @property
     def pid(self) -> int:
         """Process id of the server, or of the bubblewrap around it."""
         return self._process.pid
 
+    def usable(self) -> bool:
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """End the server and, because they die with it, all of its runs."""
         self._process.kill()
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """End the server and remove what it left in the file system."""
-        self.connection.close()
+        self._connection.close()
         try:
             self._process.wait(2)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+# What the processes of a run are told: standard input and payload by role.
+Job = dict[str, tuple[bytes, bytes]]
+
+
+def make_job(request: Request) -> Job:
+    """Raises ValueError: the request cannot be sent, being nested too deeply."""
+    stdin = getattr(request, "stdin", b"")
+    if isinstance(stdin, str):
+        stdin = stdin.encode("utf-8", "surrogatepass")
+    # A child trusts the payload and reads it before anything of the program runs.
+    return {role: (stdin, marshal.dumps(payload)) for role, payload in request.roles().items()}
+
+
+def _file(content: bytes) -> int:
+    descriptor = os.memfd_create("prime_ext")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    if content:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _execution(reply: dict[str, Any], files: list[list[int]], limits: Limits) -> Execution:
+    """What the server's reply and the files of the last process (the tests' in a suite) describe."""
+    if "failure" in reply:
+        return failure(str(reply["failure"]))
+
+    def read(kind: int, tail: int | None = None) -> bytes:
+        size = os.fstat(files[-1][kind]).st_size
+        start = 0 if tail is None else max(0, size - tail)
+        return os.pread(files[-1][kind], size - start, start)
+
+    stderr = read(harness.STDERR, _STDERR_TAIL).decode("utf-8", "replace")
+    verdict, code = reply["verdict"], reply["codes"][-1]
+    *others, deciding = (os.pread(each[harness.PAYLOAD], 1, 0) == harness.STARTED for each in files)
+    # Tests whose own set-up fails end the run before a slow solution has begun: that is no fault of the sandbox.
+    solutions = (started or ended for started, ended in zip(others, reply["cut_short"], strict=False))
+    if verdict != "timeout" and not (deciding and all(solutions)):
+        return failure(f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"])
+    stdout, result = read(harness.STDOUT), read(harness.RESULT)
+    written = max(os.fstat(files[-1][kind]).st_size for kind in (harness.STDOUT, harness.STDERR))
+    if verdict:
+        ending = Ending(verdict)
+    elif written >= limits.output_bytes:
+        ending = Ending.OUTPUT_LIMIT
+    elif code == 0:
+        ending = Ending.FINISHED
+    # Nobody but the kernel short of memory kills a run without a verdict.
+    elif code == -signal.SIGKILL or result.endswith(harness.OUT_OF_MEMORY):
+        ending = Ending.OUT_OF_MEMORY
+    else:
+        ending = Ending.FAILED
+    return Execution(ending, stdout, stderr, code, reply["seconds"], result)

@@ -11,10 +11,7 @@ whose flags a filter can read: threads pass, processes do not.
 import ctypes
 import errno
 import os
-import struct
 
-_PR_SET_SECCOMP = 22
-_SECCOMP_MODE_FILTER = 2
 _CLONE_THREAD = 0x10000
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
 _FIOCLEX, _FIONCLEX, _FIONBIO, _FIONREAD, _TCGETS, _TIOCGWINSZ = 0x5451, 0x5450, 0x5421, 0x541B, 0x5401, 0x5413
@@ -47,15 +44,8 @@ ALWAYS = (
 )  # fmt: skip
 
 
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
 def build() -> bytes:
-    """Return the filter as BPF. Building takes milliseconds, so it is done once and loaded many times.
+    """Return the filter as BPF. In the client, so that no run carries libseccomp.
 
     Raises:
         ImportError, RuntimeError: pyseccomp or its shared library libseccomp is not there.
@@ -103,25 +93,3 @@ def build() -> bytes:
         filter_.export_bpf(file)
         file.seek(0)
         return file.read()
-
-
-class Filter:
-    """A filter in the form that the kernel takes, laid out once for many processes."""
-
-    def __init__(self, program: bytes) -> None:
-        """``program``: from :func:`build`."""
-        self._instructions = ctypes.create_string_buffer(program, len(program))
-        length = len(program) // struct.calcsize("HBBI")
-        self._program = _Program(length, ctypes.addressof(self._instructions))
-        self._reference = ctypes.byref(self._program)
-        self._mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
-
-    def load(self) -> None:
-        """Put the filter on this thread, for ever. NO_NEW_PRIVS must be set.
-
-        Raises:
-            OSError: the kernel refused.
-        """
-        if _libc.prctl(_PR_SET_SECCOMP, self._mode, self._reference, 0, 0) != 0:
-            error = ctypes.get_errno()
-            raise OSError(error, f"seccomp: {os.strerror(error)}")
