@@ -12,22 +12,13 @@ calls that are allowed, and the load that a run may put on processors and memory
 from typing import TYPE_CHECKING, Any
 
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.requests import (
-    CallRequest,
-    Ending,
-    Execution,
-    Limits,
-    ProgramRequest,
-    SandboxUnavailable,
-    SuiteRequest,
-)
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, SandboxUnavailable
 
 if TYPE_CHECKING:
     from prime_ext.verifiers.sandbox.client import Sandbox, find_protection
 
 __all__ = [
-    "CallRequest", "Ending", "Execution", "Limits", "ProgramRequest", "Protection", "Sandbox", "SandboxUnavailable",
-    "SuiteRequest", "find_protection",
+    "Ending", "Execution", "Limits", "Protection", "Roles", "Sandbox", "SandboxUnavailable", "find_protection",
 ]  # fmt: skip
 
 

@@ -2,19 +2,13 @@
 """The sandbox as the rest of the package uses it: a pool of fork servers."""
 
 import functools
+import marshal
 from concurrent.futures import Future
 from typing import Any
 
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.requests import (
-    Execution,
-    Limits,
-    ProgramRequest,
-    Request,
-    SandboxUnavailable,
-    failure,
-)
-from prime_ext.verifiers.sandbox.server_process import Options, make_job, start_server
+from prime_ext.verifiers.sandbox.runs import Execution, Limits, Roles, SandboxUnavailable, failure
+from prime_ext.verifiers.sandbox.server_process import Options, start_server
 from prime_ext.verifiers.worker_pool import Pool
 
 
@@ -71,18 +65,25 @@ class Sandbox(Pool):
             raise SandboxUnavailable(found.stderr)
         return found
 
-    def submit(self, request: Request) -> "Future[Execution]":
-        """Queue a request and return its future, which never raises for what a program does.
+    def start(self, roles: Roles, stdin: bytes = b"", limits: Limits | None = None) -> "Future[Execution]":
+        """Queue a run and return its future, which never raises for what a program does.
 
         Raises:
-            ValueError: the request cannot be sent, being nested too deeply.
+            ValueError: it cannot be sent, being nested too deeply.
             RuntimeError: the sandbox is closed.
         """
-        return self._put((make_job(request), request.limits or self.limits))
+        # A child trusts what it is told and reads it before anything of the program runs.
+        told = {role: marshal.dumps(payload) for role, payload in roles.items()}
+        return self._put((told, stdin, limits or self.limits))
+
+    def submit(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> "Future[Execution]":
+        """Queue a script and its standard input, and return the future of :meth:`start`."""
+        given = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
+        return self.start({"program": {"program": program}}, given, limits)
 
     def run(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
         """Run a script on its standard input and wait for its end."""
-        return self.submit(ProgramRequest(program, stdin, limits)).result()
+        return self.submit(program, stdin, limits).result()
 
 
 def find_protection() -> Protection:

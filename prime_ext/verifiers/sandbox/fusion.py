@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs run by a SandboxFusion service instead of this machine.
 
-The same requests and executions as :class:`~prime_ext.verifiers.sandbox.client.Sandbox`, with these differences: the
+The same runs as :class:`~prime_ext.verifiers.sandbox.client.Sandbox`, with these differences: the
 service's own isolation and memory limit hold, output is text, and a run is one process, so that tests which are code
-run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.test_suite`).
+run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.verifier`).
 """
 
 import json
@@ -13,15 +13,7 @@ from inspect import getsource
 from typing import Any
 
 from prime_ext.verifiers.sandbox import prelude, together
-from prime_ext.verifiers.sandbox.requests import (
-    Ending,
-    Execution,
-    Limits,
-    ProgramRequest,
-    Request,
-    SuiteRequest,
-    failure,
-)
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, failure
 
 _STDERR_TAIL = 4096
 _MOST_AT_A_TIME = 16
@@ -61,20 +53,22 @@ class FusionSandbox:
         self._attempts = attempts
         self._executor = ThreadPoolExecutor(_MOST_AT_A_TIME, thread_name_prefix="prime_ext-fusion")
 
-    def submit(self, request: Request) -> "Future[Execution]":
-        """Queue a request and return its future, which never raises for what a program or the service does."""
-        if isinstance(request, SuiteRequest) and request.separate:
+    def start(self, roles: Roles, stdin: bytes = b"", limits: Limits | None = None) -> "Future[Execution]":
+        """Queue a run and return its future, which never raises for what a program or the service does."""
+        if "tests" in roles:
             # Asks the verifier for the form that one process can run.
             refusal: Future[Execution] = Future()
             report = {"not_plain": "SandboxFusion runs one process"}
             refusal.set_result(Execution(Ending.FINISHED, exit_code=0, result=json.dumps(report).encode() + b"\n"))
             return refusal
-        return self._executor.submit(self._run, request)
+        return self._executor.submit(self._run, roles, stdin.decode("utf-8", "replace"), limits or self.limits)
 
-    def _run(self, request: Request) -> Execution:
-        limits = request.limits or self.limits
+    def _run(self, roles: Roles, stdin: str, limits: Limits) -> Execution:
         mark = secrets.token_hex(16)
-        code, stdin = _script(request, mark)
+        ((role, payload),) = roles.items()
+        told = {"prelude": getsource(prelude), "together": getsource(together), "payload": payload}
+        script = _SCRIPT.format(told=json.dumps(told), mark=mark, role=role)
+        code = payload["program"] if role == "program" else script
         sent = self._fusion.RunCodeRequest(code=code, stdin=stdin, language="python", run_timeout=limits.seconds)
         try:
             answer = self._fusion.run_code(
@@ -86,16 +80,6 @@ class FusionSandbox:
         if answer.run_result is None:
             return failure(f"SandboxFusion sent no result: {answer.message}")
         return _execution(answer.run_result, mark, limits)
-
-
-def _script(request: Request, mark: str) -> tuple[str, str]:
-    """Return the script to run and its standard input."""
-    if isinstance(request, ProgramRequest):
-        stdin = request.stdin.decode("utf-8", "replace") if isinstance(request.stdin, bytes) else request.stdin
-        return request.program, stdin
-    ((role, payload),) = request.roles().items()
-    told = {"prelude": getsource(prelude), "together": getsource(together), "payload": payload}
-    return _SCRIPT.format(told=json.dumps(told), mark=mark, role=role), ""
 
 
 def _execution(answer: Any, mark: str, limits: Limits) -> Execution:
@@ -118,5 +102,5 @@ def _execution(answer: Any, mark: str, limits: Limits) -> Execution:
         stderr=stderr[-_STDERR_TAIL:],
         exit_code=answer.return_code,
         seconds=answer.execution_time or 0.0,
-        result=result.encode("utf-8", "surrogatepass") if found else b"",
+        result=result.partition("\n")[0].encode("utf-8", "surrogatepass") if found else b"",
     )

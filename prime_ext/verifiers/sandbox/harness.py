@@ -6,7 +6,6 @@ with hostile code, so nothing that it reports is believed except as the program'
 """
 
 import atexit
-import io
 import json
 import marshal
 import os
@@ -41,20 +40,6 @@ def read_payload() -> dict[str, Any]:
     os.pwrite(PAYLOAD, STARTED, 0)
     os.close(PAYLOAD)
     return payload
-
-
-def renew_standard_streams() -> None:
-    """Replace the streams that the server inherited by ones that know what they are connected to now."""
-    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
-        raw = io.FileIO(descriptor, "w" if descriptor else "r", closefd=False)
-        stream = io.TextIOWrapper(
-            io.BufferedWriter(raw) if descriptor else io.BufferedReader(raw),
-            encoding="utf-8",
-            errors="backslashreplace" if descriptor == STDERR else "surrogateescape",
-            line_buffering=descriptor == STDERR,
-        )
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
 
 
 def _new_module(name: str, names: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from prime_ext.verifiers.sandbox.requests import Limits
+from prime_ext.verifiers.sandbox.runs import Limits
 
 if TYPE_CHECKING:
     from prime_ext.verifiers.sandbox.confinement import Confinement

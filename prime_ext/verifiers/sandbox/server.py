@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prime_ext.verifiers.sandbox import confinement, harness, probe
-from prime_ext.verifiers.sandbox.requests import Limits
+from prime_ext.verifiers.sandbox.runs import Limits
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE = 436
@@ -226,22 +226,6 @@ def _place(descriptors: Sequence[int], keep: list[int]) -> None:
     _close_from(max(keep) + 1)
 
 
-def _renew_standard_streams() -> None:
-    """Make standard streams over regular files, as those of the runs are, for the children to inherit.
-
-    What a stream knows about its file (can it seek, is it a terminal) is found out here once and not in every run.
-    """
-    keep = [os.dup(descriptor) for descriptor in range(3)]
-    empty = os.memfd_create("empty")
-    for descriptor in range(3):
-        os.dup2(empty, descriptor)
-    harness.renew_standard_streams()
-    os.close(empty)
-    for descriptor, kept in enumerate(keep):
-        os.dup2(kept, descriptor)
-        os.close(kept)
-
-
 def main(settings: dict[str, Any]) -> None:
     """Run the server with what :mod:`server_process` put on the command line."""
     connection = socket.socket(fileno=settings["connection"])
@@ -264,7 +248,6 @@ def main(settings: dict[str, Any]) -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise RuntimeError(f"{threads} threads after the imports; a fork server must have one")
-    _renew_standard_streams()
     protection = probe.examine(protect, settings["base"], settings["witness"], settings["reason"])
     gc.collect()
     gc.freeze()

@@ -6,7 +6,6 @@ Bubblewrap gives the server a file system, network, process table and inter-proc
 
 import json
 import logging
-import marshal
 import os
 import select
 import shutil
@@ -23,7 +22,7 @@ from typing import Any
 
 from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.requests import Ending, Execution, Limits, Request, SandboxUnavailable, failure
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, SandboxUnavailable, failure
 from prime_ext.verifiers.worker_pool import Died
 
 logger = logging.getLogger(__name__)
@@ -183,7 +182,9 @@ class ServerProcess:
         inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
         return subprocess.Popen(
             words,
-            stdin=subprocess.DEVNULL,
+            # Regular files, as those of the runs are: what Python's standard streams find out about theirs at the start
+            # (can it seek, is it a terminal) holds in the children.
+            stdin=self._log,
             stdout=self._log,
             stderr=self._log,
             env=_ENVIRONMENT | inherited,
@@ -205,14 +206,14 @@ class ServerProcess:
         tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
         return tail.strip().replace("\n", " | ")
 
-    def run(self, task: "tuple[Job, Limits] | None") -> "Execution | Protection":
-        """Carry out a request; without one, say what protects."""
+    def run(self, task: tuple[dict[str, bytes], bytes, Limits] | None) -> Execution | Protection:
+        """Do a run (what each process is told, standard input, limits); without one, say what protects."""
         if task is None:
             return self.protection
-        job, limits = task
-        files = [[_file(content) for content in (stdin, b"", b"", payload, b"")] for stdin, payload in job.values()]
+        told, stdin, limits = task
+        files = [[_file(content) for content in (stdin, b"", b"", payload, b"")] for payload in told.values()]
         try:
-            message = json.dumps({"roles": list(job), "limits": asdict(limits)}).encode()
+            message = json.dumps({"roles": list(told), "limits": asdict(limits)}).encode()
             try:
                 socket.send_fds(self._connection, [message], [one for each in files for one in each])
                 reply = self._receive(limits.seconds + _GRACE_SECONDS)
@@ -250,19 +251,6 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.base, ignore_errors=True)
-
-
-# What the processes of a run are told: standard input and payload by role.
-Job = dict[str, tuple[bytes, bytes]]
-
-
-def make_job(request: Request) -> Job:
-    """Raises ValueError: the request cannot be sent, being nested too deeply."""
-    stdin = getattr(request, "stdin", b"")
-    if isinstance(stdin, str):
-        stdin = stdin.encode("utf-8", "surrogatepass")
-    # A child trusts the payload and reads it before anything of the program runs.
-    return {role: (stdin, marshal.dumps(payload)) for role, payload in request.roles().items()}
 
 
 def _file(content: bytes) -> int:

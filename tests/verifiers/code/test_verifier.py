@@ -70,12 +70,6 @@ class TestStandardInput:
         assert (verdict.outcome, verdict.score, verdict.grader_failure) == (outcome, 0.0, False)
         assert detail in verdict.detail and len(verdict.detail) <= 300
 
-    @pytest.mark.parametrize("junk", ["b'junk'", "b''", "__import__('marshal').dumps(3)", "b'\\xe3' * 99"])
-    def test_tampering_with_the_compiled_program_harms_only_the_program(self, verifier, junk):
-        program = f"{ADD}\nimport os\nos.ftruncate(4, 0); os.pwrite(4, {junk}, 0)"
-        verdict = verifier.verify_program(program, SUM, reward="fraction")
-        assert not verdict.grader_failure and verdict.score in (0.25, 1.0)
-
     def test_the_problem_has_a_time_of_its_own(self, verifier):
         short = CodeVerifier(verifier.sandbox, limits=Limits(seconds=60.0), seconds_per_problem=0.5)
         verdict = short.verify_program("while True: pass", SUM, reward="fraction")
@@ -187,7 +181,7 @@ class TestTheGrader:
 
     def test_a_failing_sandbox_decides_nothing(self):
         class Broken:
-            def submit(self, request):
+            def start(self, *run):
                 future = Future()
                 future.set_result(Execution(Ending.SANDBOX_FAILURE, stderr="no room"))
                 return future
@@ -198,7 +192,7 @@ class TestTheGrader:
 
     def test_a_closed_sandbox_raises_nothing_into_the_dark(self):
         class Raising:
-            def submit(self, request):
+            def start(self, *run):
                 raise RuntimeError("closed")
 
         with pytest.raises(RuntimeError, match="closed"):

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Ending, Limits, ProgramRequest
+from prime_ext.verifiers.sandbox import Ending, Limits
 from prime_ext.verifiers.sandbox.fusion import FusionSandbox
 
 
@@ -67,7 +67,7 @@ def fusion():
     ],
 )
 def test_endings_are_the_same_as_here(fusion, program, ending):
-    execution = fusion.submit(ProgramRequest(program, "1\n")).result()
+    execution = fusion.start({"program": {"program": program}}, b"1\n").result()
     assert execution.ending is ending
     if execution.finished:
         assert execution.stdout == b"2\n" and execution.seconds == 0.1
@@ -92,7 +92,7 @@ def test_the_verifier_works_with_it(fusion):
 
 def test_a_service_that_is_not_there_decides_nothing(fusion):
     nobody = FusionSandbox("http://127.0.0.1:9", attempts=1)
-    assert nobody.submit(ProgramRequest("print(1)")).result().sandbox_failure
+    assert nobody.start({"program": {"program": "print(1)"}}).result().sandbox_failure
 
 
 def test_without_the_client_the_message_says_what_to_install(monkeypatch):

@@ -18,13 +18,10 @@ import pytest
 from processes import processes_of, server_of, wait_until
 
 from prime_ext.verifiers.sandbox import (
-    CallRequest,
     Ending,
     Limits,
-    ProgramRequest,
     Sandbox,
     SandboxUnavailable,
-    SuiteRequest,
     harness,
     server_process,
 )
@@ -85,8 +82,8 @@ class TestOrdinaryPrograms:
         assert first[0] != second[0] and first[1] == second[1]
 
     def test_a_function_call_returns_its_value(self, sandbox):
-        request = CallRequest("def f(a, b): return {'sum': (a + b, None)}", "f", [1, 2])
-        assert sandbox.submit(request).result().result == b'{"value": {"sum": [3, null]}}\n'
+        payload = {"program": "def f(a, b): return {'sum': (a + b, None)}", "function": "f", "arguments": [1, 2]}
+        assert sandbox.start({"call": payload}).result().result == b'{"value": {"sum": [3, null]}}\n'
 
 
 class TestLimits:
@@ -108,7 +105,7 @@ class TestLimits:
 
     def test_waiting_for_a_worker_does_not_count(self):
         with Sandbox(Limits(seconds=10), workers=1, bubblewrap="never") as sandbox:
-            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.25)")) for _ in range(45)]
+            futures = [sandbox.submit("import time; time.sleep(0.25)") for _ in range(45)]
             assert all(future.result().finished for future in futures)
 
     @pytest.mark.parametrize(
@@ -122,7 +119,7 @@ class TestLimits:
 class TestConcurrency:
     def test_a_thousand_concurrent_requests_need_no_thousand_threads(self, sandbox):
         async def many():
-            futures = [sandbox.submit(ProgramRequest(f"print({number})")) for number in range(1000)]
+            futures = [sandbox.submit(f"print({number})") for number in range(1000)]
             return threading.active_count() - before, [(await asyncio.wrap_future(future)).stdout for future in futures]
 
         before = threading.active_count()
@@ -140,8 +137,8 @@ class TestConcurrency:
 
     def test_a_cancelled_request_is_not_run(self):
         with Sandbox(workers=1, bubblewrap="never") as sandbox:
-            running = sandbox.submit(ProgramRequest("import time; time.sleep(2)"))
-            waiting = sandbox.submit(ProgramRequest("print(1)"))
+            running = sandbox.submit("import time; time.sleep(2)")
+            waiting = sandbox.submit("print(1)")
             assert waiting.cancel() and running.result().finished
             assert sandbox.run("print(2)").stdout == b"2\n"
 
@@ -160,7 +157,7 @@ class TestDeaths:
     def test_a_server_killed_in_mid_batch_costs_nothing(self):
         with Sandbox(workers=1, bubblewrap="never") as sandbox:
             first = server_of(sandbox).pid
-            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.1); print(7)")) for _ in range(24)]
+            futures = [sandbox.submit("import time; time.sleep(0.1); print(7)") for _ in range(24)]
             time.sleep(0.15)
             os.kill(first, signal.SIGKILL)
             assert [future.result(timeout=6000).stdout for future in futures] == [b"7\n"] * 24
@@ -168,7 +165,7 @@ class TestDeaths:
 
     def test_a_run_that_sees_two_deaths_is_a_failure_of_the_sandbox(self):
         with Sandbox(Limits(seconds=900), workers=1, bubblewrap="never") as sandbox:
-            future = sandbox.submit(ProgramRequest("import time; time.sleep(600)"))
+            future = sandbox.submit("import time; time.sleep(600)")
             first = killed_in_mid_run(sandbox, before=None)
             killed_in_mid_run(sandbox, before=first)
             execution = future.result(timeout=6000)
@@ -187,7 +184,7 @@ class TestDeaths:
         code = (
             "import sys, time\nfrom prime_ext.verifiers.sandbox import *\n"
             f"s = Sandbox(Limits(seconds=60), 1, bubblewrap={bubblewrap!r})\n"
-            "for _ in range(2): s.submit(ProgramRequest('import time\\nwhile True: pass'))\n"
+            "for _ in range(2): s.submit('import time\\nwhile True: pass')\n"
             "time.sleep(0.3); print(*[w.base for w in s._crew.workers], flush=True)\n"
             + ("time.sleep(60)" if how else "")
         )
@@ -207,7 +204,7 @@ class TestDeaths:
 
     def test_closing_ends_what_waits(self):
         sandbox = Sandbox(Limits(seconds=60), workers=1, bubblewrap="never")
-        futures = [sandbox.submit(ProgramRequest("import time; time.sleep(50)")) for _ in range(3)]
+        futures = [sandbox.submit("import time; time.sleep(50)") for _ in range(3)]
         sandbox.close()
         assert all(future.result(timeout=6000).sandbox_failure for future in futures)
         with pytest.raises(RuntimeError, match="closed"):
@@ -215,7 +212,7 @@ class TestDeaths:
 
     def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(self, monkeypatch):
         with Sandbox(Limits(seconds=900), workers=1, bubblewrap="never") as sandbox:
-            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(600)")) for _ in range(3)]
+            futures = [sandbox.submit("import time; time.sleep(600)") for _ in range(3)]
             with monkeypatch.context() as patch:
                 patch.setattr(sys, "executable", "/nowhere/python")
                 os.kill(server_of(sandbox).pid, signal.SIGKILL)
@@ -289,8 +286,9 @@ class TestProbe:
 class TestSuitesThatEndBeforeTheirSolutionHasBegun:
     def test_what_the_tests_report_stands(self, sandbox):
         # Reading so long a solution takes many times what the tests need to fail.
-        request = SuiteRequest("#" * (60 << 20), "import no_such_module", ["assert f()"], ["f"])
-        execution = sandbox.submit(request).result(timeout=6000)
+        tests = {"setup": "import no_such_module", "tests": ["assert f()"], "entry_points": ["f"], "seconds": 60.0}
+        roles = {"solution": {"program": "#" * (60 << 20), "context": ""}, "tests": tests | {"stop_at_first": True}}
+        execution = sandbox.start(roles).result(timeout=6000)
         assert execution.ending is Ending.FINISHED and b"no_such_module" in execution.result
 
     @pytest.mark.parametrize(

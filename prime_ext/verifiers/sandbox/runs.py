@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sandbox can be asked to run, within which limits, and what a run leaves behind."""
+"""What a run may use, what it is to do, and what it leaves behind."""
 
 import enum
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,80 +94,15 @@ def failure(reason: str, seconds: float = 0.0) -> Execution:
     return Execution(Ending.SANDBOX_FAILURE, stderr=reason, seconds=seconds)
 
 
-@dataclass(frozen=True)
-class ProgramRequest:
-    """Run a script on its standard input.
-
-    Attributes:
-        program: Python source.
-        stdin: the input; text is encoded as UTF-8.
-        limits: limits of the run, None for the sandbox's own.
-    """
-
-    program: str
-    stdin: bytes | str = b""
-    limits: Limits | None = None
-
-    def roles(self) -> dict[str, dict[str, Any]]:
-        """What each process of the run does, and what it is told; the last one decides when the run is over."""
-        return {"program": {"program": self.program}}
-
-
-@dataclass(frozen=True)
-class CallRequest:
-    """Call a function of the program, or a method of its class ``Solution``, once.
-
-    The program finds the usual modules (:mod:`~prime_ext.verifiers.sandbox.prelude`) without importing them.
-
-    ``Execution.result`` is then ``{"value": ...}`` as JSON, or empty if the call did not return.
-    """
-
-    program: str
-    function: str
-    arguments: Sequence[Any]
-    limits: Limits | None = None
-
-    def roles(self) -> dict[str, dict[str, Any]]:
-        payload = {"program": self.program, "function": self.function, "arguments": list(self.arguments)}
-        return {"call": payload}
-
-
-@dataclass(frozen=True)
-class SuiteRequest:
-    """Run tests that are code against a program.
-
-    Attributes:
-        program: Python source of the solution.
-        setup: trusted code that runs before the tests: imports and helpers.
-        tests: trusted pieces of code, each one test.
-        entry_points: names under which the tests call the solution.
-        context: trusted code that the solution may build on, run before it in its own namespace.
-        seconds_per_test: time that the solution has for one test, loading counted as one. ``limits.seconds`` is the
-            time for all.
-        stop_at_first: leave out what comes after the first failure.
-        separate: two processes, the solution never seeing the tests; otherwise one process, which a hostile solution
-            can deceive.
-        nonce: returned in the report of the one-process form.
-    """
-
-    program: str
-    setup: str
-    tests: Sequence[str]
-    entry_points: Sequence[str]
-    context: str = ""
-    seconds_per_test: float = 10.0
-    stop_at_first: bool = True
-    separate: bool = True
-    nonce: str = ""
-    limits: Limits | None = None
-
-    def roles(self) -> dict[str, dict[str, Any]]:
-        solution: dict[str, Any] = {"program": self.program, "context": self.context}
-        tests = {"setup": self.setup, "tests": list(self.tests), "stop_at_first": self.stop_at_first}
-        if not self.separate:
-            return {"together": {**solution, **tests, "nonce": self.nonce}}
-        tests |= {"entry_points": list(self.entry_points), "seconds": self.seconds_per_test}
-        return {"solution": solution, "tests": tests}
-
-
-Request = ProgramRequest | CallRequest | SuiteRequest
+# What a run does: its processes by what they do, with what each is told (:mod:`prime_ext.verifiers.sandbox.harness`).
+#
+# - ``program``: a script on its standard input, from ``program``, Python source.
+# - ``call``: ``function`` of the program, or a method of its class ``Solution``, with ``arguments``. The result is then
+#   ``{"value": ...}`` as JSON, or empty if the call did not return.
+# - ``solution`` and ``tests``, two processes: trusted tests that are code against a ``program`` that never sees them.
+#   ``context``: trusted code that the solution may build on, run before it in its own namespace; ``setup``: trusted
+#   code before the tests; ``tests``: pieces of code; ``entry_points``: names under which they call the solution;
+#   ``seconds`` that the solution has for one test, loading counted as one; ``stop_at_first``: leave out what comes
+#   after the first failure.
+# - ``together``: the same in one process, which a hostile solution can deceive; ``nonce`` is returned in the report.
+Roles = dict[str, dict[str, Any]]
