@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from prime_ext.verifiers.multiple_choice import ChoiceTask
 from prime_ext.verifiers.verdict import Verdict
 
 
@@ -161,12 +162,6 @@ def _make_code(
     return CodeVerifier(backend, limits=limits, seconds_per_problem=seconds_per_problem)
 
 
-def _make_choice() -> TaskVerifier:
-    from prime_ext.verifiers.multiple_choice import ChoiceTask
-
-    return ChoiceTask()
-
-
 register_task("math", _make_math)
 register_task("code", _make_code)
-register_task("choice", _make_choice)
+register_task("choice", ChoiceTask)

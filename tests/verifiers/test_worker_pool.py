@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the worker pool promises: every task ends in a value or a failure, whatever happens to its worker."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -80,23 +79,11 @@ def test_workers_are_replaced_after_so_many_tasks():
         assert len({pool.run(nap, 0.0) for _ in range(12)}) >= 2
 
 
-def test_a_cancelled_waiter_harms_nobody(pool):
-    async def main():
-        waiter = asyncio.wrap_future(pool.submit(nap, 0.3))
-        await asyncio.sleep(0.05)
-        waiter.cancel()
-        return await asyncio.wrap_future(pool.submit(double, 5))
-
-    assert asyncio.run(main()) == 10
-
-
-def test_workers_survive_the_end_of_the_thread_that_started_the_pool():
-    with WorkerPool(1, time_limit=30.0) as pool:
-        found = []
-        starter = threading.Thread(target=lambda: found.append(pool.run(nap, 0.0)))
-        starter.start()
-        starter.join()
-        assert pool.run(nap, 0.2) == found[0]
+def test_what_is_cancelled_before_its_start_is_not_run(tmp_path):
+    with WorkerPool(1, time_limit=60.0) as pool:
+        running, waiting = pool.submit(nap, 0.5), pool.submit((tmp_path / "ran").touch)
+        assert waiting.cancel() and isinstance(running.result(), int)
+        assert pool.run(double, 5) == 10 and not os.listdir(tmp_path)
 
 
 def test_workers_do_not_run_the_main_program(tmp_path):

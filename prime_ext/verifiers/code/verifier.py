@@ -1,15 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdict on a program: run its tests, compare, and say which failed first.
 
-Inputs and outputs: every test in a process of its own. Tests that are code: two processes. The solution's serves calls
-and never sees the tests; the tests' calls it through a proxy, gets plain data back and reports to the parent. Leaving
-early, patching built-ins or the comparison, walking frames, threads and exit functions in the solution's process change
-nothing in the other one.
-
-**The fall-back.** Tests that pass something which cannot cross (a function, an object of their own class) run beside
-the solution in one process. That the tests do so is found by the tests' process, while it encodes an argument; a
-solution cannot bring it about. In one process a nonce stops a solution that merely leaves early, but one that walks the
-frames can forge it. Verdicts say "in one process" then.
+Inputs and outputs: every test in a process of its own. Tests that are code: docs/reference/verifier_rules.md.
 """
 
 import asyncio
@@ -25,9 +17,8 @@ from prime_ext.verifiers.code.extraction import as_methods, extract_program
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 from prime_ext.verifiers.code.problems import (
     AssertionProblem,
-    CallProblem,
     MalformedTests,
-    StdinProblem,
+    PairProblem,
     TestCases,
     parse_test_cases,
 )
@@ -91,7 +82,7 @@ class CodeVerifier:
     Raises:
         SandboxUnavailable: this machine cannot confine programs.
 
-    Thread-safe; may be pickled if its sandbox may.
+    Thread-safe.
     """
 
     def __init__(
@@ -243,27 +234,26 @@ class CodeVerifier:
         return {"solution": solution, "tests": tests}, b"", replace(self.limits, seconds=seconds)
 
 
-def _pair(program: str, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Run:
-    if isinstance(problem, StdinProblem):
-        stdin = problem.tests[index].stdin.encode("utf-8", "surrogatepass")
-        return {"program": {"program": program}}, stdin, limits
-    arguments = list(problem.tests[index].arguments)
-    return {"call": {"program": program, "function": problem.function, "arguments": arguments}}, b"", limits
+def _pair(program: str, problem: PairProblem, index: int, limits: Limits) -> Run:
+    given, _ = problem.tests[index]
+    if problem.function is None:
+        return {"program": {"program": program}}, given.encode("utf-8", "surrogatepass"), limits
+    payload = {"program": program, "function": problem.function, "arguments": list(given)}
+    return {"call": payload}, b"", limits
 
 
-def _judge(execution: Execution, problem: StdinProblem | CallProblem, index: int) -> Failed | None:
+def _judge(execution: Execution, problem: PairProblem, index: int) -> Failed | None:
+    _, expected = problem.tests[index]
     if not execution.finished:
         outcome, words = _ENDINGS[execution.ending]
         return outcome, words or _last_line(execution)[:200]
-    if isinstance(problem, StdinProblem):
-        right = outputs_agree(execution.stdout, problem.tests[index].expected)
-        return None if right else (Outcome.WRONG, "wrong output")
+    if problem.function is None:
+        return None if outputs_agree(execution.stdout, expected) else (Outcome.WRONG, "wrong output")
     try:
         value = loads(execution.result)["value"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return Outcome.ERROR, "the call did not return"
-    right = any(values_agree(value, expected) for expected in problem.tests[index].expected)
-    return None if right else (Outcome.WRONG, "wrong result")
+    return None if any(values_agree(value, result) for result in expected) else (Outcome.WRONG, "wrong result")
 
 
 def _read_separate(execution: Execution, run: Run) -> Results:

@@ -4,7 +4,6 @@
 import functools
 import marshal
 from concurrent.futures import Future
-from typing import Any
 
 from prime_ext.verifiers.sandbox.probe import Protection
 from prime_ext.verifiers.sandbox.runs import Execution, Limits, Roles, SandboxUnavailable, failure
@@ -23,7 +22,7 @@ class Sandbox(Pool):
         unsafe_no_sandbox: run programs even where the machine cannot confine them.
         left_out: protections to do without (``landlock``, ``seccomp``, ``rlimits``); for tests.
 
-    Thread-safe. After a fork of this process and after unpickling, servers of its own are started on first use.
+    Thread-safe. After a fork of this process, servers of its own are started on first use.
 
     Raises:
         SandboxUnavailable: the machine lacks what is needed; the message says what.
@@ -49,13 +48,6 @@ class Sandbox(Pool):
         except SandboxUnavailable:
             self.close()
             raise
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_crew"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._renew()
 
     @property
     def protection(self) -> Protection:

@@ -186,23 +186,26 @@ def examine(confinement: "Confinement", base: str, witness: str, reason: str) ->
     }
     # Each protection alone, then an ordinary program under all of them.
     bare = dataclasses.replace(confinement, landlock_abi=0, filter_program=None, limits=False)
-    by_landlock = _in_child(dataclasses.replace(bare, landlock_abi=confinement.landlock_abi), base, files, _refused)
-    by_filter = _in_child(dataclasses.replace(bare, filter_program=confinement.filter_program), base, calls, _refused)
-    by_limits = _in_child(dataclasses.replace(bare, limits=confinement.limits), base, limits, _refused)
-    works = _in_child(confinement, base, {"works": _ordinary_program}, lambda program: program() is None)
-    os.unlink(outside)
-    if os.path.exists(outside + "-new"):
-        os.unlink(outside + "-new")
+    found = _in_child(dataclasses.replace(bare, landlock_abi=confinement.landlock_abi), base, files, _refused)
+    found |= _in_child(dataclasses.replace(bare, filter_program=confinement.filter_program), base, calls, _refused)
+    found |= _in_child(dataclasses.replace(bare, limits=confinement.limits), base, limits, _refused)
+    found |= _in_child(confinement, base, {"works": _ordinary_program}, lambda program: program() is None)
+    for path in filter(os.path.exists, (outside, outside + "-new")):
+        os.unlink(path)
+
+    def all_of(*names: str) -> bool:
+        return all(found.get(name, False) for name in names)
+
     return dataclasses.asdict(
         Protection(
             landlock_abi=confinement.landlock_abi,
-            files=all(by_landlock.get(name, False) for name in ("read", "write", "create")),
-            tcp=by_landlock.get("tcp", False),
-            signals=by_landlock.get("signals", False),
-            system_calls=all(by_filter.get(name, False) for name in calls),
-            limits=all(by_limits.get(name, False) for name in limits),
+            files=all_of("read", "write", "create"),
+            tcp=all_of("tcp"),
+            signals=all_of("signals"),
+            system_calls=all_of(*calls),
+            limits=all_of(*limits),
             bubblewrap=_confined_by_bubblewrap(witness),
-            works=works.get("works", False),
+            works=all_of("works"),
             reason=reason,
         )
     )

@@ -72,19 +72,6 @@ def python_paths() -> list[str]:
     return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
 
 
-def _find_bubblewrap() -> str | None:
-    """Return the path of ``bwrap`` if it is installed and works for this user, else None."""
-    path = shutil.which("bwrap")
-    if path is None:
-        return None
-    try:
-        words = [*_bubblewrap(path, (), "/tmp/base"), "/usr/bin/env", "true"]
-        tried = subprocess.run(words, capture_output=True, timeout=10, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return path if tried.returncode == 0 else None
-
-
 def _bubblewrap(path: str, readable: Sequence[str], base: str) -> list[str]:
     """Return the words to put before the server's command line. ``base`` becomes a small file system in memory.
 
@@ -107,14 +94,15 @@ def start_server(options: Options) -> "ServerProcess":
     Raises:
         SandboxUnavailable: it does not start, or what it can offer does not suffice.
     """
-    wrapper = None if options.bubblewrap == "never" else _find_bubblewrap()
+    wrapper = None if options.bubblewrap == "never" else shutil.which("bwrap")
     if options.bubblewrap == "always" and wrapper is None:
-        raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed or does not work here")
+        raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed")
     if options.bubblewrap == "auto" and wrapper is not None:
         try:
             return ServerProcess(options, wrapper)
         except SandboxUnavailable as error:
-            logger.warning("code sandbox: going on without bubblewrap, in which it does not start: %s", error)
+            # Installed, but containers mostly refuse the namespaces that it needs.
+            logger.info("code sandbox: going on without bubblewrap, in which no server starts: %s", error)
             wrapper = None
     return ServerProcess(options, wrapper)
 

@@ -21,7 +21,7 @@ _AF_UNIX, _SOCK_TYPE_MASK = 1, 0xF
 ALWAYS = (
     # files
     "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "pwritev", "close", "close_range", "lseek",
-    "open", "openat", "creat", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access",
+    "creat", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access",
     "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64", "getcwd", "chdir", "fchdir", "unlink",
     "unlinkat", "rename", "renameat", "renameat2", "ftruncate", "fallocate", "fsync", "fdatasync", "flock", "umask",
     "dup", "dup2", "dup3", "pipe", "pipe2", "sendfile", "copy_file_range", "fadvise64",
@@ -67,8 +67,7 @@ def build() -> bytes:
         filter_.add_rule(action, number, *conditions)
 
     for name in ALWAYS:
-        if name not in ("open", "openat"):
-            rule(name)
+        rule(name)
     # Kernels below Landlock ABI 3 would let O_TRUNC empty a file that may only be read.
     truncating, access_mode = os.O_TRUNC, os.O_ACCMODE
     for name, position in (("open", 1), ("openat", 2)):

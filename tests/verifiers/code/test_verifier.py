@@ -227,14 +227,10 @@ LEETCODE = {
 
 
 class TestDataSets:
-    def test_leetcode_runs_stubs_and_solutions(self, verifier):
+    def test_solutions_of_leetcode_pass(self, verifier):
         rows = {
             row["url"].rpartition("/")[2]: row for _, row in read_source(SAMPLES / "leetcode" / "leetcode-test.json")
         }
-        for row in rows.values():
-            stub = row["prompt"].rpartition('"""')[2].rstrip() + "\n        return None\n"
-            verdict = verifier.verify_program(stub, {"test": row["test"]})
-            assert (verdict.outcome, verdict.grader_failure) == (Outcome.WRONG, False)
         for name, solution in LEETCODE.items():
             verdict = verifier.verify_program(solution, {"test": rows[name]["test"]})
             assert verdict.correct and "process" not in verdict.detail

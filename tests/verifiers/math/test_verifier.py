@@ -77,14 +77,10 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize(("gold", "answer"), EQUAL)
-def test_another_way_to_write_it_is_right(verifier, gold, answer):
-    assert verifier.verify_answer(answer, gold).outcome is Outcome.CORRECT
-
-
-@pytest.mark.parametrize(("gold", "answer"), DIFFERENT)
-def test_another_answer_in_a_similar_form_is_wrong(verifier, gold, answer):
-    assert verifier.verify_answer(answer, gold).outcome is Outcome.WRONG
+@pytest.mark.parametrize(("gold", "answer"), EQUAL + DIFFERENT)
+def test_other_ways_to_write_it_are_right_and_what_looks_alike_is_wrong(verifier, gold, answer):
+    right = (gold, answer) in EQUAL
+    assert verifier.verify_answer(answer, gold).outcome is (Outcome.CORRECT if right else Outcome.WRONG)
 
 
 def test_the_verdict_says_what_was_found_and_why(verifier):
@@ -158,13 +154,6 @@ def test_memory_does_not_grow_with_hostile_answers():
             worker = pool.run(os.getpid)
             sizes.append((_resident(os.getpid()), _resident(worker)))
     assert sizes[1][0] - sizes[0][0] < 20 and sizes[1][1] < 400
-
-
-def test_verdicts_come_in_order_and_do_not_depend_on_the_number_of_workers():
-    with WorkerPool(1, preload=WARM_UP) as single:
-        pairs = [(rf"\boxed{{{pair['pred']}}}", pair["gold"]) for pair in PAIRS]
-        verdicts = MathVerifier(single).verify_batch(pairs)
-    assert [verdict.score for verdict in verdicts] == [float(pair["label"]) for pair in PAIRS]
 
 
 def test_a_thousand_requests_in_one_event_loop(verifier):

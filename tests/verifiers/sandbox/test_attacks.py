@@ -51,13 +51,11 @@ def test_an_attack_is_contained(name, attacked, surroundings):
     assert attacked.run("print(1)").stdout == b"1\n"
 
 
-@pytest.mark.parametrize("name", attacks.ALL)
-def test_an_attack_earns_nothing(name, attacked, surroundings):
-    verifier = CodeVerifier(attacked, limits=Limits(seconds=0.5, memory_bytes=512 << 20))
-    program = attacks.filled(attacks.ALL[name], **surroundings)
-    verdict = verifier.verify_program(program, {"inputs": ["1\n"], "outputs": ["31415926\n"]})
-    assert verdict.score == 0.0
-    assert not verdict.grader_failure
+@pytest.mark.parametrize("name", attacks.FORGERIES)
+def test_a_forgery_earns_nothing(name, attacked):
+    verifier = CodeVerifier(attacked, limits=LIMITS)
+    verdict = verifier.verify_program(attacks.FORGERIES[name], {"inputs": ["1\n"], "outputs": ["31415926\n"]})
+    assert verdict.score == 0.0 and not verdict.grader_failure
 
 
 SUITES = {
