@@ -28,7 +28,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome
@@ -44,20 +44,23 @@ class Died(Exception):
     """A process has ended, and its task is not to blame. The message says how."""
 
 
-class Worker(Protocol):
+class Worker:
     """A process, as its thread sees it."""
+
+    process: "subprocess.Popen[bytes]"
 
     def run(self, task: Any) -> Any:
         """The value of a task, or :class:`Died`."""
+        raise NotImplementedError
 
     def usable(self) -> bool:
         """Whether it lives and may have another task."""
-
-    def kill(self) -> None:
-        """End the process; from any thread."""
+        return self.process.poll() is None
 
     def end(self) -> None:
         """End the process and give back what it has."""
+        self.process.kill()
+        self.process.wait()
 
 
 class _Crew:
@@ -124,7 +127,7 @@ class _Crew:
         with self._lock:
             self.workers.add(worker)
             if self._closed:
-                worker.kill()
+                worker.process.kill()
         return worker
 
     def close(self) -> None:
@@ -133,7 +136,7 @@ class _Crew:
         with self._lock:
             self._closed = True
             for worker in self.workers:
-                worker.kill()
+                worker.process.kill()
         for _ in self._threads:
             self._inbox.put(None)
         for thread in self._threads:
@@ -225,7 +228,7 @@ def work(descriptor: int, parent: int, memory_limit: int, preload: Sequence[str]
             answer = pickle.dumps(_error(f"{type(error).__name__}: {error}"))
 
 
-class _Interpreter:
+class _Interpreter(Worker):
     """A new interpreter, so that threads in the parent do no harm. It does not import the parent's ``__main__``, which
     in training would load torch and verl. It dies with the parent, even if that is killed (on Linux; elsewhere a busy
     one lives until its CPU limit, an idle one ends at once).
@@ -238,14 +241,14 @@ class _Interpreter:
         boot = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(*{arguments!r})"
         with theirs:
             words = [sys.executable, "-c", boot]
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         try:
             started = self._pipe.recv_bytes() if self._pipe.poll(_START_LIMIT) else None
         except EOFError:
             started = None
         if started is None:
             self.end()
-            raise Died(f"it did not start, exit code {self._process.returncode}")
+            raise Died(f"it did not start, exit code {self.process.returncode}")
 
     def run(self, task: tuple[bytes, float]) -> Any:
         _, seconds = task
@@ -255,7 +258,7 @@ class _Interpreter:
             if self._pipe.poll(seconds):
                 return pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            code = self._process.wait()
+            code = self.process.wait()
             if code == _EXIT_OUT_OF_MEMORY:
                 return Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes")
             if code == -signal.SIGXCPU:
@@ -265,14 +268,10 @@ class _Interpreter:
         return Failure(Outcome.TIMEOUT, f"more than {seconds} s")
 
     def usable(self) -> bool:
-        return self._tasks_left > 0 and self._process.poll() is None
-
-    def kill(self) -> None:
-        self._process.kill()
+        return self._tasks_left > 0 and super().usable()
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        super().end()
         self._pipe.close()
 
 

@@ -214,7 +214,7 @@ class CodeVerifier:
         parts = problem.scores(failed) if isinstance(problem, AssertionProblem) else {}
         if not failed:
             return replace(correct(program, seconds, f"{number} of {number} tests passed{note}"), parts=parts)
-        outcome, words = results[failed[0]] or _USED_UP
+        outcome, words = next(filter(None, results))
         detail = f"test {failed[0] + 1} of {number}: {words}{note}"[:_DETAIL]
         score = 0.0 if reward == "all" else (number - len(failed)) / number
         return Verdict(outcome, score, program, seconds, detail, parts=parts)

@@ -23,7 +23,7 @@ from typing import Any
 from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.probe import Protection
 from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, SandboxUnavailable, failure
-from prime_ext.verifiers.worker_pool import Died
+from prime_ext.verifiers.worker_pool import Died, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def start_server(options: Options) -> "ServerProcess":
     return ServerProcess(options, wrapper)
 
 
-class ServerProcess:
+class ServerProcess(Worker):
     """A running fork server: a worker of the sandbox. It belongs to the thread that starts it, for bubblewrap dies
     with that thread.
     """
@@ -125,7 +125,7 @@ class ServerProcess:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client = os.pidfd_open(os.getpid())
         try:
-            self._process = self._spawn(options, wrapper, theirs.fileno(), client)
+            self.process = self._spawn(options, wrapper, theirs.fileno(), client)
         except OSError as error:
             self._connection.close()
             os.rmdir(self.base)
@@ -199,8 +199,10 @@ class ServerProcess:
         if task is None:
             return self.protection
         told, stdin, limits = task
-        files = [[_file(content) for content in (stdin, b"", b"", payload, b"")] for payload in told.values()]
+        files: list[list[int]] = [[] for _ in told]
         try:
+            for each, payload in zip(files, told.values(), strict=True):
+                each += map(_file, (stdin, b"", b"", payload, b""))
             message = json.dumps({"roles": list(told), "limits": asdict(limits)}).encode()
             try:
                 socket.send_fds(self._connection, [message], [one for each in files for one in each])
@@ -208,36 +210,19 @@ class ServerProcess:
             except OSError as error:
                 raise self._death(str(error)) from error
             if reply is None:
-                raise self._death("it does not answer" if self._process.poll() is None else "it ended")
+                raise self._death("it does not answer" if self.process.poll() is None else "it ended")
             return _execution(reply, files, limits)
         finally:
             for descriptor in (one for each in files for one in each):
                 os.close(descriptor)
 
     def _death(self, how: str) -> Died:
-        self.kill()
         return Died(f"fork server: {', '.join(filter(None, (how, self._said())))}")
 
-    @property
-    def pid(self) -> int:
-        """Process id of the server, or of the bubblewrap around it."""
-        return self._process.pid
-
-    def usable(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """End the server and, because they die with it, all of its runs."""
-        self._process.kill()
-
     def end(self) -> None:
-        """End the server and remove what it left in the file system."""
+        """End the server and, because they die with it, all of its runs; remove what is left in the file system."""
+        super().end()
         self._connection.close()
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
         shutil.rmtree(self.base, ignore_errors=True)
 
 

@@ -5,9 +5,7 @@ import asyncio
 from concurrent.futures import Future
 
 import pytest
-from benchmark_rows import SAMPLES
 
-from prime_ext.utils.rows import read_source
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
@@ -38,6 +36,7 @@ class TestStandardInput:
         verdict = verifier.verify(_fenced(ADD), SUM)
         assert verdict.correct and verdict.score == 1.0 and verdict.detail == "4 of 4 tests passed"
         assert verdict.extracted == ADD + "\n"
+        assert asyncio.run(verifier.averify(_fenced("print(0)"), SUM)).outcome is Outcome.WRONG
 
     def test_the_first_failure_is_named_and_the_fraction_counts_every_test(self, verifier):
         program = "a, b = map(int, input().split())\nprint(a + b if a != 5 else 0)"
@@ -123,6 +122,21 @@ WITH_HELPER = {
 }
 
 
+LEETCODE = """
+class Solution:
+    def drop(self, head: Optional[ListNode]) -> Optional[ListNode]:
+        if head and head.next: head.next = head.next.next
+        return head
+    def add(self, root):
+        root.right.val += 1
+        return root
+"""
+SECOND, RIGHT = (
+    "assert head.next.val == 3 and head.next.next is None",
+    "assert root.right.val == 3 and root.left is None",
+)
+
+
 class TestAssertions:
     @pytest.mark.parametrize(
         ("program", "cases", "right"),
@@ -135,6 +149,9 @@ class TestAssertions:
             ("def f(x): return object()\ndef g(x): return 2", {"test_list": ["assert g(f(1)) == 2"]}, True),
             ("def f(x): return helper(x)", WITH_HELPER, True),
             ("def helper(x): return 3\ndef f(x): return 0", WITH_HELPER, False),
+            (LEETCODE, {"test": "head = Solution().drop(ListNode(1, ListNode(2, ListNode(3))))\n" + SECOND}, True),
+            (LEETCODE, {"test": "root = Solution().add(TreeNode(1, None, TreeNode(2)))\n" + RIGHT}, True),
+            (LEETCODE, {"test": "root = Solution().drop(None)\n" + RIGHT}, False),
         ],
     )
     def test_what_crosses_between_program_and_tests(self, verifier, program, cases, right):
@@ -197,40 +214,3 @@ class TestTheGrader:
 
         with pytest.raises(RuntimeError, match="closed"):
             CodeVerifier(Raising()).verify_program(ADD, SUM)
-
-
-class TestMany:
-    def test_many_at_once_keep_their_order(self, verifier):
-        async def many():
-            responses = [_fenced(ADD if number % 3 else "print(0)") for number in range(100)]
-            return await asyncio.gather(*(verifier.averify(response, SUM) for response in responses))
-
-        assert [verdict.correct for verdict in asyncio.run(many())] == [number % 3 != 0 for number in range(100)]
-
-
-# For the rows of the samples.
-LEETCODE = {
-    "add-an-amount-to-every-node": (
-        "class Solution:\n    def addToAll(self, head: Optional[ListNode], amount: int) -> Optional[ListNode]:\n"
-        "        node = head\n        while node:\n            node.val += amount\n            node = node.next\n"
-        "        return head"
-    ),
-    "drop-every-second-node": (
-        "class Solution:\n    def dropSecond(self, head):\n        node = head\n        while node and node.next:\n"
-        "            node.next = node.next.next\n            node = node.next\n        return head"
-    ),
-    "letters-in-order-of-frequency": (
-        "class Solution:\n    def byFrequency(self, word: str) -> str:\n"
-        "        return ''.join(sorted(set(word), key=lambda letter: (-word.count(letter), letter)))"
-    ),
-}
-
-
-class TestDataSets:
-    def test_solutions_of_leetcode_pass(self, verifier):
-        rows = {
-            row["url"].rpartition("/")[2]: row for _, row in read_source(SAMPLES / "leetcode" / "leetcode-test.json")
-        }
-        for name, solution in LEETCODE.items():
-            verdict = verifier.verify_program(solution, {"test": rows[name]["test"]})
-            assert verdict.correct and "process" not in verdict.detail

@@ -29,7 +29,7 @@ def surroundings(attacked, tmp_path):
         "MARKER": tmp_path / "marker",
         "SECRET": secret,
         "PARENT": os.getpid(),
-        "SERVER": server_of(attacked).pid,
+        "SERVER": server_of(attacked).process.pid,
         "BASE": server_of(attacked).base,
     }
 
@@ -46,7 +46,7 @@ def test_an_attack_is_contained(name, attacked, surroundings):
     assert execution.seconds < 60
     assert not surroundings["MARKER"].exists()
     assert surroundings["SECRET"].read_text() == "SECRET"
-    assert server_of(attacked).pid == surroundings["SERVER"], "the server was started again"
+    assert server_of(attacked).process.pid == surroundings["SERVER"], "the server was started again"
     assert wait_until(lambda: set(processes_of(base)) <= set(before))
     assert attacked.run("print(1)").stdout == b"1\n"
 

@@ -136,15 +136,15 @@ def test_a_server_killed_in_mid_run_takes_the_run_with_it_and_costs_nothing():
         server = server_of(sandbox)
         future = sandbox.submit("import time; time.sleep(1); print(7)")
         assert wait_until(lambda: len(processes_of(server.base)) == 2)
-        server.kill()
+        server.process.kill()
         assert wait_until(lambda: not processes_of(server.base))
-        assert future.result(timeout=6000).stdout == b"7\n" and server_of(sandbox).pid != server.pid
+        assert future.result(timeout=6000).stdout == b"7\n" and server_of(sandbox).process.pid != server.process.pid
 
 
 def test_a_server_that_hangs_is_replaced(monkeypatch):
     monkeypatch.setattr("prime_ext.verifiers.sandbox.server_process._GRACE_SECONDS", 0.5)
     with Sandbox(Limits(seconds=5), workers=1, bubblewrap="never") as sandbox:
-        os.kill(server_of(sandbox).pid, signal.SIGSTOP)
+        os.kill(server_of(sandbox).process.pid, signal.SIGSTOP)
         assert sandbox.run("print(1)").stdout == b"1\n"
 
 
@@ -177,7 +177,7 @@ def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(monkeypatch
         futures = [sandbox.submit("import time; time.sleep(600)") for _ in range(3)]
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", "/nowhere/python")
-            os.kill(server_of(sandbox).pid, signal.SIGKILL)
+            os.kill(server_of(sandbox).process.pid, signal.SIGKILL)
             executions = [future.result(timeout=6000) for future in futures]
         assert all(execution.sandbox_failure for execution in executions)
         assert "/nowhere/python" in executions[0].stderr
@@ -225,6 +225,17 @@ def test_a_server_that_does_not_start_says_why(monkeypatch, bubblewrap, target, 
     monkeypatch.setattr(target, value)
     with pytest.raises(SandboxUnavailable, match=said):
         Sandbox(bubblewrap=bubblewrap)
+
+
+def test_a_bubblewrap_that_does_not_work_is_done_without_unless_insisted_on(monkeypatch, tmp_path):
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho no namespaces here >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.run("print(1)").stdout == b"1\n" and not sandbox.protection.bubblewrap
+    with pytest.raises(SandboxUnavailable, match="no namespaces here"):
+        Sandbox(workers=1, bubblewrap="always")
 
 
 def test_what_the_tests_report_stands(sandbox):
