@@ -1,14 +1,268 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sandbox as the rest of the package uses it: a pool of fork servers."""
+"""The sandbox as the rest of the package uses it: a pool of fork servers, in bubblewrap where that works.
+
+Bubblewrap gives the server a file system, network, process table and inter-process communication of its own.
+"""
 
 import functools
+import json
+import logging
 import marshal
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.runs import Execution, Limits, Roles, SandboxUnavailable, failure
-from prime_ext.verifiers.sandbox.server_process import Options, start_server
-from prime_ext.verifiers.worker_pool import Pool
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, SandboxUnavailable, failure
+from prime_ext.verifiers.worker_pool import Died, Pool, Worker
+
+logger = logging.getLogger(__name__)
+
+_START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
+_STDERR_TAIL = 4096
+# What is seen inside bubblewrap.
+_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+_BASE_BYTES = 256 << 20
+# Exists everywhere, except inside bubblewrap.
+_WITNESS = "/etc/passwd"
+_ROOT = str(Path(__file__).resolve().parents[3])
+_BOOT = """
+import json, sys
+settings = json.loads(sys.argv[1])
+sys.path[0] = settings["root"]
+from prime_ext.verifiers.sandbox.server import main
+sys.path.pop(0)
+sys.argv = ["program.py"]
+main(settings)
+"""
+# One thread per process, and the same order of sets in every run.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+    "LC_ALL": "C.UTF-8",
+}
+
+
+def python_paths() -> list[str]:
+    """Return the directories that a program needs to read for its imports."""
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    if "/" in prefixes:
+        prefixes = set(sysconfig.get_paths().values())
+    return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
+
+
+def _bubblewrap(path: str, readable: Sequence[str], base: str) -> list[str]:
+    """Return the words to put before the server's command line. ``base`` becomes a small file system in memory.
+
+    Without Landlock, the two processes of a suite can reach each other's directories below it, and no more.
+    """
+    words = [path, "--unshare-all", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
+    # The empty /tmp first: the Python installation may lie below it.
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    for name in (*_SYSTEM_PATHS, *readable):
+        if os.path.islink(name) and name in _SYSTEM_PATHS:
+            words += ["--symlink", os.readlink(name), name]
+        else:
+            words += ["--ro-bind-try", name, name]
+    return [*words, "--size", str(_BASE_BYTES), "--tmpfs", base, "--chdir", base]
+
+
+def start_server(bubblewrap: str, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> "ServerProcess":
+    """Start a server, in bubblewrap if the options allow, and without it if it does not start there.
+
+    Raises:
+        SandboxUnavailable: it does not start, or what it can offer does not suffice.
+    """
+    wrapper = None if bubblewrap == "never" else shutil.which("bwrap")
+    if bubblewrap == "always" and wrapper is None:
+        raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed")
+    if bubblewrap == "auto" and wrapper is not None:
+        try:
+            return ServerProcess(wrapper, unsafe_no_sandbox, left_out)
+        except SandboxUnavailable as error:
+            # Installed, but containers mostly refuse the namespaces that it needs.
+            logger.info("code sandbox: going on without bubblewrap, in which no server starts: %s", error)
+            wrapper = None
+    return ServerProcess(wrapper, unsafe_no_sandbox, left_out)
+
+
+class ServerProcess(Worker):
+    """A running fork server: a worker of the sandbox. It belongs to the thread that starts it, for bubblewrap dies
+    with that thread.
+    """
+
+    def __init__(self, wrapper: str | None, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> None:
+        """Start the server and wait until it has reported its protections.
+
+        Raises:
+            SandboxUnavailable: it does not start, or what it can offer does not suffice.
+        """
+        if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+            raise SandboxUnavailable("the code sandbox needs Linux 5.9 or newer")
+        self.base = tempfile.mkdtemp(prefix="prime_ext_sandbox_")
+        self._log = tempfile.TemporaryFile()
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client = os.pidfd_open(os.getpid())
+        try:
+            self.process = self._spawn(wrapper, left_out, theirs.fileno(), client)
+        except OSError as error:
+            self._connection.close()
+            os.rmdir(self.base)
+            raise SandboxUnavailable(f"{sys.executable or 'sys.executable'!r} cannot be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(client)
+        hello = self._receive(_START_SECONDS)
+        if hello is None:
+            self.end()
+            raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
+        self.protection = Protection(**hello)
+        if not self.protection.sufficient and not unsafe_no_sandbox:
+            self.end()
+            reasons = "; ".join(self.protection.missing)
+            raise SandboxUnavailable(
+                f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
+            )
+
+    def _spawn(
+        self, wrapper: str | None, left_out: tuple[str, ...], connection: int, client: int
+    ) -> subprocess.Popen[bytes]:
+        python = python_paths()
+        program, reason = b"", ""
+        try:
+            program = system_calls.build()
+        except (ImportError, RuntimeError, OSError) as error:
+            reason = f"seccomp: {error}"
+        settings = {
+            "root": _ROOT,
+            "connection": connection,
+            "client": client,
+            "base": self.base,
+            "readable": [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
+            "left_out": left_out,
+            "filter": program.hex(),
+            "reason": reason,
+            "witness": _WITNESS if wrapper else "",
+        }
+        words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
+        if wrapper:
+            visible = [*python, os.path.dirname(os.path.realpath(sys.executable)), _ROOT]
+            words = _bubblewrap(wrapper, visible, self.base) + words
+        inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
+        return subprocess.Popen(
+            words,
+            # Regular files, as those of the runs are: what Python's standard streams find out about theirs at the start
+            # (can it seek, is it a terminal) holds in the children.
+            stdin=self._log,
+            stdout=self._log,
+            stderr=self._log,
+            env=_ENVIRONMENT | inherited,
+            cwd=self.base,
+            pass_fds=(connection, client),
+            # Control-C in a terminal ends the trainer, not the server under it.
+            start_new_session=True,
+        )
+
+    def _receive(self, seconds: float) -> dict[str, Any] | None:
+        """The server's next message; None if it is gone, or says nothing in this time."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        data = self._connection.recv(1 << 16) if poll.poll(seconds * 1000) else b""
+        return json.loads(data) if data else None
+
+    def _said(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
+        return tail.strip().replace("\n", " | ")
+
+    def run(self, task: tuple[dict[str, bytes], bytes, Limits] | None) -> Execution | Protection:
+        """Do a run (what each process is told, standard input, limits); without one, say what protects."""
+        if task is None:
+            return self.protection
+        told, stdin, limits = task
+        files: list[list[int]] = [[] for _ in told]
+        try:
+            for each, payload in zip(files, told.values(), strict=True):
+                each += map(_file, (stdin, b"", b"", payload, b""))
+            message = json.dumps({"roles": list(told), "limits": asdict(limits)}).encode()
+            try:
+                socket.send_fds(self._connection, [message], [one for each in files for one in each])
+                reply = self._receive(limits.seconds + _GRACE_SECONDS)
+            except OSError as error:
+                raise self._death(str(error)) from error
+            if reply is None:
+                raise self._death("it does not answer" if self.process.poll() is None else "it ended")
+            return _execution(reply, files, limits)
+        finally:
+            for descriptor in (one for each in files for one in each):
+                os.close(descriptor)
+
+    def _death(self, how: str) -> Died:
+        return Died(f"fork server: {', '.join(filter(None, (how, self._said())))}")
+
+    def end(self) -> None:
+        """End the server and, because they die with it, all of its runs; remove what is left in the file system."""
+        super().end()
+        self._connection.close()
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _file(content: bytes) -> int:
+    descriptor = os.memfd_create("prime_ext")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    if content:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _execution(reply: dict[str, Any], files: list[list[int]], limits: Limits) -> Execution:
+    """What the server's reply and the files of the last process (the tests' in a suite) describe."""
+    if "failure" in reply:
+        return failure(str(reply["failure"]))
+
+    def read(kind: int, tail: int | None = None) -> bytes:
+        size = os.fstat(files[-1][kind]).st_size
+        start = 0 if tail is None else max(0, size - tail)
+        return os.pread(files[-1][kind], size - start, start)
+
+    stderr = read(harness.STDERR, _STDERR_TAIL).decode("utf-8", "replace")
+    verdict, code = reply["verdict"], reply["codes"][-1]
+    *others, deciding = (os.pread(each[harness.PAYLOAD], 1, 0) == harness.STARTED for each in files)
+    # Tests whose own set-up fails end the run before a slow solution has begun: that is no fault of the sandbox.
+    solutions = (started or ended for started, ended in zip(others, reply["cut_short"], strict=False))
+    if verdict != "timeout" and not (deciding and all(solutions)):
+        return failure(f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"])
+    stdout, result = read(harness.STDOUT), read(harness.RESULT)
+    written = max(os.fstat(files[-1][kind]).st_size for kind in (harness.STDOUT, harness.STDERR))
+    if verdict:
+        ending = Ending(verdict)
+    elif written >= limits.output_bytes:
+        ending = Ending.OUTPUT_LIMIT
+    elif code == 0:
+        ending = Ending.FINISHED
+    # Nobody but the kernel short of memory kills a run without a verdict.
+    elif code == -signal.SIGKILL or result.endswith(harness.OUT_OF_MEMORY):
+        ending = Ending.OUT_OF_MEMORY
+    else:
+        ending = Ending.FAILED
+    return Execution(ending, stdout, stderr, code, reply["seconds"], result)
 
 
 class Sandbox(Pool):
@@ -41,8 +295,8 @@ class Sandbox(Pool):
         if bubblewrap not in ("auto", "always", "never"):
             raise ValueError(f"bubblewrap={bubblewrap!r} is not one of auto, always, never")
         self.limits = limits or Limits()
-        options = Options(bubblewrap, unsafe_no_sandbox, tuple(left_out))
-        super().__init__(workers, functools.partial(start_server, options), failure)
+        start = functools.partial(start_server, bubblewrap, unsafe_no_sandbox, left_out)
+        super().__init__(workers, start, failure)
         try:
             self.protection  # noqa: B018  starts the first server
         except SandboxUnavailable:

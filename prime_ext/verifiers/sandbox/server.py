@@ -227,7 +227,7 @@ def _place(descriptors: Sequence[int], keep: list[int]) -> None:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run the server with what :mod:`server_process` put on the command line."""
+    """Run the server with what :mod:`client` put on the command line."""
     connection = socket.socket(fileno=settings["connection"])
     confinement.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for name in PREWARMED:

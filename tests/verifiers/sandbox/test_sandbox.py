@@ -19,12 +19,18 @@ from prime_ext.verifiers.sandbox import (
     Limits,
     Sandbox,
     SandboxUnavailable,
+    client,
     harness,
-    server_process,
 )
 from prime_ext.verifiers.sandbox.probe import Protection
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(Limits(seconds=60.0, memory_bytes=512 << 20), bubblewrap="never") as running:
+        yield running
 
 
 LARGE_STACKS = """
@@ -142,7 +148,7 @@ def test_a_server_killed_in_mid_run_takes_the_run_with_it_and_costs_nothing():
 
 
 def test_a_server_that_hangs_is_replaced(monkeypatch):
-    monkeypatch.setattr("prime_ext.verifiers.sandbox.server_process._GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("prime_ext.verifiers.sandbox.client._GRACE_SECONDS", 0.5)
     with Sandbox(Limits(seconds=5), workers=1, bubblewrap="never") as sandbox:
         os.kill(server_of(sandbox).process.pid, signal.SIGSTOP)
         assert sandbox.run("print(1)").stdout == b"1\n"
@@ -218,7 +224,7 @@ def test_landlock_or_bubblewrap_but_always_the_filter():
     [
         ("always", "os.environ", {"PATH": "/nowhere"}, "bwrap"),
         ("never", "sys.executable", "", "cannot be started"),
-        ("never", "prime_ext.verifiers.sandbox.server_process._BOOT", "import no_such_module", "no_such_module"),
+        ("never", "prime_ext.verifiers.sandbox.client._BOOT", "import no_such_module", "no_such_module"),
     ],
 )
 def test_a_server_that_does_not_start_says_why(monkeypatch, bubblewrap, target, value, said):
@@ -256,8 +262,8 @@ def test_what_the_tests_report_stands(sandbox):
     ],
 )
 def test_a_process_that_could_not_start_is_a_failure_of_the_sandbox(tests_started, cut_short, codes, expected):
-    empty = server_process._file(b"")
-    started = server_process._file(harness.STARTED if tests_started else b"")
+    empty = client._file(b"")
+    started = client._file(harness.STARTED if tests_started else b"")
     files = [[empty] * harness.CHANNEL, [empty, empty, empty, started, empty]]
     reply = {"verdict": "", "codes": codes, "cut_short": cut_short, "seconds": 0.1}
-    assert server_process._execution(reply, files, Limits()).ending is expected
+    assert client._execution(reply, files, Limits()).ending is expected
