@@ -20,17 +20,6 @@ PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").re
 WARM_UP = ("prime_ext.verifiers.math.symbolic:warm_up",)
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(2, time_limit=20.0, preload=WARM_UP) as shared:
-        yield shared
-
-
-@pytest.fixture(scope="module")
-def verifier(pool):
-    return MathVerifier(pool)
-
-
 @pytest.fixture
 def payload_marker(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
