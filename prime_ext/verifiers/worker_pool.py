@@ -103,16 +103,17 @@ class _Crew:
                     worker = worker or self._hire()
                     value = worker.run(task)
                     break
-                except Died as death:
-                    if not self._closed:
-                        logger.warning("%s; another process is started", death)
+                except Exception as error:
+                    # Whatever it is: what this process says next might be the answer to this task.
                     if worker is not None:
                         worker.end()
                         worker = None
-                    value = self._failed(f"the process died twice during this run: {death}")
-                except Exception as error:
-                    value = self._failed(str(error) or type(error).__name__)
-                    break
+                    if not isinstance(error, Died):
+                        value = self._failed(str(error) or type(error).__name__)
+                        break
+                    value = self._failed(f"the process died twice during this run: {error}")
+                    if not self._closed:
+                        logger.warning("%s; another process is started", error)
             with self._lock:
                 self._unfinished -= 1
             if wanted:

@@ -69,6 +69,15 @@ def test_workers_killed_from_outside_in_mid_batch_or_idle_lose_no_task(tasks):
         assert pool.run(double, 3) == 6
 
 
+def test_a_process_whose_answer_is_not_understood_gives_no_other_one(monkeypatch):
+    with WorkerPool(1, time_limit=60.0) as pool:
+        first = pool.run(nap, 0.0)
+        with monkeypatch.context() as patch:
+            patch.setattr("prime_ext.verifiers.worker_pool.pickle.loads", lambda answer: 1 / 0)
+            assert pool.run(nap, 0.0) == Failure(Outcome.ERROR, "division by zero")
+        assert pool.run(nap, 0.0) != first
+
+
 def test_workers_that_cannot_start_are_a_failure_not_a_hang():
     with WorkerPool(1, preload=("no_such_module",)) as pool:
         assert pool.run(double, 1).outcome is Outcome.ERROR
