@@ -15,7 +15,7 @@ from data_preprocessing.row_source import Numbered, Problem, Source, by_name
 from prime_ext.tasks.cells import cell, is_whole, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
-from prime_ext.verifiers.code.problems import MalformedTests, StdinProblem, parse_test_cases
+from prime_ext.verifiers.code.problems import MalformedTests, PairProblem, parse_test_cases
 
 # Programs of one problem that are kept to be tried; CodeContests has hundreds.
 MOST_PROGRAMS = 8
@@ -72,11 +72,11 @@ def _tests(tests: Any) -> Fields:
         parsed = parse_test_cases(tests)
     except MalformedTests as error:
         return {"unreadable": str(error)}
-    if isinstance(parsed, StdinProblem):
-        inputs, outputs = [test.stdin for test in parsed.tests], [test.expected for test in parsed.tests]
+    if isinstance(parsed, PairProblem) and parsed.function is None:
+        inputs, outputs = zip(*parsed.tests, strict=True)
         if not all(map(is_whole, (*inputs, *outputs))):
             return {"unreadable": "half a character (a lone surrogate)"}
-        return {"inputs": tuple(inputs), "outputs": tuple(outputs)}
+        return {"inputs": inputs, "outputs": outputs}
     given = json.loads(tests) if isinstance(tests, str) else tests
     if "fn_name" not in given:
         return {"unreadable": "tests are code, not inputs and outputs"}

@@ -14,7 +14,7 @@ from typing import Any
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from prime_ext.tasks.counted_tool import CountedTool
-from prime_ext.verifiers.sandbox import Ending, Execution, Limits, ProgramRequest, Sandbox
+from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
 
 # Field of a rollout's extra_fields with the number of calls by outcome.
 FIELD = "python"
@@ -72,8 +72,7 @@ class PythonTool(CountedTool):
         """
         code = parameters.get("code") if isinstance(parameters, dict) else None
         if isinstance(code, str):
-            request = ProgramRequest(code, limits=self._limits)
-            execution = await asyncio.wrap_future(self._sandbox.submit(request))
+            execution = await asyncio.wrap_future(self._sandbox.submit(code, limits=self._limits))
             outcome, told = str(execution.ending), _told(execution, self._limits)
         else:
             outcome, told = "malformed", "Error: give one argument, code, a text"

@@ -1,16 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Multiple choice and natural-language-inference options: "option 2", ``#### 2``, letters, label words.
 
-Options are numbered from 1. An answer counts only where a response states one; a mention in passing does not. The
-statements, in the order in which they are looked for:
-
-1. ``#### X``: all of them must agree.
-2. ``\boxed{X}``: all of them must agree.
-3. "the answer is X", "the correct answer is X", "answer: X": the last one. X ends the sentence or the line.
-
-X is an option number ("2", "option 2", "(2)"), a letter ("B", "(b)") or, where the options have names, a name
-("entailment"). A response that names two options where it states its answer ("option 1 or option 2"), or whose
-statements of different kinds contradict each other in its last two lines, has no answer.
+Where a response states its answer: docs/reference/verifier_rules.md.
 """
 
 import re
@@ -91,9 +82,7 @@ class MultipleChoiceVerifier:
             return no_answer(seconds, reason)
         if not self._exists(number):
             return wrong(str(number), seconds, f"there is no option {number}")
-        if number == expected:
-            return correct(str(number), seconds, reason)
-        return wrong(str(number), seconds, reason)
+        return (correct if number == expected else wrong)(str(number), seconds, reason)
 
     def _exists(self, number: int) -> bool:
         return number >= 1 and (self._n_options is None or number <= self._n_options)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from prime_ext.verifiers.multiple_choice import ChoiceTask
 from prime_ext.verifiers.verdict import Verdict
 
 
@@ -42,15 +43,13 @@ class Source:
     task: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def matches(self, data_source: str) -> bool:
-        return fnmatch.fnmatchcase(data_source.lower(), self.pattern.lower())
-
 
 def _sources(task: str, patterns: str, **options: Any) -> list[Source]:
     return [Source(pattern, task, options) for pattern in patterns.split()]
 
 
-BUILT_IN = (
+# The first one that matches decides.
+_registered = [
     *_sources("math", "openai/gsm8k gsm8k", extraction="gsm8k"),
     *_sources("math", "numina_*"),
     *_sources("math", "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500"),
@@ -59,9 +58,7 @@ BUILT_IN = (
     *_sources("math", "prime_ext/last_digit_chain"),
     *_sources("code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"),
     *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa"),
-)
-
-_registered: list[Source] = []
+]
 _tasks: dict[str, Callable[..., TaskVerifier]] = {}
 
 
@@ -87,10 +84,10 @@ def source_of(data_source: str) -> Source:
     Raises:
         UnknownSource: there is none.
     """
-    for source in (*_registered, *BUILT_IN):
-        if source.matches(data_source):
+    for source in _registered:
+        if fnmatch.fnmatchcase(data_source.lower(), source.pattern.lower()):
             return source
-    known = ", ".join(source.pattern for source in (*_registered, *BUILT_IN))
+    known = ", ".join(source.pattern for source in _registered)
     raise UnknownSource(
         f"no verifier for data_source={data_source!r}; name a task for it in "
         f"reward.custom_reward_function.reward_kwargs.sources, e.g. {{{data_source}: math}}. Known: {known}"
@@ -161,12 +158,6 @@ def _make_code(
     return CodeVerifier(backend, limits=limits, seconds_per_problem=seconds_per_problem)
 
 
-def _make_choice() -> TaskVerifier:
-    from prime_ext.verifiers.multiple_choice import ChoiceTask
-
-    return ChoiceTask()
-
-
 register_task("math", _make_math)
 register_task("code", _make_code)
-register_task("choice", _make_choice)
+register_task("choice", ChoiceTask)

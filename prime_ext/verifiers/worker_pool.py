@@ -1,49 +1,186 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool of worker processes that can be killed: for work that may hang, crash or eat memory, such as computer algebra.
+"""Processes that can be killed: for work that may hang, crash or eat memory. Computer algebra here, programs elsewhere.
 
-pebble's ``ProcessPool`` does the work; this module adds what graders need on top:
-
-- A task always ends in a value or a :class:`Failure`, never in an exception that somebody forgets to read. Past its
-  time limit, which counts from its start in the worker, it is a ``timeout``; past the memory limit ``out_of_memory``;
-  if it raises, ``error``. Only that task is affected.
-- A task whose worker dies from outside (SIGKILL, the kernel's memory killer) is retried once on another worker.
-- A pool that cannot go on (pebble gives up when an idle worker is killed; a worker killed within a message can block
-  the others for good) is replaced, and the unfinished tasks are started again.
-- Workers are spawned, not forked, so threads in the parent do no harm, and they do not import the parent's
-  ``__main__``, which in training would load torch and verl into each of them. They die with the parent, even if that is
-  killed (on Linux; elsewhere a busy worker lives until its CPU limit, an idle one ends at once).
-- No signals in the parent, and four threads however many tasks wait.
+- A task always ends in a value, be it one that says that it failed, never in an exception that somebody forgets to
+  read. Only that task is affected: every process has a pipe and a thread of its own, and shares no lock.
+- A task whose process dies from outside (SIGKILL, the kernel's memory killer) is tried once more on another one.
+- No signals and no forks in the parent, and one thread per process however many tasks wait: usable in threads, asyncio
+  and Ray actors. Processes start with the tasks that need them and end with the pool.
 """
 
 import ctypes
+import functools
 import importlib
+import logging
 import math
 import os
+import pickle
 import queue
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
-import types
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
-from multiprocessing import popen_spawn_posix, spawn
-from multiprocessing.context import SpawnContext, SpawnProcess
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
-
-from pebble import ProcessExpired, ProcessPool
 
 from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome
 
+logger = logging.getLogger(__name__)
+
 _PR_SET_PDEATHSIG = 1
 _EXIT_OUT_OF_MEMORY = 77
-_POOL_RESTARTS_PER_TASK = 2
-_START_LIMIT = 120.0  # seconds without any progress, beyond the time limits, before the pool counts as stuck
+_START_LIMIT = 120.0  # seconds
+
+
+class Died(Exception):
+    """A process has ended, and its task is not to blame. The message says how."""
+
+
+class Worker:
+    """A process, as its thread sees it."""
+
+    process: "subprocess.Popen[bytes]"
+
+    def run(self, task: Any) -> Any:
+        """The value of a task, or :class:`Died`."""
+        raise NotImplementedError
+
+    def usable(self) -> bool:
+        """Whether it lives and may have another task."""
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        """End the process and give back what it has."""
+        self.process.kill()
+        self.process.wait()
+
+
+class _Crew:
+    """The threads and their workers; belongs to one process of the caller."""
+
+    def __init__(self, size: int, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
+        self.process = os.getpid()
+        self.workers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._size, self._start, self._failed = size, start, failed
+        # Reentrant, because the end of another pool may come while this thread holds it.
+        self._lock = threading.RLock()
+        self._closed = False
+        self._inbox: queue.SimpleQueue[tuple[Any, Future[Any]] | None] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, task: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool is closed")
+            self._unfinished += 1
+            self._inbox.put((task, future))
+            if len(self._threads) < min(self._unfinished, self._size):
+                # Processes die with the thread that starts them, so it is one that lives as long as they do.
+                self._threads.append(threading.Thread(target=self._serve, name="prime_ext pool", daemon=True))
+                self._threads[-1].start()
+        return future
+
+    def _serve(self) -> None:
+        worker: Worker | None = None
+        while (item := self._inbox.get()) is not None:
+            task, future = item
+            wanted, value = future.set_running_or_notify_cancel(), None
+            for _ in range(2 if wanted else 0):
+                try:
+                    if worker is not None and not worker.usable():
+                        worker.end()
+                        worker = None
+                    worker = worker or self._hire()
+                    value = worker.run(task)
+                    break
+                except Exception as error:
+                    # Whatever it is: what this process says next might be the answer to this task.
+                    if worker is not None:
+                        worker.end()
+                        worker = None
+                    if not isinstance(error, Died):
+                        value = self._failed(str(error) or type(error).__name__)
+                        break
+                    value = self._failed(f"the process died twice during this run: {error}")
+                    if not self._closed:
+                        logger.warning("%s; another process is started", error)
+            with self._lock:
+                self._unfinished -= 1
+            if wanted:
+                future.set_result(value)
+        if worker is not None:
+            worker.end()
+
+    def _hire(self) -> Worker:
+        if self._closed:
+            raise RuntimeError("the pool is closed")
+        worker = self._start()
+        with self._lock:
+            self.workers.add(worker)
+            if self._closed:
+                worker.process.kill()
+        return worker
+
+    def close(self) -> None:
+        if self.process != os.getpid():
+            return  # a forked copy, whose threads do not exist
+        with self._lock:
+            self._closed = True
+            for worker in self.workers:
+                worker.process.kill()
+        for _ in self._threads:
+            self._inbox.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+class Pool:
+    """A number of workers and their tasks. After a fork of this process it has workers of its own.
+
+    Args:
+        workers: most processes; None: one per processor that this process may use.
+        start: starts one. It must not refer to the pool.
+        failed: makes the value of a task that could not be done out of the reason.
+
+    Close it or use it as a context manager.
+    """
+
+    def __init__(self, workers: int | None, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers={workers!r} must be a whole number >= 1")
+        self.workers = workers or available_cores()
+        self._start, self._failed = start, failed
+        self._renew()
+
+    def _renew(self) -> None:
+        self._crew = _Crew(self.workers, self._start, self._failed)
+        weakref.finalize(self, self._crew.close)
+
+    def _put(self, task: Any) -> "Future[Any]":
+        if self._crew.process != os.getpid():
+            self._renew()
+        return self._crew.submit(task)
+
+    def close(self) -> None:
+        """Kill the processes and end the threads. Unfinished tasks end as failures. Closing twice is allowed."""
+        self._crew.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -54,40 +191,12 @@ class Failure:
     detail: str
 
 
-class _SpawnWithoutMain:
-    """``multiprocessing.spawn`` as a ``Popen`` sees it, minus the order to import the parent's ``__main__``."""
-
-    get_command_line = staticmethod(spawn.get_command_line)
-    get_executable = staticmethod(spawn.get_executable)
-
-    @staticmethod
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data = spawn.get_preparation_data(name)
-        return {key: value for key, value in data.items() if not key.startswith("init_main")}
+_error = functools.partial(Failure, Outcome.ERROR)
 
 
-class _Popen(popen_spawn_posix.Popen):
-    # The standard library's own code, seeing another `spawn`: patching that module would change other pools as well.
-    _launch = types.FunctionType(
-        popen_spawn_posix.Popen._launch.__code__,  # type: ignore[attr-defined]
-        {**vars(popen_spawn_posix), "spawn": _SpawnWithoutMain},
-    )
-
-
-class _WorkerProcess(SpawnProcess):
-    @staticmethod
-    def _Popen(process_obj: Any) -> _Popen:
-        return _Popen(process_obj)
-
-
-class _WorkerContext(SpawnContext):
-    Process = _WorkerProcess  # type: ignore[assignment]
-
-
-def _start_worker(parent: int, memory_limit: int, preload: tuple[str, ...]) -> None:
-    """Prepare a worker: how it dies, what it may use, and the slow imports that no task's time limit should pay for."""
-    # pebble's own handler runs in Python and so never while a C function, say a huge power, has the interpreter.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def work(descriptor: int, parent: int, memory_limit: int, preload: Sequence[str]) -> None:
+    """What an interpreter of :class:`WorkerPool` does: its slow imports, then tasks until it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -99,32 +208,76 @@ def _start_worker(parent: int, memory_limit: int, preload: tuple[str, ...]) -> N
             getattr(imported, function)()
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    pipe = Connection(descriptor)
+    answer: Any = b"ready"
+    while True:
+        pipe.send_bytes(answer)
+        try:
+            content, time_limit = pipe.recv()
+        except (EOFError, OSError):
+            return
+        # In case the parent is too busy to keep time.
+        cpu_limit = math.ceil(time.process_time() + time_limit) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit, resource.RLIM_INFINITY))
+        try:
+            called, arguments = pickle.loads(content)
+            answer = pickle.dumps(called(*arguments))
+        except MemoryError:
+            # A worker whose memory is full would fail the next tasks too.
+            os._exit(_EXIT_OUT_OF_MEMORY)
+        except Exception as error:
+            answer = pickle.dumps(_error(f"{type(error).__name__}: {error}"))
 
 
-def _run_task(function: Callable[..., Any], args: tuple[Any, ...], time_limit: float) -> Any:
-    """Run one task in the worker under a CPU limit of its own, in case the parent is too busy to keep time."""
-    cpu_limit = math.ceil(time.process_time() + time_limit) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit, resource.RLIM_INFINITY))
-    try:
-        return function(*args)
-    except MemoryError:
-        # A worker whose memory is full would fail the next tasks too.
-        os._exit(_EXIT_OUT_OF_MEMORY)
+class _Interpreter(Worker):
+    """A new interpreter, so that threads in the parent do no harm. It does not import the parent's ``__main__``, which
+    in training would load torch and verl. It dies with the parent, even if that is killed (on Linux; elsewhere a busy
+    one lives until its CPU limit, an idle one ends at once).
+    """
+
+    def __init__(self, memory_limit: int, tasks: int, preload: tuple[str, ...]) -> None:
+        self._pipe, theirs = Pipe()
+        self._memory_limit, self._tasks_left = memory_limit, tasks
+        arguments = theirs.fileno(), os.getpid(), memory_limit, preload
+        boot = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(*{arguments!r})"
+        with theirs:
+            words = [sys.executable, "-c", boot]
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        try:
+            started = self._pipe.recv_bytes() if self._pipe.poll(_START_LIMIT) else None
+        except EOFError:
+            started = None
+        if started is None:
+            self.end()
+            raise Died(f"it did not start, exit code {self.process.returncode}")
+
+    def run(self, task: tuple[bytes, float]) -> Any:
+        _, seconds = task
+        self._tasks_left -= 1
+        try:
+            self._pipe.send(task)
+            if self._pipe.poll(seconds):
+                return pickle.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            code = self.process.wait()
+            if code == _EXIT_OUT_OF_MEMORY:
+                return Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes")
+            if code == -signal.SIGXCPU:
+                return Failure(Outcome.TIMEOUT, f"more than {seconds} s of CPU time")
+            raise Died(f"exit code {code}") from None
+        self.end()
+        return Failure(Outcome.TIMEOUT, f"more than {seconds} s")
+
+    def usable(self) -> bool:
+        return self._tasks_left > 0 and super().usable()
+
+    def end(self) -> None:
+        super().end()
+        self._pipe.close()
 
 
-@dataclass(eq=False)
-class _Task:
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    time_limit: float
-    future: "Future[Any]" = field(default_factory=Future)
-    deaths: int = 0
-    restarts: int = 0
-    generation: int = 0
-
-
-class WorkerPool:
-    """Runs functions in killable worker processes. Safe to use from any thread, from asyncio and inside Ray actors.
+class WorkerPool(Pool):
+    """Runs functions in killable interpreters.
 
     Args:
         workers: number of processes; by default the CPUs that this process may use.
@@ -133,8 +286,6 @@ class WorkerPool:
         tasks_per_worker: a worker is replaced after so many tasks, so that its memory cannot grow for ever.
         preload: what a worker does before its first task: modules to import, ``"module"``, or functions without
             arguments to call, ``"module:function"``.
-
-    Processes and threads start with the first task. Close the pool or use it as a context manager.
     """
 
     def __init__(
@@ -146,168 +297,31 @@ class WorkerPool:
         tasks_per_worker: int = 2000,
         preload: Sequence[str] = (),
     ) -> None:
-        if workers is None:
-            workers = available_cores()
-        if workers < 1 or time_limit <= 0 or memory_limit <= 0 or tasks_per_worker < 1:
-            raise ValueError(
-                "workers, time_limit, memory_limit and tasks_per_worker must be positive, got "
-                f"{workers}, {time_limit}, {memory_limit}, {tasks_per_worker}"
-            )
-        self.workers = workers
+        if time_limit <= 0 or memory_limit <= 0 or tasks_per_worker < 1:
+            raise ValueError(f"must be positive: {time_limit=}, {memory_limit=}, {tasks_per_worker=}")
         self.time_limit = time_limit
-        self._memory_limit = memory_limit
-        self._tasks_per_worker = tasks_per_worker
-        self._preload = tuple(preload)
-        self._reset()
-
-    def _reset(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._inbox: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        # Only the pool's own thread touches what follows.
-        self._pool: ProcessPool | None = None
-        self._generation = 0
-        self._unfinished: set[_Task] = set()
-        self._progress = time.monotonic()
+        start = functools.partial(_Interpreter, memory_limit, tasks_per_worker, tuple(preload))
+        super().__init__(workers, start, _error)
 
     def submit(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> "Future[Any]":
         """Start ``function(*args)`` in a worker. The future's result is the value or a :class:`Failure`.
 
-        ``function`` must be importable by name and everything must pickle. The future cannot be cancelled.
+        ``function`` must be importable by name and everything must pickle.
 
         Raises:
             RuntimeError: the pool is closed.
         """
-        if self._process != os.getpid():
-            # A forked copy: threads and workers belong to the parent.
-            self._reset()
-        task = _Task(function, args, self.time_limit if time_limit is None else time_limit)
-        task.future.set_running_or_notify_cancel()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the worker pool is closed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="prime_ext worker pool", daemon=True)
-                self._thread.start()
-            self._inbox.put(("task", task, None))
-        return task.future
+        try:
+            content = pickle.dumps((function, args))
+        except Exception as error:
+            refused: Future[Any] = Future()
+            refused.set_result(_error(f"{type(error).__name__}: {error}"))
+            return refused
+        return self._put((content, self.time_limit if time_limit is None else time_limit))
 
     def run(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> Any:
         """Like :meth:`submit`, but wait for the value or :class:`Failure`."""
         return self.submit(function, *args, time_limit=time_limit).result()
-
-    def close(self) -> None:
-        """Kill the workers and end the threads. Unfinished tasks end as failures. Closing twice is allowed."""
-        with self._lock:
-            self._closed = True
-            thread = self._thread
-            if thread is not None and self._process == os.getpid():
-                self._inbox.put(("close", None, None))
-        if thread is not None and self._process == os.getpid():
-            thread.join()
-
-    def __enter__(self) -> "WorkerPool":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    # Everything below runs in the pool's own thread. Workers are killed when the thread that started them ends, so it
-    # is this one, which lives as long as the pool, that starts pebble.
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                kind, task, result = self._inbox.get(timeout=1.0)
-            except queue.Empty:
-                self._replace_stuck_pool()
-                continue
-            if kind == "close":
-                break
-            if kind == "task":
-                if not self._unfinished:
-                    self._progress = time.monotonic()
-                self._unfinished.add(task)
-                self._schedule(task)
-            elif task in self._unfinished and result[0] == task.generation:
-                self._progress = time.monotonic()
-                self._settle(task, result[1])
-        self._stop()
-        for task in list(self._unfinished):
-            self._finish(task, Failure(Outcome.ERROR, "the worker pool was closed"))
-
-    def _schedule(self, task: _Task) -> None:
-        if self._pool is None:
-            self._pool = ProcessPool(
-                max_workers=self.workers,
-                max_tasks=self._tasks_per_worker,
-                initializer=_start_worker,
-                initargs=(os.getpid(), self._memory_limit, self._preload),
-                context=_WorkerContext(),
-            )
-        generation = task.generation = self._generation
-        try:
-            attempt = self._pool.schedule(
-                _run_task, args=(task.function, task.args, task.time_limit), timeout=task.time_limit
-            )
-        except RuntimeError as error:
-            self._restart(str(error))
-            return
-        attempt.add_done_callback(lambda done: self._inbox.put(("done", task, (generation, done))))
-
-    def _settle(self, task: _Task, attempt: "Future[Any]") -> None:
-        try:
-            self._finish(task, attempt.result())
-        except ProcessExpired as death:
-            if death.exitcode == _EXIT_OUT_OF_MEMORY:
-                self._finish(task, Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes"))
-            elif death.exitcode == -signal.SIGXCPU:
-                self._finish(task, Failure(Outcome.TIMEOUT, f"more than {task.time_limit} s of CPU time"))
-            elif task.deaths == 0:
-                task.deaths += 1
-                self._schedule(task)
-            else:
-                self._finish(task, Failure(Outcome.ERROR, f"the worker died twice, exit code {death.exitcode}"))
-        except (FutureTimeoutError, CancelledError):
-            self._finish(task, Failure(Outcome.TIMEOUT, f"more than {task.time_limit} s"))
-        except BrokenProcessPool as error:
-            self._restart(str(error))
-        except Exception as error:
-            self._finish(task, Failure(Outcome.ERROR, f"{type(error).__name__}: {error}"))
-
-    def _finish(self, task: _Task, value: Any) -> None:
-        self._unfinished.discard(task)
-        task.future.set_result(value)
-
-    def _replace_stuck_pool(self) -> None:
-        if self._pool is None or not self._unfinished:
-            return
-        longest = max(task.time_limit for task in self._unfinished)
-        if not self._pool.active:
-            # pebble gave up, and a task that came in that moment is on no list of those that it then failed.
-            self._restart("pebble gave up")
-        elif time.monotonic() - self._progress > 2 * longest + _START_LIMIT:
-            self._restart("no worker answers")
-
-    def _restart(self, reason: str) -> None:
-        """Start the unfinished tasks again on a new pool, except those for which that was in vain before."""
-        self._stop()
-        self._generation += 1
-        self._progress = time.monotonic()
-        for task in list(self._unfinished):
-            task.restarts += 1
-            if task.restarts > _POOL_RESTARTS_PER_TASK:
-                self._finish(task, Failure(Outcome.ERROR, f"the worker pool failed {task.restarts} times: {reason}"))
-            elif task.generation < self._generation:
-                self._schedule(task)
-
-    def _stop(self) -> None:
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            pool.stop()
-            pool.join()
 
 
 # What the verifiers of this process share. It starts with its first task and ends with the process.

@@ -28,7 +28,7 @@ class Shouting:
 
 @pytest.fixture(autouse=True)
 def user_task(monkeypatch):
-    monkeypatch.setattr(sources, "_registered", [])
+    monkeypatch.setattr(sources, "_registered", list(sources._registered))
     monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
     module._verifiers.cache_clear()
     module._prepare.cache_clear()

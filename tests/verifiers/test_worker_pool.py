@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the worker pool promises: every task ends in a value or a failure, whatever happens to its worker."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -12,11 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from pebble.pool.process import TaskManager
 from pool_tasks import double, fails, forever, hungry, kill_myself, kill_myself_once, nap, stuck_in_c
 from processes import alive, wait_until
 
-from prime_ext.verifiers import worker_pool
 from prime_ext.verifiers.verdict import Outcome
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool
 
@@ -69,33 +66,16 @@ def test_workers_killed_from_outside_in_mid_batch_or_idle_lose_no_task(tasks):
         for process in seen:
             os.kill(process, signal.SIGKILL)
         assert all(isinstance(future.result(timeout=600), int) for future in futures)
-        time.sleep(1.0)  # pebble sees the death of an idle worker when it next looks
         assert pool.run(double, 3) == 6
 
 
-def test_a_task_that_comes_while_pebble_gives_up_is_started_again(monkeypatch):
+def test_a_process_whose_answer_is_not_understood_gives_no_other_one(monkeypatch):
     with WorkerPool(1, time_limit=60.0) as pool:
-        process, register = pool.run(nap, 0.0), TaskManager.register
-
-        def register_late(manager, task):
-            # pebble has taken the task and gives up before it is on the list of those that it then fails.
-            monkeypatch.setattr(TaskManager, "register", register)
-            os.kill(process, signal.SIGKILL)
-            pool._pool._pool_manager_loop.join()
-            register(manager, task)
-
-        monkeypatch.setattr(TaskManager, "register", register_late)
-        # Of a pool that only stands still it would take 240 s to be replaced.
-        assert pool.submit(double, 3).result(timeout=120) == 6
-
-
-def test_a_pool_in_which_nothing_moves_is_replaced(monkeypatch):
-    # Stopped workers stand for a lock that a killed worker took with it.
-    monkeypatch.setattr(worker_pool, "_START_LIMIT", 10.0)
-    with WorkerPool(1, time_limit=1.0) as pool:
-        process = pool.run(nap, 0.0)
-        os.kill(process, signal.SIGSTOP)
-        assert pool.run(double, 3) == 6
+        first = pool.run(nap, 0.0)
+        with monkeypatch.context() as patch:
+            patch.setattr("prime_ext.verifiers.worker_pool.pickle.loads", lambda answer: 1 / 0)
+            assert pool.run(nap, 0.0) == Failure(Outcome.ERROR, "division by zero")
+        assert pool.run(nap, 0.0) != first
 
 
 def test_workers_that_cannot_start_are_a_failure_not_a_hang():
@@ -108,23 +88,11 @@ def test_workers_are_replaced_after_so_many_tasks():
         assert len({pool.run(nap, 0.0) for _ in range(12)}) >= 2
 
 
-def test_a_cancelled_waiter_harms_nobody(pool):
-    async def main():
-        waiter = asyncio.wrap_future(pool.submit(nap, 0.3))
-        await asyncio.sleep(0.05)
-        waiter.cancel()
-        return await asyncio.wrap_future(pool.submit(double, 5))
-
-    assert asyncio.run(main()) == 10
-
-
-def test_workers_survive_the_end_of_the_thread_that_started_the_pool():
-    with WorkerPool(1, time_limit=30.0) as pool:
-        found = []
-        starter = threading.Thread(target=lambda: found.append(pool.run(nap, 0.0)))
-        starter.start()
-        starter.join()
-        assert pool.run(nap, 0.2) == found[0]
+def test_what_is_cancelled_before_its_start_is_not_run(tmp_path):
+    with WorkerPool(1, time_limit=60.0) as pool:
+        running, waiting = pool.submit(nap, 0.5), pool.submit((tmp_path / "ran").touch)
+        assert waiting.cancel() and isinstance(running.result(), int)
+        assert pool.run(double, 5) == 10 and not os.listdir(tmp_path)
 
 
 def test_workers_do_not_run_the_main_program(tmp_path):
@@ -151,7 +119,7 @@ def test_closing_fails_what_is_left_and_what_comes_later():
     pool.close()
     pool.close()
     assert running.result(timeout=600).outcome is Outcome.ERROR
-    assert threading.active_count() == threads - 4
+    assert threading.active_count() == threads - 1
     with pytest.raises(RuntimeError, match="closed"):
         pool.submit(double, 1)
     with pytest.raises(ProcessLookupError):
@@ -199,5 +167,5 @@ def test_a_forked_child_gets_a_pool_of_its_own(pool):
 
 @pytest.mark.parametrize("setting", [{"workers": 0}, {"time_limit": 0.0}, {"memory_limit": 0}, {"tasks_per_worker": 0}])
 def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match=next(iter(setting))):
         WorkerPool(**setting)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.verifiers.code import evalplus_oracle
-from prime_ext.verifiers.sandbox import prelude
+from prime_ext.verifiers.sandbox.harness import NODES
 
 
 class MalformedTests(ValueError):
@@ -101,13 +101,13 @@ def from_evalplus(row: Mapping[str, Any]) -> AssertionProblem:
     for key, value in texts.items():
         if not isinstance(value, str) or not value:
             raise MalformedTests(f"{key} must be a text")
-    if not str(texts["entry_point"]).isidentifier():
-        raise MalformedTests(f"entry_point {texts['entry_point']!r} is no name")
-    inputs = {}
-    for part, key in (("base", "base_input"), ("plus", "plus_input")):
-        inputs[part] = row.get(key, [] if part == "plus" else None)
-        if not isinstance(inputs[part], list) or not all(isinstance(values, list) for values in inputs[part]):
-            raise MalformedTests(f"{key} must be a list of lists of arguments")
+    name = str(texts["entry_point"])
+    if not name.isidentifier():
+        raise MalformedTests(f"entry_point {name!r} is no name")
+    inputs = {"base": row.get("base_input"), "plus": row.get("plus_input", [])}
+    for part, values in inputs.items():
+        if not isinstance(values, list) or not all(isinstance(arguments, list) for arguments in values):
+            raise MalformedTests(f"{part}_input must be a list of lists of arguments")
     tolerance = row.get("atol", 0)
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
         raise MalformedTests(f"atol must be a number of at least 0, got {tolerance!r}")
@@ -120,16 +120,10 @@ def from_evalplus(row: Mapping[str, Any]) -> AssertionProblem:
         f"_evalplus = {{}}\nexec({oracle!r}, _evalplus)\n"
         f"_evalplus_check = _evalplus['make_check'](**json.loads({json.dumps(settings)!r}))\n"
     )
-    name = str(texts["entry_point"])
-    parts = {"base": len(inputs["base"]), **({"plus": len(values)} if "plus_input" in row else {})}
-    return AssertionProblem(
-        setup,
-        tuple(f"_evalplus_check({name}, {index})" for index in range(len(values))),
-        (name,),
-        # MBPP's prompt is a docstring; HumanEval's begins the function, and may define helpers before it.
-        completed(str(texts["prompt"])),
-        parts=tuple(parts.items()),
-    )
+    parts = {"base": len(inputs["base"])} | ({"plus": len(values)} if "plus_input" in row else {})
+    tests = tuple(f"_evalplus_check({name}, {index})" for index in range(len(values)))
+    # MBPP's prompt is a docstring; HumanEval's begins the function, and may define helpers before it.
+    return AssertionProblem(setup, tests, (name,), completed(str(texts["prompt"])), parts=tuple(parts.items()))
 
 
 def _from_script(test: str) -> AssertionProblem:
@@ -160,16 +154,14 @@ def completed(prompt: str) -> str:
     Raises:
         MalformedTests: it is neither.
     """
-    try:
-        ast.parse(prompt)
-        return prompt
-    except SyntaxError:
-        completed = prompt + "\n    pass\n"
-    try:
-        ast.parse(completed)
-    except SyntaxError as error:
-        raise MalformedTests(f"the prompt is no Python: {error}") from error
-    return completed
+    reason: SyntaxError | None = None
+    for text in (prompt, prompt + "\n    pass\n"):
+        try:
+            ast.parse(text)
+            return text
+        except SyntaxError as error:
+            reason = error
+    raise MalformedTests(f"the prompt is no Python: {reason}")
 
 
 def _string(test_cases: Mapping[str, Any], key: str) -> str:
@@ -214,7 +206,7 @@ def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
     trees = [tree for tree in map(_parse, codes) if tree.body]
     called, defined = _names(trees)
     free = [name for name in called if name not in defined]
-    unknown = [name for name in free if not hasattr(builtins, name) and name not in prelude.TEST_CLASSES]
+    unknown = [name for name in free if not hasattr(builtins, name) and name not in NODES]
     if unknown:
         return tuple(unknown)
     everywhere = [name for name in free if all(name in _names([tree])[0] for tree in trees)]

@@ -1,14 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparing what a program gave with what was expected. Runs in the trusted process, in linear time.
 
-Standard output is compared line by line: blank lines do not count, and neither does the amount of white space between
-the words of a line. Two words agree if they are the same text, or if both are numbers and agree by this rule:
-
-- the expected number is written as an integer: the other must have exactly that value (``2``, ``2.0``);
-- it is written with a point or an exponent: the other may differ by a relative or absolute 1e-6.
-
-Values of function calls are compared the same way, through their structure: integers, booleans, strings and None
-exactly, floating-point numbers with the tolerance.
+The rules: docs/reference/verifier_rules.md.
 """
 
 import math

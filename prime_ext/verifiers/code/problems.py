@@ -1,31 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test cases in the forms of the public data sets.
-
-Input and output pairs (PRIME's Eurus-2-RL-Data, APPS, TACO, CodeContests), as a dict or its JSON text:
-
-- ``{"inputs": [...], "outputs": [...]}``: each input is fed to standard input, each output is what must be printed. A
-  list of strings stands for its lines.
-- with ``"fn_name"``: each input holds the arguments of one call. A string holds one JSON value per line and its output
-  is the JSON of the result (PRIME, LiveCodeBench). A list holds the arguments themselves, and its output is the result,
-  or a list of one element that holds the result (APPS, TACO have both; see :class:`CallTest`).
-
-Assertions, as a dict or its JSON text:
-
-- ``{"prompt", "test", "entry_point"}``: HumanEval, whose test defines ``check(candidate)``;
-- ``{"test_list", "test_imports"}``: MBPP, one assertion per test;
-- ``{"test"}`` alone: LeetCode, a script whose assertions each count as one test.
-
-Rows of benchmarks as they are published, see there:
-
-- ``{"base_input", "plus_input", "canonical_solution", ...}``: HumanEval+ and MBPP+ (EvalPlus);
-- ``{"public_test_cases", "private_test_cases", "metadata"}``: LiveCodeBench's ``code_generation_lite``. The public
-  tests are JSON; the private ones JSON, or its pickled text, compressed and in base64. A pickle can run anything, so it
-  is not unpickled: its operations are read, and only those of a single text are admitted.
-"""
+"""Test cases in the forms of the public data sets, which docs/reference/verifier_rules.md lists."""
 
 import base64
 import binascii
 import functools
+import itertools
 import json
 import pickletools
 import zlib
@@ -44,37 +23,21 @@ _MOST_OPERATIONS = 8
 
 
 @dataclass(frozen=True)
-class StdinTest:
-    stdin: str
-    expected: str
-
-
-@dataclass(frozen=True)
-class CallTest:
-    """One call and its result.
+class PairProblem:
+    """Inputs and outputs.
 
     Attributes:
-        arguments: the call's arguments, JSON data.
-        expected: results of which one must be returned. There are two where the data set does not say whether a list
-            of one element is the result or only holds it.
+        tests: what is given and what is expected. With a function, the arguments of a call, JSON data, and results of
+            which one must be returned: two where the data set does not say whether a list of one element is the result
+            or only holds it. Else texts, of standard input and output.
+        function: what is called.
     """
 
-    arguments: tuple[Any, ...]
-    expected: tuple[Any, ...]
+    tests: tuple[tuple[Any, Any], ...]
+    function: str | None = None
 
 
-@dataclass(frozen=True)
-class StdinProblem:
-    tests: tuple[StdinTest, ...]
-
-
-@dataclass(frozen=True)
-class CallProblem:
-    function: str
-    tests: tuple[CallTest, ...]
-
-
-Problem = StdinProblem | CallProblem | AssertionProblem
+Problem = PairProblem | AssertionProblem
 TestCases = Mapping[str, Any] | str | Problem
 
 
@@ -84,7 +47,7 @@ def parse_test_cases(test_cases: TestCases) -> Problem:
     Raises:
         MalformedTests: in none of the forms above, or without a single test.
     """
-    problem = test_cases if isinstance(test_cases, StdinProblem | CallProblem | AssertionProblem) else _read(test_cases)
+    problem = test_cases if isinstance(test_cases, PairProblem | AssertionProblem) else _read(test_cases)
     if not problem.tests:
         raise MalformedTests("there is no test")
     return problem
@@ -115,42 +78,38 @@ def _json(text: str, key: str) -> Any:
         raise MalformedTests(f"{key}: no JSON: {error}") from error
 
 
-def _pairs(test_cases: Mapping[str, Any]) -> Problem:
+def _pairs(test_cases: Mapping[str, Any]) -> PairProblem:
     inputs, outputs = test_cases.get("inputs"), test_cases.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise MalformedTests("inputs and outputs must both be lists")
     if len(inputs) != len(outputs):
         raise MalformedTests(f"{len(inputs)} inputs but {len(outputs)} outputs")
     name = test_cases.get("fn_name")
+    pairs = enumerate(zip(inputs, outputs, strict=True), start=1)
     if name is None or name == "":
-        pairs = zip(inputs, outputs, strict=True)
-        return StdinProblem(
-            tuple(StdinTest(_text(given, i), _text(wanted, i)) for i, (given, wanted) in enumerate(pairs))
-        )
+        return PairProblem(tuple((_text(given, n), _text(wanted, n)) for n, (given, wanted) in pairs))
     if not isinstance(name, str):
         raise MalformedTests(f"fn_name is a {type(name).__name__}, not a string")
-    pairs = zip(inputs, outputs, strict=True)
-    return CallProblem(name, tuple(_call(given, wanted, i) for i, (given, wanted) in enumerate(pairs)))
+    return PairProblem(tuple(_call(given, wanted, n) for n, (given, wanted) in pairs), name)
 
 
-def _text(value: Any, index: int) -> str:
+def _text(value: Any, number: int) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
-    raise MalformedTests(f"test {index + 1}: {type(value).__name__} instead of text")
+    raise MalformedTests(f"test {number}: {type(value).__name__} instead of text")
 
 
-def _call(given: Any, wanted: Any, index: int) -> CallTest:
+def _call(given: Any, wanted: Any, number: int) -> tuple[Any, Any]:
     if isinstance(given, str):
-        arguments = tuple(_json(line, f"test {index + 1}") for line in given.split("\n") if line.strip())
-        expected = _json(wanted, f"test {index + 1}") if isinstance(wanted, str) else wanted
-        return CallTest(arguments, (expected,))
+        arguments = tuple(_json(line, f"test {number}") for line in given.split("\n") if line.strip())
+        expected = _json(wanted, f"test {number}") if isinstance(wanted, str) else wanted
+        return arguments, (expected,)
     if not isinstance(given, list):
-        raise MalformedTests(f"test {index + 1}: {type(given).__name__} instead of arguments")
-    if isinstance(wanted, list) and len(wanted) == 1:
-        return CallTest(tuple(given), (wanted, wanted[0]))
-    return CallTest(tuple(given), (wanted,))
+        raise MalformedTests(f"test {number}: {type(given).__name__} instead of arguments")
+    held = wanted if isinstance(wanted, list) and len(wanted) == 1 else []
+    return tuple(given), (wanted, *held)
 
 
 def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,20 +156,16 @@ def pickled_text(data: bytes) -> str:
     """
     found: list[str] = []
     try:
-        for number, (operation, argument, _) in enumerate(pickletools.genops(data)):
+        for operation, argument, _ in itertools.islice(pickletools.genops(data), _MOST_OPERATIONS):
             if operation.name == "STOP" and len(found) == 1:
                 return found[0]
             if operation.name in _TEXTS:
                 found.append(str(argument))
             elif operation.name not in _AROUND:
-                raise MalformedTests(f"the pickle of private_test_cases holds {operation.name}, not just a text")
-            if len(found) > 1 or number >= _MOST_OPERATIONS:
-                raise MalformedTests("the pickle of private_test_cases holds more than a text")
+                raise ValueError(f"it holds {operation.name}")
     except (ValueError, UnicodeDecodeError) as error:
-        if isinstance(error, MalformedTests):
-            raise
-        raise MalformedTests(f"private_test_cases holds no pickle: {error}") from error
-    raise MalformedTests("the pickle of private_test_cases has no end")
+        raise MalformedTests(f"private_test_cases is not the pickle of a text: {error}") from error
+    raise MalformedTests(f"private_test_cases is not the pickle of a text: it holds {len(found)} and more")
 
 
 def _tests(value: Any, key: str) -> list[dict[str, Any]]:

@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a program: run its tests, compare, and say which failed first."""
+"""The verdict on a program: run its tests, compare, and say which failed first.
+
+Inputs and outputs: every test in a process of its own. Tests that are code: docs/reference/verifier_rules.md.
+"""
 
 import asyncio
+import json
+import secrets
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from dataclasses import replace
+from typing import Any, Literal, Protocol
 
-from prime_ext.verifiers.code import test_suite
 from prime_ext.verifiers.code.extraction import as_methods, extract_program
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 from prime_ext.verifiers.code.problems import (
     AssertionProblem,
-    CallProblem,
     MalformedTests,
-    StdinProblem,
+    PairProblem,
     TestCases,
     parse_test_cases,
 )
-from prime_ext.verifiers.code.test_suite import GraderFailure
-from prime_ext.verifiers.sandbox import CallRequest, Ending, Execution, Limits, ProgramRequest, Sandbox
+from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Roles, Sandbox
 from prime_ext.verifiers.sandbox.plain_data import loads
-from prime_ext.verifiers.sandbox.requests import Request
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer
 
 RewardName = Literal["all", "fraction"]
 
 _DETAIL = 300
-# What an ending, or the report of a suite, makes of a test, in the terms of verdicts and in words.
+# Time beyond the tests' own for starting the two processes of a suite.
+_START_SECONDS = 2.0
+# What the ending of a process, or the report on a test that is code, makes of a test, in the terms of verdicts and in
+# words.
 _ENDINGS = {
     Ending.TIMEOUT: (Outcome.TIMEOUT, "time limit"),
     Ending.OUT_OF_MEMORY: (Outcome.OUT_OF_MEMORY, "memory limit"),
@@ -37,32 +41,33 @@ _ENDINGS = {
     Ending.FAILED: (Outcome.ERROR, ""),
 }
 _REPORTS = {
+    "timeout": _ENDINGS[Ending.TIMEOUT],
+    "out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY],
     "failed": (Outcome.WRONG, "wrong result"),
-    "timeout": (Outcome.TIMEOUT, "time limit"),
-    "out_of_memory": (Outcome.OUT_OF_MEMORY, "memory limit"),
     "stopped": (Outcome.ERROR, "the program ended early"),
     "no_report": (Outcome.ERROR, "the program ended early"),
 }
+_USED_UP = (Outcome.TIMEOUT, "the problem's time is used up")
+
+# What became of tests, in order: None if it passed, else the outcome and a few words.
+Failed = tuple[Outcome, str]
+Results = list[Failed | None]
+# What is asked of the sandbox. One body serves threads, asyncio and batches.
+Run = tuple[Roles, bytes, Limits]
 
 
 class Backend(Protocol):
     """Where programs run: :class:`Sandbox` or :class:`~prime_ext.verifiers.sandbox.fusion.FusionSandbox`."""
 
-    def submit(self, request: Request) -> "Future[Execution]": ...
+    def start(self, roles: Roles, stdin: bytes = b"", limits: Limits | None = None) -> "Future[Execution]": ...
 
 
-@dataclass(frozen=True)
-class FailedTest:
-    """What went wrong with one test: the outcome and a few words."""
-
-    outcome: Outcome
-    words: str
+class GraderFailure(Exception):
+    """The sandbox or the tests failed, so that nothing can be said about the program."""
 
 
-# The tests that failed, by their places.
-Failures = list[tuple[int, FailedTest]]
-# Asks for executions, is sent them, returns the verdict's parts. One body serves threads, asyncio and batches.
-Steps = Generator[Request, Execution, Verdict]
+class NotPlain(Exception):
+    """The tests pass what cannot cross between processes; nothing has been decided."""
 
 
 class CodeVerifier:
@@ -77,7 +82,7 @@ class CodeVerifier:
     Raises:
         SandboxUnavailable: this machine cannot confine programs.
 
-    Thread-safe; may be pickled if its sandbox may.
+    Thread-safe.
     """
 
     def __init__(
@@ -99,8 +104,6 @@ class CodeVerifier:
         Raises:
             ValueError: a limit is not positive.
         """
-        if seconds is None and seconds_per_problem is None:
-            return self
         return CodeVerifier(
             self.sandbox,
             limits=self.limits if seconds is None else replace(self.limits, seconds=seconds),
@@ -139,28 +142,26 @@ class CodeVerifier:
         """As :meth:`verify_program`, without blocking the event loop."""
         return await asyncio.wrap_future(self.submit_program(program, test_cases, reward=reward))
 
-    def submit_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
-        """Start the verification of a program and return its future."""
-        _check_reward(reward)
-        return self._drive(self._verdict(program, test_cases, reward))
-
     def submit(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
         """Start a verification and return its future."""
-        _check_reward(reward)
-        program = extract_program(response)
-        if program is not None:
-            return self.submit_program(program, test_cases, reward=reward)
-        done: Future[Verdict] = Future()
-        done.set_result(no_answer(0.0, "no complete Python fence"))
-        return done
+        return self.submit_program(extract_program(response), test_cases, reward=reward)
 
-    def _drive(self, steps: Steps) -> "Future[Verdict]":
+    def submit_program(
+        self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"
+    ) -> "Future[Verdict]":
+        """Start the verification of a program and return its future. None: the response has none."""
+        if reward not in ("all", "fraction"):
+            raise ValueError(f"reward={reward!r} is not one of all, fraction")
         future: Future[Verdict] = Future()
         future.set_running_or_notify_cancel()
+        if program is None:
+            future.set_result(no_answer(0.0, "no complete Python fence"))
+            return future
+        steps = self._verdict(program, test_cases, reward)
 
-        def advance(send: Callable[[], Request]) -> None:
+        def advance(send: Callable[[], Run]) -> None:
             try:
-                waiting = self.sandbox.submit(send())
+                waiting = self.sandbox.start(*send())
             except StopIteration as stop:
                 future.set_result(stop.value)
             except BaseException as error:
@@ -171,121 +172,129 @@ class CodeVerifier:
         advance(lambda: next(steps))
         return future
 
-    def _verdict(self, program: str, test_cases: TestCases, reward: RewardName) -> Steps:
+    def _verdict(self, program: str, test_cases: TestCases, reward: RewardName) -> Generator[Run, Execution, Verdict]:
+        """Ask for runs until all tests are done, their time is used up, or one has failed that decides."""
         started = time.perf_counter()
-        note = ""
-        parts: dict[str, float] = {}
+        results: Results = []
+        left, together = self.seconds_per_problem, False
         try:
             problem = parse_test_cases(test_cases)
             if isinstance(problem, AssertionProblem):
                 program = as_methods(program, problem.entry_points)
-                failures, note = yield from self._run_assertions(program, problem, reward)
-                parts = problem.scores([index for index, _ in failures])
-            else:
-                failures = yield from self._run_pairs(program, problem, reward)
+            number = len(problem.tests)
+            while len(results) < number and not (reward == "all" and any(results)):
+                if left <= 0:
+                    results += [_USED_UP] * (number - len(results))
+                    break
+                if isinstance(problem, AssertionProblem):
+                    run = self._suite(program, problem, len(results), left, together, reward == "all")
+                else:
+                    limits = replace(self.limits, seconds=min(self.limits.seconds, left))
+                    run = _pair(program, problem, len(results), limits)
+                execution = yield run
+                left -= execution.seconds
+                if execution.sandbox_failure:
+                    raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
+                if not isinstance(problem, AssertionProblem):
+                    results.append(_judge(execution, problem, len(results)))
+                    continue
+                try:
+                    reported = _read_together(execution, run) if together else _read_separate(execution, run)
+                except NotPlain:
+                    together = True
+                    continue
+                if not reported:
+                    raise GraderFailure("the tests reported nothing")
+                results = (results + reported)[:number]
         except (MalformedTests, GraderFailure) as error:
             reason = f"tests: {error}" if isinstance(error, MalformedTests) else str(error)
             return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, reason[:_DETAIL])
-        number, seconds = len(problem.tests), time.perf_counter() - started
-        if not failures:
+        seconds, note = time.perf_counter() - started, " (in one process)" if together else ""
+        failed = [index for index, result in enumerate(results) if result is not None]
+        parts = problem.scores(failed) if isinstance(problem, AssertionProblem) else {}
+        if not failed:
             return replace(correct(program, seconds, f"{number} of {number} tests passed{note}"), parts=parts)
-        index, first = failures[0]
-        detail = f"test {index + 1} of {number}: {first.words}{note}"[:_DETAIL]
-        score = 0.0 if reward == "all" else (number - len(failures)) / number
-        return Verdict(first.outcome, score, program, seconds, detail, parts=parts)
+        outcome, words = next(filter(None, results))
+        detail = f"test {failed[0] + 1} of {number}: {words}{note}"[:_DETAIL]
+        score = 0.0 if reward == "all" else (number - len(failed)) / number
+        return Verdict(outcome, score, program, seconds, detail, parts=parts)
 
-    def _run_pairs(
-        self, program: str, problem: StdinProblem | CallProblem, reward: RewardName
-    ) -> Generator[Request, Execution, Failures]:
-        """Run every test in a fork of its own, one after the other; return the failures."""
-        failures: Failures = []
-        left, code = self.seconds_per_problem, b""
-        for index in range(len(problem.tests)):
-            if left <= 0:
-                failure: FailedTest | None = FailedTest(Outcome.TIMEOUT, "the problem's time is used up")
-            else:
-                limits = replace(self.limits, seconds=min(self.limits.seconds, left))
-                execution = yield _request(program, code, problem, index, limits)
-                code = code or execution.result
-                left -= execution.seconds
-                failure = self._judge(execution, problem, index)
-            if failure is not None:
-                failures.append((index, failure))
-                if reward == "all":
-                    break
-        return failures
-
-    def _judge(self, execution: Execution, problem: StdinProblem | CallProblem, index: int) -> FailedTest | None:
-        if execution.sandbox_failure:
-            raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
-        if not execution.finished:
-            outcome, words = _ENDINGS[execution.ending]
-            return FailedTest(outcome, words or _last_line(execution))
-        if isinstance(problem, StdinProblem):
-            right = outputs_agree(execution.stdout, problem.tests[index].expected)
-            return None if right else FailedTest(Outcome.WRONG, "wrong output")
-        try:
-            value = loads(execution.result)["value"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return FailedTest(Outcome.ERROR, "the call did not return")
-        if any(values_agree(value, expected) for expected in problem.tests[index].expected):
-            return None
-        return FailedTest(Outcome.WRONG, "wrong result")
-
-    def _run_assertions(
-        self, program: str, problem: AssertionProblem, reward: RewardName
-    ) -> Generator[Request, Execution, tuple[Failures, str]]:
-        """Run the tests in one go; those behind a test that ended the go run alone, if every test counts."""
-        number = len(problem.tests)
-        failures: Failures = []
-        left, together, position = self.seconds_per_problem, False, 0
-        while position < number:
-            if left <= 0:
-                failures += [
-                    (i, FailedTest(Outcome.TIMEOUT, "the problem's time is used up")) for i in range(position, number)
-                ]
-                break
-            codes = problem.tests if position == 0 else [problem.alone(position)]
-            sent = test_suite.request(program, problem, codes, self.limits, left, stop_at_first=reward == "all")
-            if together:
-                sent = test_suite.in_one_process(sent, self.limits)
-            execution = yield sent
-            left -= execution.seconds
-            try:
-                outcomes = test_suite.read_report(execution, sent)
-            except test_suite.NotPlain:
-                together = True
-                continue
-            for index, (outcome, text) in enumerate(outcomes):
-                if outcome != "passed":
-                    failures.append((position + index, _failed(outcome, text)))
-            if reward == "all" and failures:
-                break
-            if not outcomes:
-                raise GraderFailure("the tests reported nothing")
-            position += len(outcomes)
-        return failures, " (in one process)" if together else ""
+    def _suite(
+        self, program: str, problem: AssertionProblem, position: int, left: float, together: bool, stop_at_first: bool
+    ) -> Run:
+        """All tests in one go; those behind a test that ended the go alone, if every test counts."""
+        codes = list(problem.tests) if position == 0 else [problem.alone(position)]
+        solution = {"program": program, "context": problem.context}
+        tests: dict[str, Any] = {"setup": problem.setup, "tests": codes, "stop_at_first": stop_at_first}
+        if together:
+            # The tests have the time of one test together.
+            return {"together": solution | tests | {"nonce": secrets.token_hex(16)}}, b"", self.limits
+        tests |= {"entry_points": list(problem.entry_points), "seconds": self.limits.seconds}
+        seconds = min(left, self.limits.seconds * (len(codes) + 1)) + _START_SECONDS
+        return {"solution": solution, "tests": tests}, b"", replace(self.limits, seconds=seconds)
 
 
-def _check_reward(reward: str) -> None:
-    if reward not in ("all", "fraction"):
-        raise ValueError(f"reward={reward!r} is not one of all, fraction")
+def _pair(program: str, problem: PairProblem, index: int, limits: Limits) -> Run:
+    given, _ = problem.tests[index]
+    if problem.function is None:
+        return {"program": {"program": program}}, given.encode("utf-8", "surrogatepass"), limits
+    payload = {"program": program, "function": problem.function, "arguments": list(given)}
+    return {"call": payload}, b"", limits
 
 
-def _request(program: str, code: bytes, problem: StdinProblem | CallProblem, index: int, limits: Limits) -> Request:
-    if isinstance(problem, StdinProblem):
-        # Compiled once, by the first test.
-        keep_code = index == 0 and len(problem.tests) > 1
-        return ProgramRequest(program, problem.tests[index].stdin, limits, keep_code=keep_code, code=code)
-    return CallRequest(program, problem.function, problem.tests[index].arguments, limits)
+def _judge(execution: Execution, problem: PairProblem, index: int) -> Failed | None:
+    _, expected = problem.tests[index]
+    if not execution.finished:
+        outcome, words = _ENDINGS[execution.ending]
+        return outcome, words or _last_line(execution)[:200]
+    if problem.function is None:
+        return None if outputs_agree(execution.stdout, expected) else (Outcome.WRONG, "wrong output")
+    try:
+        value = loads(execution.result)["value"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Outcome.ERROR, "the call did not return"
+    return None if any(values_agree(value, result) for result in expected) else (Outcome.WRONG, "wrong result")
+
+
+def _read_separate(execution: Execution, run: Run) -> Results:
+    """The tests that ran, in order; all tests if the solution could not be loaded."""
+    results: Results = []
+    # No line of the solution runs in the process that wrote this.
+    for line in map(json.loads, execution.result.split(b"\n")[:-1]):
+        if "broken" in line:
+            raise GraderFailure(f"the tests themselves fail: {line['broken']}")
+        if "not_plain" in line:
+            raise NotPlain
+        if "not_loaded" in line:
+            outcome, text = line["not_loaded"]
+            return [_reported(outcome, f"on loading: {text}")] * len(run[0]["tests"]["tests"])
+        if "end" in line:
+            return results
+        results.append(_reported(*line["result"]))
+    if execution.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
+        return [*results, _ENDINGS[execution.ending]]
+    raise GraderFailure(f"the tests' process ended with {execution.exit_code}: {execution.stderr[-_DETAIL:]}")
+
+
+def _read_together(execution: Execution, run: Run) -> Results:
+    if execution.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
+        return [_ENDINGS[execution.ending]]
+    try:
+        report = loads(execution.result)
+        if report["nonce"] == run[0]["together"]["nonce"] and execution.finished:
+            return [_reported(str(outcome), str(text)[:_DETAIL]) for outcome, text in report["results"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass  # the program left early, or wrote something of its own
+    return [_reported("no_report", _last_line(execution)[:_DETAIL])]
 
 
 def _last_line(execution: Execution) -> str:
     """Return the last line that the program wrote to standard error: usually the exception."""
-    line = execution.stderr.strip().rpartition("\n")[2][:200]
-    return line or f"exit code {execution.exit_code}"
+    return execution.stderr.strip().rpartition("\n")[2] or f"exit code {execution.exit_code}"
 
 
-def _failed(report: str, text: str) -> FailedTest:
+def _reported(report: str, text: str) -> Failed | None:
+    if report == "passed":
+        return None
     outcome, words = _REPORTS.get(report, (Outcome.ERROR, ""))
-    return FailedTest(outcome, ": ".join(filter(None, (words, text)))[:200])
+    return outcome, ": ".join(filter(None, (words, text)))[:200]

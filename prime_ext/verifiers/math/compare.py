@@ -1,26 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
 
-Numbers are compared exactly, as fractions. Nothing is off by a factor of 100, and no tolerance unless one is given.
-
-- Rounding: a prediction that no finite decimal equals (``1/3``, ``\\sqrt{2}``) is right against a gold decimal of at
-  least two significant digits if it rounds to it. Never the other way round: ``0.33`` is wrong for ``1/3``.
-- Percent: ``x%`` equals ``x/100`` and, because the sign is often left out, also ``x``.
-- An unevaluated expression, ``2^{10}`` or ``\\sin 90^\\circ``, is as good as its value (but see
-  :mod:`prime_ext.verifiers.math.restatement`).
-- ``52_{8}``: the digits must agree, and the bases if both are written.
-
-Several answers. Lists and sets are unordered; members of a list count with their multiplicity, those of a set once.
-Tuples are ordered and their brackets matter, ``(0,9)`` is not ``[0,9)``, except that with three or more members all
-brackets mean the same. A list without brackets equals a tuple in round brackets with the same order. An interval from
-inequalities equals the tuple with its brackets, never a list. Ratios are equal if proportional; ``a:b`` also equals
-``a/b``. Matrices: same shape and entries; a row or column equals a tuple in round brackets.
-
-Equations. A prediction ``y = 5`` is 5 for a gold that is no equation, whatever ``y`` is, but a chain with a plain
-number other than the last one contradicts itself and is wrong. A gold ``x = 5`` or ``|PQ| = 5`` is 5 for a prediction
-that is no equation, as its left side names a quantity. Assignments to different names are compared by name, or with
-members without names in the written or the alphabetical order. Units may be missing; two known units of one kind must
-agree. Words are compared without case and punctuation.
+The rules: docs/reference/verifier_rules.md.
 """
 
 import re

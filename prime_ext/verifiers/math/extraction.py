@@ -1,23 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the final answer in a response. The text is hostile: everything here is linear in its length.
 
-Styles, by name; each lists what it looks for, first hit wins:
-
-============== ==================================================================================================
-``boxed``      the last complete ``\\boxed{}`` or ``\\fbox{}``; the default and the only one to train on
-``gsm8k``      the last ``#### answer`` line, then ``boxed``, then ``answer_is``
-``answer_is``  the last "the answer is ..." or "Answer: ...", to the end of the sentence or line
-``lenient``    ``gsm8k``, then the last number in the text; for reading other people's transcripts only
-============== ==================================================================================================
-
-Several boxes. Honest responses box intermediate results on the way and several results at the end; a policy may box
-several guesses and hope that the right one is picked. So the last box decides, together with the boxes right before it
-that belong to the same statement: between two of them is no line break, no end of a sentence and no conclusion ("so",
-"hence", "final"), or nothing but spaces, punctuation, delimiters, labels (``x =``, ``(a)``, bullets) and the words
-"and", "or", "option", "answer". Different boxes are taken together as a list, in order, which is right only against a
-gold list with just these members. More than ten are no answer.
-
-Guesses inside one box ("5 or 7") become a list as well (:mod:`prime_ext.verifiers.math.normalize`).
+The styles, and which of several boxes count: docs/reference/verifier_rules.md.
 """
 
 import re

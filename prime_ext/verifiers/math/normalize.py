@@ -1,15 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brings an answer into one surface form, without understanding it. Linear in the length of the text.
 
-Unicode signs become LaTeX, wrappers (``$``, ``\\boxed``, size, style, labels such as "Answer:") vanish, synonyms become
-one command, text commands become ``\\text`` with "or" as ``\\lor`` and "and" as a comma, words and units gain it,
-numbers and single letters lose it, arguments get braces (all digits after ``^`` belong to the exponent, as most people
-mean, though not TeX), degree signs become the unit ``\\text{degrees}``, and spaces outside of text vanish. Digits of
-other scripts stay what they are (:mod:`prime_ext.verifiers.math.complexity_limits` refuses them).
-
-Thousands separators go: ``1,000``, ``1{,}000``, ``1\\,000``, ``1 000``; a comma may also mean something else
-(:func:`readings`), but ``(1,200)`` is always a pair. Units, percent signs, prefixes such as ``x =``, brackets and lists
-have a meaning and are left to :mod:`prime_ext.verifiers.math.structure`.
+What becomes what: docs/reference/verifier_rules.md.
 """
 
 import re

@@ -42,11 +42,6 @@ class PlainNumber:
         return decimal.places > 0 and abs(self.value - decimal.value) * 2 * 10**decimal.places < 1
 
 
-def _exact(decimal: str) -> Fraction:
-    whole, _, places = decimal.partition(".")
-    return Fraction(int(whole + places or "0"), 10 ** len(places))
-
-
 def read_number(text: str) -> PlainNumber | None:
     """Read a normalised answer that is nothing but a number.
 
@@ -64,20 +59,22 @@ def read_number(text: str) -> PlainNumber | None:
     )
     places = 0
     if decimal:
-        value = _exact(decimal)
+        value = Fraction(decimal)
         if "." in decimal and len(decimal.replace(".", "").lstrip("0")) >= 2:
             places = len(decimal.partition(".")[2])
     elif repeating:
-        value = _exact(f"{start}.{rest}") + Fraction(int(repeating), 10 ** len(rest) * (10 ** len(repeating) - 1))
+        value = Fraction(f"{start or 0}.{rest}") + Fraction(
+            int(repeating), 10 ** len(rest) * (10 ** len(repeating) - 1)
+        )
     elif above or over:
-        divisor = _exact(below or under)
+        divisor = Fraction(below or under)
         if divisor == 0:
             return None
-        value = _exact(above or over) / divisor
+        value = Fraction(above or over) / divisor
         if whole:
             if not (above.isdigit() and below.isdigit() and value < 1):
                 return None
             value += int(whole)
     else:
-        value = _exact(factor or mantissa or "1") * Fraction(10) ** int(power or exponent)
+        value = Fraction(factor or mantissa or "1") * Fraction(10) ** int(power or exponent)
     return PlainNumber(-value if sign == "-" else value, places)

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Whether a right answer only repeats the problem: ``\boxed{2+3*4}`` where the prompt asks to compute ``2+3*4``.
 
-An expression in the answer is a restatement if it has an operation in it, the gold answer does not have it in these
-words, and it stands in the prompt. Spaces, brackets, delimiters, signs of multiplication and fraction do not count.
-Values (numbers, fractions in lowest terms, letters) are never restatements. Equal expressions that are written anew,
-such as ``4*3+2``, are not found.
+What counts: docs/reference/verifier_rules.md.
 """
 
 import math

@@ -1,17 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a normalised answer as a tree: numbers, words, lists, tuples, sets, intervals, unions, matrices, equations.
 
-What each form means:
-
-- ``1,2`` or ``1;2`` or ``1 or 2``: a list. ``\\{1,2\\}``: a set. ``(1,2)``, ``[1,2)``: a tuple or interval with these
-  brackets. A single member loses its brackets, so ``(5)``, ``\\{5\\}`` and ``5`` are the same.
-- ``\\pm`` (at most twice in a member) stands for both signs: ``1\\pm\\sqrt{2}`` is a list of two.
-- ``x<3``, ``2\\le x<5`` (one variable alone between the bounds) are intervals; ``\\mathbb{R}`` is
-  ``(-\\infty,\\infty)``; intervals joined by ``\\cup`` or "or" are a union.
-- ``x\\in S`` is ``S``; ``\\sqrt{2}\\approx1.41`` is its left side, unless that is a name.
-- ``a:b:c``: a ratio. ``\\begin{pmatrix}...``: a matrix (determinants are left alone).
-- A percent sign, and a trailing unit (``\\text{...}`` of up to five words after a value), are kept beside the value; a
-  lone letter has no unit, so ``C\\text{ D}`` is not ``C``.
+What each form means: docs/reference/verifier_rules.md.
 """
 
 import re

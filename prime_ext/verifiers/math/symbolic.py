@@ -1,22 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computer algebra, in the worker only: does a prediction equal the gold answer?
 
-math-verify's parser (latex2sympy2_extended) reads LaTeX with a grammar; nothing here evaluates model text as Python.
-Its own extraction, normalisation and comparison of lists, units and numbers forgive too much for a reward: ``R^2-r^2``
-is 0 (letters are lower-cased), ``52_8`` is 52, ``2(3)`` is 5, numbers below 10^-6 are equal. So structure and numbers
-are compared by :mod:`prime_ext.verifiers.math.compare`, and here remain single expressions:
-
-1. Both are evaluated at :data:`POINTS` random points (the same ones for the same pair), or once if they have no free
-   symbols, with :data:`PRECISION` digits. A relative difference beyond 10^-:data:`AGREEMENT` at any of them, or a value
-   where the other has none, means wrong. If they agree everywhere, at least at three points, that is taken for
-   equality. ``i`` is the imaginary unit. Different letters are different variables.
-2. Equations are equal if the differences of their sides are proportional; inequalities too, with the right sign. Chains
-   are equal if their links are, in any order.
-3. Sets, an inequality against a set, and whatever evaluation says nothing about (unknown functions) are left to
-   math-verify's ``verify``, gold answer first, without its own time limits. It gets no other mixtures.
-
-Limits of precision: expressions that differ by less than one part in 10^30 count as equal, also those that differ only
-where no random point lies (isolated points; branches beyond (-4, 4), or (-200, 200) with steps and absolute values).
+math-verify's parser reads LaTeX with a grammar; nothing here evaluates model text as Python. Expressions are compared
+at random points, equations and inequalities by proportion, the rest by math-verify: docs/reference/verifier_rules.md.
 """
 
 import logging

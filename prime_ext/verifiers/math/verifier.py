@@ -8,9 +8,9 @@ the number of workers or on what was verified before.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,36 +25,8 @@ from prime_ext.verifiers.verdict import Outcome, Verdict
 from prime_ext.verifiers.worker_pool import DEFAULT_POOL, Failure, WorkerPool
 
 Gold = str | Sequence[str]
+_Said = tuple[str, str] | Failure
 _SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
-
-
-@dataclass
-class _Case:
-    """One answer on its way to a verdict."""
-
-    started: float
-    golds: tuple[str, ...]
-    answer: str | None
-    prompt: str | None
-    # What a worker will say, unless the rules have decided.
-    said: "Verdict | Future[tuple[str, str] | Failure]" = field(init=False)
-
-    def verdict(self, said: tuple[str, str] | Failure) -> Verdict:
-        outcome, reason = (said.outcome, said.detail) if isinstance(said, Failure) else said
-        seconds = time.perf_counter() - self.started
-        if outcome == "correct" and self.prompt is not None and not reason.startswith("same text"):
-            restated = restatement(self.answer or "", self.golds, self.prompt)
-            if restated is not None:
-                outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
-        kind = Outcome(outcome)
-        score = _SCORES.get(kind)
-        return Verdict(kind, score, self.answer, seconds, reason, grader_failure=score is None)
-
-    def wait(self) -> Verdict:
-        return self.said if isinstance(self.said, Verdict) else self.verdict(self.said.result())
-
-    async def wait_async(self) -> Verdict:
-        return self.said if isinstance(self.said, Verdict) else self.verdict(await asyncio.wrap_future(self.said))
 
 
 def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
@@ -137,7 +109,7 @@ class MathVerifier:
         response: str,
         gold: Gold,
         *,
-        extraction: str = "boxed",
+        extraction: str | None = "boxed",
         tolerance: str | None = None,
         prompt: str | None = None,
     ) -> Verdict:
@@ -146,7 +118,7 @@ class MathVerifier:
         Args:
             response: the text that the policy wrote. Any text; nothing in it is executed.
             gold: the gold answer, or several of which any may be matched.
-            extraction: how to find the answer; a style of :mod:`prime_ext.verifiers.math.extraction`.
+            extraction: how to find the answer; a style of :mod:`prime_ext.verifiers.math.extraction`; None: it is all.
             tolerance: how far a plain number may be from a gold answer that is one, e.g. ``1e-1``. Other answers are
                 exact.
             prompt: what was asked. If it is given, an unevaluated expression out of it is no answer
@@ -155,23 +127,26 @@ class MathVerifier:
         Raises:
             ValueError: no such style, no gold answer at all, or a tolerance that is no positive number.
         """
-        return self._start(response, gold, extraction, tolerance, prompt).wait()
+        said, verdict = self._start(response, gold, extraction, tolerance, prompt)
+        return verdict(said.result() if isinstance(said, Future) else said)
 
     def verify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Return the verdict on an answer that is already extracted."""
-        return self._start(answer, gold, None).wait()
+        return self.verify(answer, gold, extraction=None)
 
     async def averify(self, response: str, gold: Gold, **options: Any) -> Verdict:
         """Like :meth:`verify` for asyncio. The loop goes on while workers compute; no thread waits."""
-        return await self._start(response, gold, **options).wait_async()
+        said, verdict = self._start(response, gold, **options)
+        return verdict(await asyncio.wrap_future(said) if isinstance(said, Future) else said)
 
     async def averify_answer(self, answer: str, gold: Gold) -> Verdict:
         """Like :meth:`verify_answer` for asyncio."""
-        return await self._start(answer, gold, None).wait_async()
+        return await self.averify(answer, gold, extraction=None)
 
     def verify_batch(self, pairs: Sequence[tuple[str, Gold]], *, extraction: str = "boxed") -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
-        return [case.wait() for case in [self._start(*pair, extraction) for pair in pairs]]
+        started = [self._start(*pair, extraction) for pair in pairs]
+        return [verdict(said.result() if isinstance(said, Future) else said) for said, verdict in started]
 
     def _start(
         self,
@@ -180,24 +155,33 @@ class MathVerifier:
         extraction: str | None = "boxed",
         tolerance: str | None = None,
         prompt: str | None = None,
-    ) -> _Case:
-        """Decide by rules or ask a worker; without ``extraction`` the text is the answer."""
+    ) -> tuple["Future[_Said] | _Said", Callable[["_Said"], Verdict]]:
+        """Decide by rules or ask a worker; return what was said, or will be, and what makes the verdict of it."""
         started = time.perf_counter()
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds:
             raise ValueError("at least one gold answer is needed, got none")
         limit = read_tolerance(tolerance)
         found = extract(text, extraction) if extraction is not None else Extraction(text, "")
-        case = _Case(started, golds, found.answer, prompt)
-        if found.answer is None:
-            case.said = case.verdict(("no_answer", found.rule))
-            return case
-        said = [(one, *decide(one, found.answer, limit)) for one in golds]
-        case.golds = tuple(one for one, outcome, _ in said if outcome != "error")
-        unsure = tuple(one for one, outcome, _ in said if outcome == "open")
+        answer, usable = found.answer, golds
+
+        def verdict(said: _Said) -> Verdict:
+            outcome, reason = (said.outcome, said.detail) if isinstance(said, Failure) else said
+            seconds = time.perf_counter() - started
+            if outcome == "correct" and prompt is not None and not reason.startswith("same text"):
+                restated = restatement(answer or "", usable, prompt)
+                if restated is not None:
+                    outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
+            kind = Outcome(outcome)
+            score = _SCORES.get(kind)
+            return Verdict(kind, score, answer, seconds, reason, grader_failure=score is None)
+
+        if answer is None:
+            return ("no_answer", found.rule), verdict
+        said = [(one, *decide(one, answer, limit)) for one in golds]
+        usable = tuple(one for one, outcome, _ in said if outcome != "error")
         _, outcome, rule = min(said, key=lambda one: ("correct", "open", "error", "wrong").index(one[1]))
-        if outcome == "open":
-            case.said = self._pool.submit(_judge, unsure, found.answer, time_limit=self._time_limit)
-        else:
-            case.said = case.verdict((outcome, rule))
-        return case
+        if outcome != "open":
+            return (outcome, rule), verdict
+        unsure = tuple(one for one, outcome, _ in said if outcome == "open")
+        return self._pool.submit(_judge, unsure, answer, time_limit=self._time_limit), verdict

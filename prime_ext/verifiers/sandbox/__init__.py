@@ -11,16 +11,14 @@ calls that are allowed, and the load that a run may put on processors and memory
 
 from typing import TYPE_CHECKING, Any
 
-from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits, SandboxUnavailable
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, SuiteRequest
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, SandboxUnavailable
 
 if TYPE_CHECKING:
     from prime_ext.verifiers.sandbox.client import Sandbox, find_protection
 
 __all__ = [
-    "CallRequest", "Ending", "Execution", "Limits", "ProgramRequest", "Protection", "Sandbox", "SandboxUnavailable",
-    "SuiteRequest", "find_protection",
+    "Ending", "Execution", "Limits", "Protection", "Roles", "Sandbox", "SandboxUnavailable", "find_protection",
 ]  # fmt: skip
 
 

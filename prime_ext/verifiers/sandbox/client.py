@@ -1,206 +1,282 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sandbox as the rest of the package uses it.
+"""The sandbox as the rest of the package uses it: a pool of fork servers, in bubblewrap where that works.
 
-One thread per sandbox talks to the fork server; callers wait on futures, so that a thousand concurrent requests cost no
-thousand threads. No signal handlers, no forks of the caller's process: usable in threads, asyncio and Ray actors.
+Bubblewrap gives the server a file system, network, process table and inter-process communication of its own.
 """
 
-import itertools
+import functools
+import json
 import logging
+import marshal
 import os
 import select
-import threading
-import time
-import weakref
-from collections import deque
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from prime_ext.utils.machine import available_cores
-from prime_ext.verifiers.sandbox import wire
-from prime_ext.verifiers.sandbox.job import Job, failure
-from prime_ext.verifiers.sandbox.limits import Execution, Limits, SandboxUnavailable
+from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.requests import ProgramRequest, Request
-from prime_ext.verifiers.sandbox.server_process import Options, ServerProcess, start_server
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, SandboxUnavailable, failure
+from prime_ext.verifiers.worker_pool import Died, Pool, Worker
 
 logger = logging.getLogger(__name__)
 
-_GRACE_SECONDS = 15.0
-_MOST_ATTEMPTS = 2
+_START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
+_STDERR_TAIL = 4096
+# What is seen inside bubblewrap.
+_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+_BASE_BYTES = 256 << 20
+# Exists everywhere, except inside bubblewrap.
+_WITNESS = "/etc/passwd"
+_ROOT = str(Path(__file__).resolve().parents[3])
+_BOOT = """
+import json, sys
+settings = json.loads(sys.argv[1])
+sys.path[0] = settings["root"]
+from prime_ext.verifiers.sandbox.server import main
+sys.path.pop(0)
+sys.argv = ["program.py"]
+main(settings)
+"""
+# One thread per process, and the same order of sets in every run.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+    "LC_ALL": "C.UTF-8",
+}
 
 
-class _Engine:
-    """The client's side of one server and its successors; belongs to one process."""
+def python_paths() -> list[str]:
+    """Return the directories that a program needs to read for its imports."""
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    if "/" in prefixes:
+        prefixes = set(sysconfig.get_paths().values())
+    return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
 
-    def __init__(self, options: Options) -> None:
-        self.process_id = os.getpid()
-        self._options = options
-        # One run more than the server has workers lies ready there, so that none of them waits for this process.
-        self._most_sent = options.workers + 1
-        self._lock = threading.Lock()
-        self._waiting: deque[Job] = deque()
-        self._running: dict[int, Job] = {}
-        self._numbers = itertools.count()
-        self._server: ServerProcess | None = None
-        self._error: SandboxUnavailable | None = None
-        self.closed = False
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="prime_ext-sandbox", daemon=True)
-        self._thread.start()
-        self._started.wait()
-        if self._error is not None:
-            raise self._error
 
-    @property
-    def server(self) -> ServerProcess:
-        if self._server is None:
-            raise SandboxUnavailable("the fork server is being started again")
-        return self._server
+def _bubblewrap(path: str, readable: Sequence[str], base: str) -> list[str]:
+    """Return the words to put before the server's command line. ``base`` becomes a small file system in memory.
 
-    def submit(self, job: Job) -> None:
-        with self._lock:
-            if self.closed:
-                raise SandboxUnavailable("the sandbox is closed")
-            self._waiting.append(job)
-            self._dispatch()
+    Without Landlock, the two processes of a suite can reach each other's directories below it, and no more.
+    """
+    words = [path, "--unshare-all", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
+    # The empty /tmp first: the Python installation may lie below it.
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    for name in (*_SYSTEM_PATHS, *readable):
+        if os.path.islink(name) and name in _SYSTEM_PATHS:
+            words += ["--symlink", os.readlink(name), name]
+        else:
+            words += ["--ro-bind-try", name, name]
+    return [*words, "--size", str(_BASE_BYTES), "--tmpfs", base, "--chdir", base]
 
-    def _dispatch(self) -> None:
-        """Send waiting jobs as long as the server has room. Called with the lock held."""
-        while self._waiting and self._server is not None and len(self._running) < self._most_sent:
-            job = self._waiting.popleft()
-            if job.attempts == 0 and not job.future.set_running_or_notify_cancel():
-                continue
-            number = next(self._numbers)
-            self._running[number] = job
-            try:
-                message, descriptors = job.open(number)
-                wire.send(self._server.connection, message, descriptors)
-            except OSError as error:
-                # A dead server is noticed by the thread, which tries the running jobs again.
-                logger.warning("code sandbox: sending a run failed: %s", error)
-                self._server.kill()
-                return
 
-    def _main(self) -> None:
-        # The server is started from this thread because bubblewrap dies with the thread that started it.
+def start_server(bubblewrap: str, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> "ServerProcess":
+    """Start a server, in bubblewrap if the options allow, and without it if it does not start there.
+
+    Raises:
+        SandboxUnavailable: it does not start, or what it can offer does not suffice.
+    """
+    wrapper = None if bubblewrap == "never" else shutil.which("bwrap")
+    if bubblewrap == "always" and wrapper is None:
+        raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed")
+    if bubblewrap == "auto" and wrapper is not None:
         try:
-            self._server = start_server(self._options)
+            return ServerProcess(wrapper, unsafe_no_sandbox, left_out)
         except SandboxUnavailable as error:
-            self._error = error
-            self.closed = True
-            return
-        finally:
-            self._started.set()
-        try:
-            while not self.closed:
-                if not self._listen(self._server):
-                    self._server.stop()
-                    if not self.closed and not self._restart(self._server):
-                        break
-        finally:
-            # Whatever ends this thread, nobody may wait for it for ever.
-            self.closed = True
-            self._server.stop()
-            self._abandon("the sandbox was closed")
+            # Installed, but containers mostly refuse the namespaces that it needs.
+            logger.info("code sandbox: going on without bubblewrap, in which no server starts: %s", error)
+            wrapper = None
+    return ServerProcess(wrapper, unsafe_no_sandbox, left_out)
 
-    def _listen(self, server: ServerProcess) -> bool:
-        """Handle the server's messages until it is gone (False) or the sandbox is closed."""
+
+class ServerProcess(Worker):
+    """A running fork server: a worker of the sandbox. It belongs to the thread that starts it, for bubblewrap dies
+    with that thread.
+    """
+
+    def __init__(self, wrapper: str | None, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> None:
+        """Start the server and wait until it has reported its protections.
+
+        Raises:
+            SandboxUnavailable: it does not start, or what it can offer does not suffice.
+        """
+        if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+            raise SandboxUnavailable("the code sandbox needs Linux 5.9 or newer")
+        self.base = tempfile.mkdtemp(prefix="prime_ext_sandbox_")
+        self._log = tempfile.TemporaryFile()
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client = os.pidfd_open(os.getpid())
+        try:
+            self.process = self._spawn(wrapper, left_out, theirs.fileno(), client)
+        except OSError as error:
+            self._connection.close()
+            os.rmdir(self.base)
+            raise SandboxUnavailable(f"{sys.executable or 'sys.executable'!r} cannot be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(client)
+        hello = self._receive(_START_SECONDS)
+        if hello is None:
+            self.end()
+            raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
+        self.protection = Protection(**hello)
+        if not self.protection.sufficient and not unsafe_no_sandbox:
+            self.end()
+            reasons = "; ".join(self.protection.missing)
+            raise SandboxUnavailable(
+                f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
+            )
+
+    def _spawn(
+        self, wrapper: str | None, left_out: tuple[str, ...], connection: int, client: int
+    ) -> subprocess.Popen[bytes]:
+        python = python_paths()
+        program, reason = b"", ""
+        try:
+            program = system_calls.build()
+        except (ImportError, RuntimeError, OSError) as error:
+            reason = f"seccomp: {error}"
+        settings = {
+            "root": _ROOT,
+            "connection": connection,
+            "client": client,
+            "base": self.base,
+            "readable": [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
+            "left_out": left_out,
+            "filter": program.hex(),
+            "reason": reason,
+            "witness": _WITNESS if wrapper else "",
+        }
+        words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
+        if wrapper:
+            visible = [*python, os.path.dirname(os.path.realpath(sys.executable)), _ROOT]
+            words = _bubblewrap(wrapper, visible, self.base) + words
+        inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
+        return subprocess.Popen(
+            words,
+            # Regular files, as those of the runs are: what Python's standard streams find out about theirs at the start
+            # (can it seek, is it a terminal) holds in the children.
+            stdin=self._log,
+            stdout=self._log,
+            stderr=self._log,
+            env=_ENVIRONMENT | inherited,
+            cwd=self.base,
+            pass_fds=(connection, client),
+            # Control-C in a terminal ends the trainer, not the server under it.
+            start_new_session=True,
+        )
+
+    def _receive(self, seconds: float) -> dict[str, Any] | None:
+        """The server's next message; None if it is gone, or says nothing in this time."""
         poll = select.poll()
-        poll.register(server.connection.fileno(), select.POLLIN)
-        while not self.closed:
-            if not poll.poll(1000):
-                self._check_for_hang(server)
-                continue
-            try:
-                reply, _ = wire.receive(server.connection)
-            except OSError:
-                return False
-            if reply is None:
-                return False
-            self._complete(reply)
-        return True
+        poll.register(self._connection, select.POLLIN)
+        data = self._connection.recv(1 << 16) if poll.poll(seconds * 1000) else b""
+        return json.loads(data) if data else None
 
-    def _complete(self, reply: dict[str, Any]) -> None:
-        with self._lock:
-            job = self._running.pop(reply["run"])
-            self._dispatch()
-        execution = job.finish(reply)
-        # Outside the lock: callbacks submit the next test.
-        job.future.set_result(execution)
+    def _said(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
+        return tail.strip().replace("\n", " | ")
 
-    def _check_for_hang(self, server: ServerProcess) -> None:
-        now = time.monotonic()
-        with self._lock:
-            # A run may have waited in the server for one before it.
-            patience = 2 * max((job.limits.seconds for job in self._running.values()), default=0.0) + _GRACE_SECONDS
-            late = [job for job in self._running.values() if now > job.sent_at + patience]
-        if late:
-            logger.error("code sandbox: the fork server does not answer; it is started again")
-            server.kill()
-
-    def _restart(self, dead: ServerProcess) -> bool:
-        """Start a new server; what was running is tried once more, then given up. False if it does not start."""
-        logger.warning("code sandbox: the fork server died (%s); it is started again", dead.log_tail() or "no message")
-        given_up = []
-        with self._lock:
-            self._server = None
-            for job in self._running.values():
-                job.close()
-                if job.attempts < _MOST_ATTEMPTS:
-                    self._waiting.appendleft(job)
-                else:
-                    given_up.append(job)
-            self._running.clear()
-        for job in given_up:
-            job.future.set_result(failure("the fork server died twice during this run"))
+    def run(self, task: tuple[dict[str, bytes], bytes, Limits] | None) -> Execution | Protection:
+        """Do a run (what each process is told, standard input, limits); without one, say what protects."""
+        if task is None:
+            return self.protection
+        told, stdin, limits = task
+        files: list[list[int]] = [[] for _ in told]
         try:
-            server = start_server(self._options)
-        except SandboxUnavailable as error:
-            with self._lock:
-                self.closed = True
-                self._server = dead
-            self._abandon(str(error))
-            return False
-        with self._lock:
-            self._server = server
-            self._dispatch()
-        return True
+            for each, payload in zip(files, told.values(), strict=True):
+                each += map(_file, (stdin, b"", b"", payload, b""))
+            message = json.dumps({"roles": list(told), "limits": asdict(limits)}).encode()
+            try:
+                socket.send_fds(self._connection, [message], [one for each in files for one in each])
+                reply = self._receive(limits.seconds + _GRACE_SECONDS)
+            except OSError as error:
+                raise self._death(str(error)) from error
+            if reply is None:
+                raise self._death("it does not answer" if self.process.poll() is None else "it ended")
+            return _execution(reply, files, limits)
+        finally:
+            for descriptor in (one for each in files for one in each):
+                os.close(descriptor)
 
-    def _abandon(self, reason: str) -> None:
-        with self._lock:
-            jobs = [*self._running.values(), *self._waiting]
-            self._running.clear()
-            self._waiting.clear()
-        for job in jobs:
-            job.close()
-            if job.attempts or job.future.set_running_or_notify_cancel():
-                job.future.set_result(failure(reason))
+    def _death(self, how: str) -> Died:
+        return Died(f"fork server: {', '.join(filter(None, (how, self._said())))}")
 
-    def close(self) -> None:
-        """End the server, its runs and the thread."""
-        if self.process_id != os.getpid():
-            return  # a forked copy, whose thread does not exist
-        with self._lock:
-            self.closed = True
-            if self._server is not None:
-                self._server.kill()
-        if self._thread is not threading.current_thread():
-            self._thread.join(10)
+    def end(self) -> None:
+        """End the server and, because they die with it, all of its runs; remove what is left in the file system."""
+        super().end()
+        self._connection.close()
+        shutil.rmtree(self.base, ignore_errors=True)
 
 
-class Sandbox:
+def _file(content: bytes) -> int:
+    descriptor = os.memfd_create("prime_ext")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    if content:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _execution(reply: dict[str, Any], files: list[list[int]], limits: Limits) -> Execution:
+    """What the server's reply and the files of the last process (the tests' in a suite) describe."""
+    if "failure" in reply:
+        return failure(str(reply["failure"]))
+
+    def read(kind: int, tail: int | None = None) -> bytes:
+        size = os.fstat(files[-1][kind]).st_size
+        start = 0 if tail is None else max(0, size - tail)
+        return os.pread(files[-1][kind], size - start, start)
+
+    stderr = read(harness.STDERR, _STDERR_TAIL).decode("utf-8", "replace")
+    verdict, code = reply["verdict"], reply["codes"][-1]
+    *others, deciding = (os.pread(each[harness.PAYLOAD], 1, 0) == harness.STARTED for each in files)
+    # Tests whose own set-up fails end the run before a slow solution has begun: that is no fault of the sandbox.
+    solutions = (started or ended for started, ended in zip(others, reply["cut_short"], strict=False))
+    if verdict != "timeout" and not (deciding and all(solutions)):
+        return failure(f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"])
+    stdout, result = read(harness.STDOUT), read(harness.RESULT)
+    written = max(os.fstat(files[-1][kind]).st_size for kind in (harness.STDOUT, harness.STDERR))
+    if verdict:
+        ending = Ending(verdict)
+    elif written >= limits.output_bytes:
+        ending = Ending.OUTPUT_LIMIT
+    elif code == 0:
+        ending = Ending.FINISHED
+    # Nobody but the kernel short of memory kills a run without a verdict.
+    elif code == -signal.SIGKILL or result.endswith(harness.OUT_OF_MEMORY):
+        ending = Ending.OUT_OF_MEMORY
+    else:
+        ending = Ending.FAILED
+    return Execution(ending, stdout, stderr, code, reply["seconds"], result)
+
+
+class Sandbox(Pool):
     """Runs hostile Python programs, at most ``workers`` at a time, each in a confined process of its own.
 
     Args:
         limits: limits of a run unless it brings its own.
         workers: most runs at a time; None: one per processor that this process may use.
-        bubblewrap: ``auto`` puts the fork server into bubblewrap if that is installed and works, ``always`` insists,
+        bubblewrap: ``auto`` puts the fork servers into bubblewrap if that is installed and works, ``always`` insists,
             ``never`` does without.
         unsafe_no_sandbox: run programs even where the machine cannot confine them.
         left_out: protections to do without (``landlock``, ``seccomp``, ``rlimits``); for tests.
 
-    Thread-safe. After a fork of this process and after unpickling, a server of its own is started on first use.
+    Thread-safe. After a fork of this process, servers of its own are started on first use.
 
     Raises:
         SandboxUnavailable: the machine lacks what is needed; the message says what.
@@ -216,70 +292,44 @@ class Sandbox:
         unsafe_no_sandbox: bool = False,
         left_out: tuple[str, ...] = (),
     ) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers={workers!r} must be a whole number >= 1")
         if bubblewrap not in ("auto", "always", "never"):
             raise ValueError(f"bubblewrap={bubblewrap!r} is not one of auto, always, never")
         self.limits = limits or Limits()
-        self.workers = workers or available_cores()
-        self._options = Options(self.workers, bubblewrap, unsafe_no_sandbox, tuple(left_out))
-        self._prepare()
-        self._current()
-
-    def _prepare(self) -> None:
-        self._lock = threading.Lock()
-        self._engine: _Engine | None = None
-        self._closed = False
-
-    def _current(self) -> _Engine:
-        engine = self._engine
-        if engine is not None and engine.process_id != os.getpid():
-            # This process is a fork: the lock may be held by a thread that does not exist here.
-            self._prepare()
-        with self._lock:
-            if self._closed:
-                raise SandboxUnavailable("the sandbox is closed")
-            # A closed engine is one that could not go on; whoever comes now gets a new one.
-            if self._engine is None or self._engine.closed:
-                self._engine = _Engine(self._options)
-                weakref.finalize(self, self._engine.close)
-            return self._engine
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"limits": self.limits, "workers": self.workers, "_options": self._options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._prepare()
+        start = functools.partial(start_server, bubblewrap, unsafe_no_sandbox, left_out)
+        super().__init__(workers, start, failure)
+        try:
+            self.protection  # noqa: B018  starts the first server
+        except SandboxUnavailable:
+            self.close()
+            raise
 
     @property
     def protection(self) -> Protection:
         """What confines the programs on this machine."""
-        return self._current().server.protection
+        found = self._put(None).result()
+        if isinstance(found, Execution):
+            raise SandboxUnavailable(found.stderr)
+        return found
 
-    def submit(self, request: Request) -> "Future[Execution]":
-        """Queue a request and return its future, which never raises for what a program does."""
-        job = Job(request, request.limits or self.limits)
-        self._current().submit(job)
-        return job.future
+    def start(self, roles: Roles, stdin: bytes = b"", limits: Limits | None = None) -> "Future[Execution]":
+        """Queue a run and return its future, which never raises for what a program does.
+
+        Raises:
+            ValueError: it cannot be sent, being nested too deeply.
+            RuntimeError: the sandbox is closed.
+        """
+        # A child trusts what it is told and reads it before anything of the program runs.
+        told = {role: marshal.dumps(payload) for role, payload in roles.items()}
+        return self._put((told, stdin, limits or self.limits))
+
+    def submit(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> "Future[Execution]":
+        """Queue a script and its standard input, and return the future of :meth:`start`."""
+        given = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
+        return self.start({"program": {"program": program}}, given, limits)
 
     def run(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
         """Run a script on its standard input and wait for its end."""
-        return self.submit(ProgramRequest(program, stdin, limits)).result()
-
-    def close(self) -> None:
-        """End the server and whatever it runs. Waiting requests end as sandbox failures."""
-        with self._lock:
-            self._closed = True
-            engine = self._engine
-        if engine is not None:
-            engine.close()
-
-    def __enter__(self) -> "Sandbox":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self.submit(program, stdin, limits).result()
 
 
 def find_protection() -> Protection:
@@ -288,5 +338,5 @@ def find_protection() -> Protection:
     Raises:
         SandboxUnavailable: the server does not start at all.
     """
-    with Sandbox(unsafe_no_sandbox=True) as sandbox:
+    with Sandbox(workers=1, unsafe_no_sandbox=True) as sandbox:
         return sandbox.protection

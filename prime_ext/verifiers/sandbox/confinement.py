@@ -2,8 +2,13 @@
 """What a forked child does to itself before it looks at the program.
 
 The server has given up capabilities and the rest of what is the same for all runs. In the child the order matters:
-limits first, then Landlock, which opens nothing any more, then the system call
-filter, which forbids everything above. Each protection can be left out by name, for the probe and its tests.
+limits first, then Landlock, which opens nothing any more, then the system call filter, which forbids everything above.
+Each protection can be left out by name, for the probe and its tests.
+
+Landlock: the program may read the Python installation and write one directory, whoever runs it. Three system calls,
+made through ctypes because no library in use offers them. It needs no privileges and no namespaces. What a kernel can
+do is its ABI number: 1 files (5.13), 2 links, 3 truncation (6.2), 4 TCP (6.7), 5 device ioctls, 6 signals and abstract
+sockets (6.12). Source: the kernel's ``include/uapi/linux/landlock.h``.
 """
 
 import ctypes
@@ -11,34 +16,81 @@ import os
 import resource
 import signal
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from prime_ext.verifiers.sandbox import landlock, system_calls
+from prime_ext.verifiers.sandbox.runs import Limits
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+_SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _MAIN_STACK_BYTES = 64 << 20
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG, _RULE_PATH_BENEATH = 1, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (1 << bit for bit in range(6))
+_MAKE_REGULAR, _TRUNCATE = 1 << 8, 1 << 14
+# The file rights that each ABI can refuse: bits 0 to 12, then refer, truncate and device ioctl.
+_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_TCP_RIGHTS = 0b11  # bind, connect
+_SCOPES = 0b11  # abstract unix sockets, signals
+_READ = _READ_FILE | _READ_DIR
+# No directories, links, pipes, sockets or devices: the working directory stays flat and is quickly removed.
+_WORK = _READ | _WRITE_FILE | _MAKE_REGULAR | _REMOVE_FILE | _TRUNCATE
+_DEVICES = dict.fromkeys(("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"), _READ_FILE | _WRITE_FILE)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+def _done(result: int, what: str) -> int:
+    """The result of a function of libc, or an OSError."""
+    if result < 0:
         error = ctypes.get_errno()
-        raise OSError(error, f"prctl {option}: {os.strerror(error)}")
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+    return result
 
 
-def cpu_seconds(seconds: float) -> int:
-    """Return the limit of processor seconds that goes with a wall time limit."""
-    return int(seconds) + 2
+def prctl(option: int, value: int) -> None:
+    _done(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
 
 
-def _drop_capabilities() -> None:
-    """Make root as weak as its files allow: no capability is left, and none can be gained."""
-    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    if _libc.capset(header, struct.pack("6I", *[0] * 6)) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"capset: {os.strerror(error)}")
+def _landlock(number: int, *arguments: object) -> int:
+    return _done(_libc.syscall(ctypes.c_long(number), *arguments), f"Landlock system call {number}")
+
+
+def landlock_abi() -> int:
+    """Return the kernel's Landlock ABI, 0 if it has none or has it switched off."""
+    try:
+        return _landlock(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    except OSError:
+        return 0
+
+
+def _restrict(abi: int, rules: Sequence[tuple[int, int]]) -> None:
+    """Allow this thread, for ever, only what ``rules`` do, no TCP, and signals only to its own kind.
+
+    ``rules``: pairs of an ``O_PATH`` descriptor and the rights below it. NO_NEW_PRIVS must be set.
+    """
+    handled = _FILE_RIGHTS[min(abi, 5)]
+    attributes = struct.pack("QQQ", handled, _TCP_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
+    # Older kernels reject the fields that they do not know, unless these are zero.
+    ruleset = _landlock(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
+    try:
+        for descriptor, rights in rules:
+            rule = struct.pack("=Qi", rights & handled, descriptor)
+            _landlock(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH_BENEATH), rule, ctypes.c_uint32(0))
+        _landlock(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    finally:
+        os.close(ruleset)
+
+
+class Filter(ctypes.Structure):
+    """A system call filter (:mod:`prime_ext.verifiers.sandbox.system_calls`) as the kernel takes it, laid out once."""
+
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+    def __init__(self, program: bytes) -> None:
+        super().__init__(len(program) // struct.calcsize("HBBI"), program)
 
 
 def _lower(kind: int, value: int) -> None:
@@ -60,7 +112,7 @@ class Confinement:
     """
 
     landlock_abi: int
-    filter_program: system_calls.Filter | None
+    filter_program: Filter | None
     limits: bool
     readable: tuple[str, ...]
     _rules: list[tuple[int, int]] = field(default_factory=list)
@@ -80,12 +132,13 @@ class Confinement:
             # Counts all tasks of the user, the trainer's included, and does not bind root: no more than a backstop. New
             # processes are refused by the system call filter, threads are counted by the server.
             _lower(resource.RLIMIT_NPROC, 32768)
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        _drop_capabilities()
+        prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        # Make root as weak as its files allow: no capability is left, and none can be gained.
+        nothing = struct.pack("6I", *[0] * 6)
+        _done(_libc.capset(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), nothing), "capset")
         # Nobody of the same user may look into or write such a process's memory through /proc.
-        _prctl(_PR_SET_DUMPABLE, 0)
-        rights = {path: landlock.READ if os.path.isdir(path) else landlock.READ_FILE for path in self.readable}
-        rights |= dict.fromkeys(("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"), landlock.DEVICE)
+        prctl(_PR_SET_DUMPABLE, 0)
+        rights = {path: _READ if os.path.isdir(path) else _READ_FILE for path in self.readable} | _DEVICES
         for path in filter(os.path.exists, rights):
             self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights[path]))
 
@@ -93,23 +146,24 @@ class Confinement:
     def descriptors(self) -> list[int]:
         return [descriptor for descriptor, _ in self._rules]
 
-    def put_on(self, work: str, seconds: float, memory_bytes: int, output_bytes: int, parent: int) -> None:
+    def put_on(self, work: str, limits: Limits, parent: int) -> None:
         """Confine this process for ever, ``work`` being the one directory that it may write, and ``parent`` its parent.
 
         Raises:
             OSError: the kernel refused a protection that the probe had found. The child must not go on then.
         """
         if self.limits:
-            _lower(resource.RLIMIT_AS, memory_bytes)
-            _lower(resource.RLIMIT_CPU, cpu_seconds(seconds))
-            _lower(resource.RLIMIT_FSIZE, output_bytes)
+            _lower(resource.RLIMIT_AS, limits.memory_bytes)
+            _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
+            _lower(resource.RLIMIT_FSIZE, limits.output_bytes)
             _lower(resource.RLIMIT_NOFILE, 64)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)  # the parent has died already
         if self.landlock_abi:
             directory = os.open(work, os.O_PATH | os.O_CLOEXEC)
-            landlock.restrict(self.landlock_abi, [*self._rules, (directory, landlock.WORK)])
+            _restrict(self.landlock_abi, [*self._rules, (directory, _WORK)])
             os.close(directory)
         if self.filter_program is not None:
-            self.filter_program.load()
+            program = ctypes.byref(self.filter_program)
+            _done(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), program, 0, 0), "seccomp")

@@ -1,52 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs run by a SandboxFusion service instead of this machine.
 
-The same requests and executions as :class:`~prime_ext.verifiers.sandbox.client.Sandbox`, with these differences: the
+The same runs as :class:`~prime_ext.verifiers.sandbox.client.Sandbox`, with these differences: the
 service's own isolation and memory limit hold, output is text, and a run is one process, so that tests which are code
-run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.test_suite`).
+run beside the solution ("in one process", see :mod:`prime_ext.verifiers.code.verifier`).
 """
 
-import dataclasses
 import json
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
+from inspect import getsource
 from typing import Any
 
-from prime_ext.verifiers.sandbox import prelude
-from prime_ext.verifiers.sandbox.job import failure
-from prime_ext.verifiers.sandbox.limits import Ending, Execution, Limits
-from prime_ext.verifiers.sandbox.requests import CallRequest, ProgramRequest, Request, SuiteRequest
+from prime_ext.verifiers.sandbox import prelude, together
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, failure
 
 _STDERR_TAIL = 4096
 _MOST_AT_A_TIME = 16
-_CALL = """
-import json as _json
-_payload = _json.loads({payload!r})
-_names = {{"__name__": "solution"}}
-exec(compile(_payload["prelude"], "prelude.py", "exec"), _names)
-exec(compile(_payload["program"], "solution.py", "exec"), _names)
-_holder, _name = _names.get("Solution"), _payload["function"]
-_function = getattr(_holder(), _name) if isinstance(_holder, type) and hasattr(_holder, _name) else _names[_name]
-_value = _json.dumps({{"value": _function(*_payload["arguments"])}})
-print({mark!r} + _value)
-"""
-_SUITE = """
-import json as _json
-_payload = _json.loads({payload!r})
-_names = {{"__name__": "solution"}}
-for _part in ("prelude", "context", "program", "setup"):
-    exec(compile(_payload[_part], _part + ".py", "exec"), _names)
-_results = []
-for _test in _payload["tests"]:
-    try:
-        exec(compile(_test, "test.py", "exec"), _names)
-        _results.append(["passed", ""])
-    except BaseException as _error:
-        _kind = "failed" if isinstance(_error, AssertionError) else "raised"
-        _results.append([_kind, (type(_error).__name__ + ": " + str(_error))[:300]])
-        if _payload["stop_at_first"]:
-            break
-print({mark!r} + _json.dumps({{"results": _results, "nonce": _payload["nonce"]}}))
+_SCRIPT = """
+import json
+names, harness, told = {{"__name__": "solution"}}, {{}}, json.loads({told!r})
+exec(told["prelude"], names)
+exec(told["together"], harness)
+print({mark!r} + json.dumps(harness[{role!r}](names, **told["payload"])))
 """
 
 
@@ -77,20 +53,22 @@ class FusionSandbox:
         self._attempts = attempts
         self._executor = ThreadPoolExecutor(_MOST_AT_A_TIME, thread_name_prefix="prime_ext-fusion")
 
-    def submit(self, request: Request) -> "Future[Execution]":
-        """Queue a request and return its future, which never raises for what a program or the service does."""
-        if isinstance(request, SuiteRequest) and request.separate:
+    def start(self, roles: Roles, stdin: bytes = b"", limits: Limits | None = None) -> "Future[Execution]":
+        """Queue a run and return its future, which never raises for what a program or the service does."""
+        if "tests" in roles:
             # Asks the verifier for the form that one process can run.
             refusal: Future[Execution] = Future()
             report = {"not_plain": "SandboxFusion runs one process"}
             refusal.set_result(Execution(Ending.FINISHED, exit_code=0, result=json.dumps(report).encode() + b"\n"))
             return refusal
-        return self._executor.submit(self._run, request)
+        return self._executor.submit(self._run, roles, stdin.decode("utf-8", "replace"), limits or self.limits)
 
-    def _run(self, request: Request) -> Execution:
-        limits = request.limits or self.limits
+    def _run(self, roles: Roles, stdin: str, limits: Limits) -> Execution:
         mark = secrets.token_hex(16)
-        code, stdin = _script(request, mark)
+        ((role, payload),) = roles.items()
+        told = {"prelude": getsource(prelude), "together": getsource(together), "payload": payload}
+        script = _SCRIPT.format(told=json.dumps(told), mark=mark, role=role)
+        code = payload["program"] if role == "program" else script
         sent = self._fusion.RunCodeRequest(code=code, stdin=stdin, language="python", run_timeout=limits.seconds)
         try:
             answer = self._fusion.run_code(
@@ -102,16 +80,6 @@ class FusionSandbox:
         if answer.run_result is None:
             return failure(f"SandboxFusion sent no result: {answer.message}")
         return _execution(answer.run_result, mark, limits)
-
-
-def _script(request: Request, mark: str) -> tuple[str, str]:
-    """Return the script to run and its standard input."""
-    if isinstance(request, ProgramRequest):
-        stdin = request.stdin.decode("utf-8", "replace") if isinstance(request.stdin, bytes) else request.stdin
-        return request.program, stdin
-    template = _CALL if isinstance(request, CallRequest) else _SUITE
-    payload = json.dumps({**dataclasses.asdict(request), "limits": None, "prelude": prelude.SOURCE})
-    return template.format(payload=payload, mark=mark), ""
 
 
 def _execution(answer: Any, mark: str, limits: Limits) -> Execution:
@@ -134,5 +102,5 @@ def _execution(answer: Any, mark: str, limits: Limits) -> Execution:
         stderr=stderr[-_STDERR_TAIL:],
         exit_code=answer.return_code,
         seconds=answer.execution_time or 0.0,
-        result=result.encode("utf-8", "surrogatepass") if found else b"",
+        result=result.partition("\n")[0].encode("utf-8", "surrogatepass") if found else b"",
     )

@@ -6,7 +6,6 @@ with hostile code, so nothing that it reports is believed except as the program'
 """
 
 import atexit
-import io
 import json
 import marshal
 import os
@@ -17,55 +16,44 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from prime_ext.verifiers.sandbox import prelude, remote, wire
+from prime_ext.verifiers.sandbox import prelude, remote, together
 
-_MESSAGE = 300
+# The descriptors of a process, in the order in which they are sent and under the numbers that they get. The last one is
+# the stream between solution and tests, in both processes of a suite.
+STDIN, STDOUT, STDERR, PAYLOAD, RESULT, CHANNEL = range(6)
+# Takes the place of the payload's first byte just before the program starts.
+STARTED = b"S"
+OUT_OF_MEMORY = b'{"raised": "MemoryError"}'
+
+# For solutions.
+NAMES = {name: value for name, value in vars(prelude).items() if not name.startswith("__")}
+# For tests: what they call without importing it is the solution's, unless it is one of the node classes. Modules cannot
+# be called, so that a solution may bear the name of one.
+NODES: dict[str, type] = {"ListNode": prelude.ListNode, "TreeNode": prelude.TreeNode}
+_TEST_NAMES = {name: value for name, value in NAMES.items() if isinstance(value, types.ModuleType)} | NODES
 
 
 def read_payload() -> dict[str, Any]:
-    size = os.fstat(wire.PAYLOAD).st_size
-    payload = marshal.loads(os.pread(wire.PAYLOAD, size, 0))
+    size = os.fstat(PAYLOAD).st_size
+    payload = marshal.loads(os.pread(PAYLOAD, size, 0))
     # Tells the client that the sandbox stands. The program cannot take it back: it does not get this descriptor.
-    os.pwrite(wire.PAYLOAD, wire.STARTED, 0)
-    os.close(wire.PAYLOAD)
+    os.pwrite(PAYLOAD, STARTED, 0)
+    os.close(PAYLOAD)
     return payload
 
 
-def renew_standard_streams() -> None:
-    """Replace the streams that the server inherited by ones that know what they are connected to now."""
-    for name, descriptor, mode in (
-        ("stdin", wire.STDIN, "r"),
-        ("stdout", wire.STDOUT, "w"),
-        ("stderr", wire.STDERR, "w"),
-    ):
-        stream = _stream(descriptor, mode)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-
-
-def _stream(descriptor: int, mode: str) -> io.TextIOWrapper:
-    raw = io.FileIO(descriptor, mode, closefd=False)
-    buffered = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
-    return io.TextIOWrapper(
-        buffered,
-        encoding="utf-8",
-        errors="backslashreplace" if descriptor == wire.STDERR else "surrogateescape",
-        line_buffering=descriptor == wire.STDERR,
-    )
-
-
-def _new_module(name: str, names: dict[str, Any]) -> types.ModuleType:
+def _new_module(name: str, names: dict[str, Any]) -> dict[str, Any]:
     module = types.ModuleType(name)
     module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
     module.__dict__.update(names)
     sys.modules[name] = module
-    return module
+    return module.__dict__
 
 
 def _report(message: dict[str, Any]) -> None:
     data = json.dumps(message).encode() + b"\n"
     while data:
-        data = data[os.write(wire.RESULT, data) :]
+        data = data[os.write(RESULT, data) :]
 
 
 def _leave(code: int) -> None:
@@ -94,7 +82,7 @@ def _join_threads() -> None:
             waiting[0].join()
 
 
-def _guarded(action: Callable[[], None]) -> None:
+def _guarded(action: Callable[[], object]) -> None:
     """Run the action as Python runs a script: threads are waited for, exit functions run, errors are printed."""
     code = 0
     try:
@@ -103,7 +91,7 @@ def _guarded(action: Callable[[], None]) -> None:
     except SystemExit as error:
         code = _exit_code(error)
     except MemoryError:
-        os.write(wire.RESULT, b'{"raised": "MemoryError"}')
+        os.write(RESULT, OUT_OF_MEMORY)
         os._exit(1)
     except BaseException:
         code = 1
@@ -117,79 +105,40 @@ def _guarded(action: Callable[[], None]) -> None:
 
 def run_program(payload: dict[str, Any]) -> None:
     """Run the program as a script on its standard input."""
-    program, code, keep_code = (payload[name] for name in ("program", "code", "keep_code"))
-    del payload
-
-    def action() -> None:
-        compiled = marshal.loads(code) if code else compile(program, "program.py", "exec", dont_inherit=True)
-        if keep_code:
-            os.write(wire.RESULT, marshal.dumps(compiled))
-        exec(compiled, _new_module("__main__", {}).__dict__)
-
-    _guarded(action)
-
-
-def _load(program: str, context: str = "") -> dict[str, Any]:
-    module = _new_module("solution", prelude.NAMESPACE)
-    exec(compile(context, "context.py", "exec", dont_inherit=True), module.__dict__)
-    exec(compile(program, "solution.py", "exec", dont_inherit=True), module.__dict__)
-    return module.__dict__
+    _guarded(lambda: together.run(payload["program"], "program.py", _new_module("__main__", {})))
 
 
 def run_call(payload: dict[str, Any]) -> None:
-    """Call one function of the program, or of its class ``Solution``, and report what it returned as JSON."""
+    """Call one function of the program and report what it returned."""
+    _guarded(lambda: _report(together.call(_new_module("solution", NAMES), **payload)))
+
+
+def run_together(payload: dict[str, Any]) -> None:
+    """Run solution and tests in one interpreter."""
 
     def action() -> None:
-        namespace = _load(payload["program"])
-        name = payload["function"]
-        holder = namespace.get("Solution")
-        if isinstance(holder, type) and hasattr(holder, name):
-            function = getattr(holder(), name)
-        elif name in namespace:
-            function = namespace[name]
-        else:
-            raise NameError(f"the program defines no {name}")
-        _report({"value": _to_json(function(*payload["arguments"]))})
-
-    _guarded(action)
-
-
-def _to_json(value: Any) -> Any:
-    """Return the value as JSON data: tuples become lists, keys strings, numpy's scalars numbers."""
-    if isinstance(value, dict):
-        return {str(key): _to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_json(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is returned, which is not JSON")
-
-
-def serve_solution(payload: dict[str, Any]) -> None:
-    """Load the program and serve its functions to the tests in the other process."""
-    channel = remote.Channel(wire.CHANNEL)
-
-    def action() -> None:
-        try:
-            namespace = _load(payload["program"], payload["context"])
-        except Exception as error:
-            channel.send(remote.describe(error))
-            raise
-        remote.SolutionServer(channel, namespace).serve()
-        # Whatever threads and exit functions the program left behind are of no interest.
+        _report(together.together(_new_module("solution", NAMES), **payload))
         os._exit(0)
 
     _guarded(action)
 
 
-def _failure(error: BaseException) -> tuple[str, str]:
-    text = f"{type(error).__name__}: {error}"[:_MESSAGE]
-    if isinstance(error, AssertionError):
-        return "failed", str(error)[:_MESSAGE]
-    kinds = {remote.SolutionTimeout: "timeout", remote.SolutionStopped: "stopped", MemoryError: "out_of_memory"}
-    return kinds.get(type(error), "raised"), text
+def serve_solution(payload: dict[str, Any]) -> None:
+    """Load the program and serve its functions to the tests in the other process."""
+    channel = remote.Channel(CHANNEL)
+
+    def action() -> None:
+        names = _new_module("solution", NAMES)
+        try:
+            together.load(names, **payload)
+        except Exception as error:
+            channel.send(remote.describe(error))
+            raise
+        remote.serve(channel, names)
+        # Whatever threads and exit functions the program left behind are of no interest.
+        os._exit(0)
+
+    _guarded(action)
 
 
 def run_tests(payload: dict[str, Any]) -> None:
@@ -199,66 +148,43 @@ def run_tests(payload: dict[str, Any]) -> None:
     cannot cross, ``not_loaded`` if the solution fails on loading, else ``result``, an outcome and a text, for each test
     until one of them ended the run, and ``end``.
     """
-    channel = remote.Channel(wire.CHANNEL)
+    for line in _tests(payload, remote.Channel(CHANNEL)):
+        _report(line)
+    os._exit(0)
+
+
+def _tests(payload: dict[str, Any], channel: remote.Channel) -> Any:
     sys.setrecursionlimit(50_000)
-    namespace = _new_module("tests", prelude.TEST_NAMESPACE).__dict__
+    names = _new_module("tests", _TEST_NAMES)
     try:
-        exec(compile(payload["setup"], "setup.py", "exec", dont_inherit=True), namespace)
+        together.run(payload["setup"], "setup.py", names)
         tests = [compile(test, "test.py", "exec", dont_inherit=True) for test in payload["tests"]]
     except BaseException as error:
-        _report({"broken": f"{type(error).__name__}: {error}"[:_MESSAGE]})
-        os._exit(0)
-    client = remote.SolutionClient(channel)
+        yield {"broken": f"{type(error).__name__}: {error}"[: together.MESSAGE]}
+        return
     channel.deadline = time.monotonic() + payload["seconds"]
+    client = remote.SolutionClient(channel)
     try:
         client.wait_until_ready()
     except BaseException as error:
-        outcome, text = _failure(error)
-        _report({"not_loaded": ["raised" if outcome == "failed" else outcome, text]})
-        os._exit(0)
-    for name in payload["entry_points"]:
-        namespace[name] = client.function(name)
+        outcome, text = together.outcome_of(error)
+        yield {"not_loaded": ["raised" if outcome == "failed" else outcome, text]}
+        return
+    names.update({name: client.function(name) for name in payload["entry_points"]})
     for test in tests:
         channel.deadline = time.monotonic() + payload["seconds"]
         outcome, text = "passed", ""
         try:
-            exec(test, namespace)
+            exec(test, names)
         except remote.ArgumentNotPlain as error:
-            _report({"not_plain": str(error)[:_MESSAGE]})
-            os._exit(0)
+            yield {"not_plain": str(error)[: together.MESSAGE]}
+            return
         except BaseException as error:
-            outcome, text = _failure(error)
-        _report({"result": [outcome, text]})
+            outcome, text = together.outcome_of(error)
+        yield {"result": [outcome, text]}
         if outcome in ("timeout", "stopped") or (outcome != "passed" and payload["stop_at_first"]):
             break
-    _report({"end": True})
-    os._exit(0)
-
-
-def run_together(payload: dict[str, Any]) -> None:
-    """Run solution and tests in one interpreter: for tests whose arguments cannot cross, and weaker.
-
-    The nonce in the report shows that the harness came to its end, so that leaving early does not pass. A program that
-    walks the frames, leaves a thread behind or patches built-ins can still find or forge all of this.
-    """
-
-    def action() -> None:
-        namespace = _load(payload["program"], payload["context"])
-        tests = payload["tests"]
-        results: list[tuple[str, str]] = []
-        exec(compile(tests["setup"], "setup.py", "exec", dont_inherit=True), namespace)
-        for test in tests["tests"]:
-            try:
-                exec(compile(test, "test.py", "exec", dont_inherit=True), namespace)
-                results.append(("passed", ""))
-            except BaseException as error:
-                results.append(_failure(error))
-                if tests["stop_at_first"]:
-                    break
-        _report({"results": results, "nonce": tests["nonce"]})
-        os._exit(0)
-
-    _guarded(action)
+    yield {"end": True}
 
 
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {

@@ -17,75 +17,49 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from prime_ext.verifiers.sandbox.prelude import ListNode, TreeNode
+
 _JSON_INTEGER_BITS = 4096
 MAX_NODES = 1_000_000
+_CONSTANTS = {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}
+_CHILDREN = {"ListNode": ("next",), "TreeNode": ("left", "right")}
 
 
 class NotPlainError(TypeError):
     """A value that cannot cross."""
 
 
-class ListNode:
-    """Node of a linked list as LeetCode defines it."""
-
-    def __init__(self, val: Any = 0, next: "ListNode | None" = None) -> None:
-        self.val = val
-        self.next = next
-
-
-class TreeNode:
-    """Node of a binary tree as LeetCode defines it."""
-
-    def __init__(self, val: Any = 0, left: "TreeNode | None" = None, right: "TreeNode | None" = None) -> None:
-        self.val = val
-        self.left = left
-        self.right = right
-
-
 def _reject(value: Any) -> Any:
     raise NotPlainError(f"{type(value).__name__} is not plain data")
 
 
-def _list_values(node: Any) -> list[Any]:
-    values: list[Any] = []
-    while node is not None:
-        values.append(node.val)
-        node = node.next
-        if len(values) > MAX_NODES:
-            raise NotPlainError("linked list is circular or too long")
-    return values
+def _bounds(value: Any) -> list[Any]:
+    return [value.start, value.stop, value.step]
 
 
-def _tree_values(root: Any) -> list[Any]:
-    """Return [value, index of left, index of right] of each node, -1 for none."""
-    rows: list[Any] = []
-    nodes = [root]
-    for node in nodes:
-        row = [node.val, -1, -1]
-        for side, child in ((1, node.left), (2, node.right)):
-            if child is not None:
-                row[side] = len(nodes)
-                nodes.append(child)
-        rows.append(row)
-        if len(rows) > MAX_NODES:
-            raise NotPlainError("tree is circular or too large")
-    return rows
-
-
-# What a type consists of, and how one without parts is written.
-_PARTS: dict[type, Callable[[Any], Any]] = {
-    tuple: iter, set: iter, frozenset: iter, collections.deque: iter,
-    dict: lambda pairs: map(list, pairs.items()),
-    range: lambda value: (value.start, value.stop, value.step),
-    slice: lambda value: (value.start, value.stop, value.step),
-}  # fmt: skip
-_TEXTS: dict[type, Callable[[Any], Any]] = {
-    complex: lambda value: [repr(value.real), repr(value.imag)],
-    bytes: lambda value: base64.b64encode(value).decode(),
-    bytearray: lambda value: base64.b64encode(value).decode(),
-    decimal.Decimal: str, fractions.Fraction: str,
-    datetime.date: datetime.date.isoformat, datetime.datetime: datetime.datetime.isoformat,
-}  # fmt: skip
+# By type: what it consists of, as a list of plain data or as a text, and how it is made of that again.
+_TYPES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    tuple: (list, tuple),
+    set: (list, set),
+    frozenset: (list, frozenset),
+    collections.deque: (list, collections.deque),
+    dict: (lambda value: list(map(list, value.items())), lambda pairs: {key: item for key, item in pairs}),
+    range: (_bounds, lambda bounds: range(*bounds)),
+    slice: (_bounds, lambda bounds: slice(*bounds)),
+    float: (repr, float),
+    int: (hex, lambda text: int(text, 16)),
+    complex: (
+        lambda value: [repr(value.real), repr(value.imag)],
+        lambda parts: complex(float(parts[0]), float(parts[1])),
+    ),
+    bytes: (lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    bytearray: (lambda value: base64.b64encode(value).decode(), lambda text: bytearray(base64.b64decode(text))),
+    decimal.Decimal: (str, decimal.Decimal),
+    fractions.Fraction: (str, fractions.Fraction),
+    datetime.date: (datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+}
+_BUILD = {kind.__name__: build for kind, (_, build) in _TYPES.items()} | {"constant": _CONSTANTS.__getitem__}
 
 
 def encode(value: Any, other: Callable[[Any], Any] = _reject) -> Any:
@@ -100,26 +74,18 @@ def encode(value: Any, other: Callable[[Any], Any] = _reject) -> Any:
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
-    if kind is int:
-        return value if value.bit_length() <= _JSON_INTEGER_BITS else {"int": hex(value)}
-    if kind is float:
-        return value if math.isfinite(value) else {"float": repr(value)}
+    if kind is int and value.bit_length() <= _JSON_INTEGER_BITS or kind is float and math.isfinite(value):
+        return value
     if kind is list:
         return [encode(item, other) for item in value]
-    if kind in _PARTS:
-        return {kind.__name__: [encode(part, other) for part in _PARTS[kind](value)]}
-    if kind in _TEXTS:
-        return {kind.__name__: _TEXTS[kind](value)}
+    if kind in _TYPES:
+        content = _TYPES[kind][0](value)
+        return {kind.__name__: content if isinstance(content, str) else encode(content, other)}
     if value is NotImplemented or value is Ellipsis:
         return {"constant": repr(value)}
-    return _encode_instance(value, kind, other)
-
-
-def _encode_instance(value: Any, kind: type, other: Callable[[Any], Any]) -> Any:
-    if kind.__name__ == "ListNode" and hasattr(value, "next"):
-        return {"ListNode": [encode(item, other) for item in _list_values(value)]}
-    if kind.__name__ == "TreeNode" and hasattr(value, "left"):
-        return {"TreeNode": [[encode(item, other), left, right] for item, left, right in _tree_values(value)]}
+    children = _CHILDREN.get(kind.__name__, ())
+    if children and hasattr(value, children[0]):
+        return {kind.__name__: encode(_rows(value, children), other)}
     # The base class's own methods, since a subclass may have overridden them.
     for base in (int, float, str, list, tuple, dict, set, frozenset, complex, bytes):
         if isinstance(value, base):
@@ -135,72 +101,55 @@ def _encode_instance(value: Any, kind: type, other: Callable[[Any], Any]) -> Any
     return other(value)
 
 
-def _tree(rows: list[Any], node_class: type) -> Any:
-    nodes = [node_class(item) for item, _, _ in rows]
-    for index, (node, (_, left, right)) in enumerate(zip(nodes, rows, strict=True)):
-        # Children come after their parents, which rules out circles.
-        node.left = nodes[left] if left > index else None
-        node.right = nodes[right] if right > index else None
+def _rows(root: Any, children: tuple[str, ...]) -> list[Any]:
+    """Return [value, places of the children] of each node, the root first, -1 for no child."""
+    rows: list[Any] = []
+    nodes = [root]
+    for node in nodes:
+        row = [node.val]
+        for child in (getattr(node, name) for name in children):
+            row.append(-1 if child is None else len(nodes))
+            if child is not None:
+                nodes.append(child)
+        rows.append(row)
+        if len(rows) > MAX_NODES:
+            raise NotPlainError("a list or tree is circular or too large")
+    return rows
+
+
+def _linked(rows: list[Any], node_class: type, children: tuple[str, ...]) -> Any:
+    nodes = [node_class(value) for value, *_ in rows]
+    for index, (node, (_, *places)) in enumerate(zip(nodes, rows, strict=True)):
+        for name, place in zip(children, places, strict=True):
+            # Children come after their parents, which rules out circles.
+            setattr(node, name, nodes[place] if place > index else None)
     return nodes[0]
-
-
-def _linked(values: list[Any], node_class: type) -> Any:
-    node = None
-    for value in reversed(values):
-        node = node_class(value, node)
-    return node
-
-
-_CONSTANTS = {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}
-
-_BUILD: dict[str, Callable[[Any], Any]] = {
-    "int": lambda text: int(text, 16),
-    "float": float,
-    "tuple": tuple,
-    "dict": lambda pairs: {key: value for key, value in pairs},
-    "set": set,
-    "frozenset": frozenset,
-    "complex": lambda parts: complex(float(parts[0]), float(parts[1])),
-    "bytes": base64.b64decode,
-    "bytearray": lambda text: bytearray(base64.b64decode(text)),
-    "range": lambda parts: range(*parts),
-    "slice": lambda parts: slice(*parts),
-    "deque": collections.deque,
-    "Decimal": decimal.Decimal,
-    "Fraction": fractions.Fraction,
-    "date": datetime.date.fromisoformat,
-    "datetime": datetime.datetime.fromisoformat,
-    "constant": _CONSTANTS.__getitem__,
-}
 
 
 def decode(
     value: Any,
     other: Callable[[str, Any], Any] | None = None,
-    list_node: type = ListNode,
-    tree_node: type = TreeNode,
+    nodes: tuple[type, type] = (ListNode, TreeNode),
 ) -> Any:
-    """Return what :func:`encode` was given. ``other`` decodes unknown type names.
+    """Return what :func:`encode` was given. ``other`` decodes unknown type names, ``nodes`` are the node classes.
 
     Raises:
         NotPlainError: not the form that :func:`encode` makes.
         RecursionError: nested too deeply.
     """
     if isinstance(value, list):
-        return [decode(item, other, list_node, tree_node) for item in value]
+        return [decode(item, other, nodes) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) != 1:
         raise NotPlainError("malformed value")
     ((name, content),) = value.items()
     try:
-        content = decode(content, other, list_node, tree_node)
+        content = decode(content, other, nodes)
         if name in _BUILD:
             return _BUILD[name](content)
-        if name == "ListNode":
-            return _linked(content, list_node)
-        if name == "TreeNode":
-            return _tree(content, tree_node)
+        if name in _CHILDREN:
+            return _linked(content, nodes[list(_CHILDREN).index(name)], _CHILDREN[name])
     except NotPlainError:
         raise
     except (TypeError, ValueError, KeyError, IndexError, ArithmeticError) as error:

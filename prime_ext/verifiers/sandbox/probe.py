@@ -7,14 +7,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from prime_ext.verifiers.sandbox.runs import Limits
 
 if TYPE_CHECKING:
     from prime_ext.verifiers.sandbox.confinement import Confinement
 
-_MEMORY, _FILE = 2 << 30, 1 << 20
+_LIMITS = Limits(memory_bytes=2 << 30, output_bytes=1 << 20)
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,15 @@ class Protection:
     @property
     def missing(self) -> list[str]:
         """What is needed and not there, one line each, with the remedy."""
-        lines = []
-        if not self.system_calls:
-            lines.append("no system call filter: pip install pyseccomp, and libseccomp2 from the distribution")
-        if not (self.files or self.bubblewrap):
-            lines.append(
-                "neither Landlock (Linux 5.13, landlock in the kernel's lsm= list) nor bubblewrap (package bubblewrap)"
-            )
-        if not self.limits:
-            lines.append("no resource limits")
-        if not self.works:
-            lines.append("an ordinary program does not run under the protections")
+        needed = {
+            "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution": self.system_calls,
+            "neither Landlock (Linux 5.13, landlock in the kernel's lsm= list) nor bubblewrap (package bubblewrap)": (
+                self.files or self.bubblewrap
+            ),
+            "no resource limits": self.limits,
+            "an ordinary program does not run under the protections": self.works,
+        }
+        lines = [line for line, there in needed.items() if not there]
         return lines + ([self.reason] if self.reason and lines else [])
 
     def describe(self) -> str:
@@ -76,9 +76,8 @@ class Protection:
         }
         have = ", ".join(name for name, active in parts.items() if active) or "nothing"
         lack = ", ".join(name for name, active in parts.items() if not active)
-        return f"{'sufficient' if self.sufficient else 'NOT sufficient'}: {have}" + (
-            f"; without {lack}" if lack else ""
-        )
+        verdict = "sufficient" if self.sufficient else "NOT sufficient"
+        return f"{verdict}: {have}" + (f"; without {lack}" if lack else "")
 
 
 def _refused(attempt: Callable[[], Any]) -> bool:
@@ -114,7 +113,7 @@ def _connect() -> None:
         connection.connect(("127.0.0.1", 9))
 
 
-def _ordinary_program(work: str) -> bool:
+def _ordinary_program() -> None:
     # Not above: a server with threading loaded forks more slowly.
     import threading
 
@@ -122,15 +121,16 @@ def _ordinary_program(work: str) -> bool:
     thread = threading.Thread(target=lambda: seen.append(sum(range(10))))
     thread.start()
     thread.join()
-    path = os.path.join(work, "ordinary")
-    _write(path)
-    os.unlink(path)
+    _write("ordinary")
+    os.unlink("ordinary")
     exec(compile("import numbers\nassert sum(range(10)) == 45", "ordinary.py", "exec"), {})
-    return seen == [45]
+    assert seen == [45]
 
 
-def _in_child(confinement: "Confinement", base: str, check: Callable[[str], dict[str, bool]]) -> dict[str, bool]:
-    """Return what the check finds in a child under this confinement; nothing if that cannot be put on."""
+def _in_child(
+    confinement: "Confinement", base: str, attempts: Mapping[str, Callable[[], Any]], check: Callable[..., bool]
+) -> dict[str, bool]:
+    """What the check finds of each attempt in a child under this confinement; nothing if that cannot be put on."""
     work = os.path.join(base, "probe")
     os.mkdir(work, 0o700)
     reader, writer = os.pipe()
@@ -139,8 +139,9 @@ def _in_child(confinement: "Confinement", base: str, check: Callable[[str], dict
     if pid == 0:
         try:
             signal.alarm(10)
-            confinement.put_on(work, 10.0, _MEMORY, _FILE, parent)
-            os.write(writer, json.dumps(check(work)).encode())
+            os.chdir(work)
+            confinement.put_on(work, _LIMITS, parent)
+            os.write(writer, json.dumps({name: check(attempt) for name, attempt in attempts.items()}).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -158,7 +159,7 @@ def _confined_by_bubblewrap(witness: str) -> bool:
     return bool(witness) and not os.path.exists(witness) and interfaces in ([], ["lo"])
 
 
-def examine(confinement: "Confinement", base: str, witness: str, reason: str = "") -> dict[str, Any]:
+def examine(confinement: "Confinement", base: str, witness: str, reason: str) -> dict[str, Any]:
     """Try every protection and return the fields of :class:`Protection`. Runs in the fork server.
 
     ``witness``: a file outside ``base`` that exists, but not for a server inside bubblewrap; empty without it.
@@ -166,50 +167,45 @@ def examine(confinement: "Confinement", base: str, witness: str, reason: str = "
     parent = os.getpid()
     outside = os.path.join(base, "outside")
     _write(outside)
-
-    def files(work: str) -> dict[str, bool]:
-        return {
-            "read": _refused(lambda: _read(outside)),
-            "write": _refused(lambda: _write(outside)),
-            "create": _refused(lambda: _write(outside + "-new")),
-            "tcp": _refused(_connect),
-            "signals": _refused(lambda: os.kill(parent, 0)),
-        }
-
-    def calls(work: str) -> dict[str, bool]:
-        attempts = (
-            _fork,
-            socket.socket,
-            lambda: os.kill(parent, 0),
-            lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
-        )
-        return {"calls": all([_refused(attempt) for attempt in attempts])}
-
-    def limits(work: str) -> dict[str, bool]:
-        memory = _refused(lambda: bytearray(_MEMORY + 1))
-        return {"limits": memory and _refused(lambda: _write(os.path.join(work, "large"), _FILE + 1))}
-
+    files: dict[str, Callable[[], Any]] = {
+        "read": lambda: _read(outside),
+        "write": lambda: _write(outside),
+        "create": lambda: _write(outside + "-new"),
+        "tcp": _connect,
+        "signals": lambda: os.kill(parent, 0),
+    }
+    calls: dict[str, Callable[[], Any]] = {
+        "fork": _fork,
+        "socket": socket.socket,
+        "kill": lambda: os.kill(parent, 0),
+        "exec": lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
+    }
+    limits: dict[str, Callable[[], Any]] = {
+        "memory": lambda: bytearray(_LIMITS.memory_bytes + 1),
+        "size": lambda: _write("large", _LIMITS.output_bytes + 1),
+    }
+    # Each protection alone, then an ordinary program under all of them.
     bare = dataclasses.replace(confinement, landlock_abi=0, filter_program=None, limits=False)
-    only_files = dataclasses.replace(bare, landlock_abi=confinement.landlock_abi)
-    only_calls = dataclasses.replace(bare, filter_program=confinement.filter_program)
-    only_limits = dataclasses.replace(bare, limits=confinement.limits)
-    found_files = _in_child(only_files, base, files)
-    found_calls = _in_child(only_calls, base, calls)
-    found_limits = _in_child(only_limits, base, limits)
-    works = _in_child(confinement, base, lambda work: {"works": _ordinary_program(work)})
-    os.unlink(outside)
-    if os.path.exists(outside + "-new"):
-        os.unlink(outside + "-new")
+    found = _in_child(dataclasses.replace(bare, landlock_abi=confinement.landlock_abi), base, files, _refused)
+    found |= _in_child(dataclasses.replace(bare, filter_program=confinement.filter_program), base, calls, _refused)
+    found |= _in_child(dataclasses.replace(bare, limits=confinement.limits), base, limits, _refused)
+    found |= _in_child(confinement, base, {"works": _ordinary_program}, lambda program: program() is None)
+    for path in filter(os.path.exists, (outside, outside + "-new")):
+        os.unlink(path)
+
+    def all_of(*names: str) -> bool:
+        return all(found.get(name, False) for name in names)
+
     return dataclasses.asdict(
         Protection(
             landlock_abi=confinement.landlock_abi,
-            files=all(found_files.get(name, False) for name in ("read", "write", "create")),
-            tcp=found_files.get("tcp", False),
-            signals=found_files.get("signals", False),
-            system_calls=found_calls.get("calls", False),
-            limits=found_limits.get("limits", False),
+            files=all_of("read", "write", "create"),
+            tcp=all_of("tcp"),
+            signals=all_of("signals"),
+            system_calls=all_of(*calls),
+            limits=all_of(*limits),
             bubblewrap=_confined_by_bubblewrap(witness),
-            works=works.get("works", False),
+            works=all_of("works"),
             reason=reason,
         )
     )

@@ -8,7 +8,9 @@ equals nothing here.
 """
 
 import builtins
+import functools
 import json
+import operator
 import socket
 import struct
 import time
@@ -17,6 +19,7 @@ from typing import Any
 
 from prime_ext.verifiers.sandbox import plain_data
 from prime_ext.verifiers.sandbox.plain_data import NotPlainError
+from prime_ext.verifiers.sandbox.prelude import ListNode, TreeNode
 
 _HEADER = struct.Struct("<I")
 MAX_FRAME = 64 << 20
@@ -46,44 +49,38 @@ class Channel:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
         self.deadline: float | None = None
 
-    def _wait_at_most(self) -> None:
+    def _in_time(self, action: Callable[[Any], Any], argument: Any) -> Any:
         if self.deadline is not None:
             left = self.deadline - time.monotonic()
             if left <= 0:
                 raise SolutionTimeout
             self._socket.settimeout(left)
-
-    def send(self, message: Any) -> None:
-        data = json.dumps(message).encode()
         try:
-            self._wait_at_most()
-            self._socket.sendall(_HEADER.pack(len(data)) + data)
+            return action(argument)
         except TimeoutError:
             raise SolutionTimeout from None
         except OSError:
             raise SolutionStopped from None
 
-    def _read(self, size: int) -> bytearray:
+    def send(self, message: Any) -> None:
+        data = json.dumps(message).encode()
+        self._in_time(self._socket.sendall, _HEADER.pack(len(data)) + data)
+
+    def _read(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            self._wait_at_most()
-            try:
-                piece = self._socket.recv(min(size - len(data), 1 << 20))
-            except TimeoutError:
-                raise SolutionTimeout from None
-            except OSError:
-                raise SolutionStopped from None
+            piece = self._in_time(self._socket.recv, min(size - len(data), 1 << 20))
             if not piece:
                 raise SolutionStopped
             data += piece
-        return data
+        return bytes(data)
 
     def receive(self) -> Any:
         (size,) = _HEADER.unpack(self._read(_HEADER.size))
         if size > MAX_FRAME:
             raise SolutionError(f"answer of {size} bytes")
         try:
-            return plain_data.loads(bytes(self._read(size)))
+            return plain_data.loads(self._read(size))
         except (ValueError, RecursionError) as error:
             raise SolutionError(f"unreadable answer: {error}") from error
 
@@ -94,11 +91,11 @@ class RemoteObject:
     def __init__(self, client: "SolutionClient", number: int, kind: str) -> None:
         self._client, self._number, self._kind = client, number, kind
 
-    def _do(self, action: str, name: str = "", arguments: tuple[Any, ...] = (), keywords: Any = None) -> Any:
-        return self._client.request(action, self._number, name, arguments, keywords or {})
+    def _do(self, action: str, /, *arguments: Any, **keywords: Any) -> Any:
+        return self._client.request(action, {"object": self._number}, arguments, keywords)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._do("call", "", arguments, keywords)
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        return self._do("call", *arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -106,38 +103,25 @@ class RemoteObject:
         return self._do("attribute", name)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._do("item", "", (key,))
+        return self._do("item", key)
+
+    def _checked(self, kind: type, value: Any) -> Any:
+        return value if type(value) is kind else self._refuse()
 
     def __len__(self) -> int:
-        length = self._do("length")
-        if type(length) is not int:
-            raise self._refusal()
-        return length
+        return self._checked(int, self._do("length"))
 
     def __bool__(self) -> bool:
         # Safe to ask: where only truth is tested, the solution might have returned True or False itself.
-        truth = self._do("truth")
-        if type(truth) is not bool:
-            raise self._refusal()
-        return truth
+        return self._checked(bool, self._do("truth"))
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = self._do("iterate")
-        if not isinstance(iterator, RemoteObject):
-            raise self._refusal()
-        while True:
-            answer = iterator._do("next")
-            if type(answer) is not list or len(answer) > 1:
-                raise self._refusal()
-            if not answer:
-                return
+        iterator = self._checked(RemoteObject, self._do("iterate"))
+        while answer := self._checked(list, iterator._do("next")):
             yield answer[0]
 
-    def _refusal(self, *_: Any) -> NotPlainError:
-        return NotPlainError(f"the solution returned a {self._kind}, which is not plain data")
-
     def _refuse(self, *_: Any) -> Any:
-        raise self._refusal()
+        raise NotPlainError(f"the solution returned a {self._kind}, which is not plain data")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse  # type: ignore[assignment]
     __hash__ = _refuse  # type: ignore[assignment]
@@ -167,7 +151,7 @@ class SolutionClient:
 
     def function(self, name: str) -> Callable[..., Any]:
         def proxy(*arguments: Any, **keywords: Any) -> Any:
-            return self.request("call", None, name, arguments, keywords)
+            return self.request("call", {"function": name}, arguments, keywords)
 
         proxy.__name__ = proxy.__qualname__ = name
         return proxy
@@ -182,25 +166,17 @@ class SolutionClient:
             return RemoteObject(self, content[0], content[1][:100])
         raise NotPlainError("malformed value")
 
-    def request(
-        self, action: str, number: int | None, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Any:
-        message = {
-            "action": action,
-            "object": number,
-            "name": name,
-            "arguments": plain_data.encode(list(arguments), self._encode_other),
-            "keywords": plain_data.encode(keywords, self._encode_other),
-        }
-        self._channel.send(message)
+    def request(self, action: str, target: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Let the solution's end do one of its :data:`_ACTIONS`; what it changes in arguments changes here, too."""
+        passed = plain_data.encode([list(arguments), keywords], self._encode_other)
+        self._channel.send({"action": action, "target": target, "passed": passed})
         answer = self._answer()
         if "changed" in answer:
             changed = plain_data.decode(answer["changed"], self._decode_other)
-            if type(changed) is not list or len(changed) != 2:
+            if type(changed) is not list or [type(part) for part in changed] != [list, dict]:
                 raise SolutionError("malformed answer")
-            for before, after in zip(
-                [*arguments, *keywords.values()], [*changed[0], *changed[1].values()], strict=True
-            ):
+            pairs = zip([*arguments, *keywords.values()], [*changed[0], *changed[1].values()], strict=True)
+            for before, after in pairs:
                 _take_over(before, after)
         return plain_data.decode(answer.get("value"), self._decode_other)
 
@@ -222,76 +198,67 @@ def _take_over(before: Any, after: Any) -> None:
     elif isinstance(before, dict | set):
         before.clear()
         before.update(after)
-    elif isinstance(before, plain_data.ListNode | plain_data.TreeNode):
+    elif isinstance(before, ListNode | TreeNode):
         before.__dict__.update(after.__dict__)
 
 
-class SolutionServer:
-    """The solution's end: serves the functions of one namespace until the tests hang up."""
+def _next(iterator: Any) -> list[Any]:
+    ended = object()
+    item = next(iterator, ended)
+    return [] if item is ended else [item]
 
-    def __init__(self, channel: Channel, namespace: dict[str, Any]) -> None:
-        self._channel = channel
-        self._namespace = namespace
-        self._objects: list[Any] = []
-        self._nodes = tuple(namespace.get(c.__name__, c) for c in (plain_data.ListNode, plain_data.TreeNode))
 
-    def _encode_other(self, value: Any) -> Any:
-        self._objects.append(value)
-        return {"object": [len(self._objects) - 1, type(value).__name__]}
+_ACTIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda target, /, *arguments, **keywords: target(*arguments, **keywords),
+    "attribute": getattr,
+    "item": operator.getitem,
+    "length": len,
+    "truth": bool,
+    "iterate": iter,
+    "next": _next,
+}
 
-    def _decode_other(self, name: str, content: Any) -> Any:
-        return self._objects[content]
 
-    def serve(self) -> None:
-        self._channel.send({"value": None})
-        while True:
-            try:
-                request = self._channel.receive()
-            except SolutionStopped:
-                return
-            try:
-                answer = self._answer(request)
-            except Exception as error:
-                answer = describe(error)
-            self._channel.send(answer)
+def serve(channel: Channel, namespace: dict[str, Any]) -> None:
+    """The solution's end: serve the functions of a namespace until the tests hang up."""
+    objects: list[Any] = []
+    nodes = namespace.get("ListNode", ListNode), namespace.get("TreeNode", TreeNode)
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        decode, nodes = plain_data.decode, self._nodes
-        arguments = decode(request["arguments"], self._decode_other, *nodes)
-        keywords = decode(request["keywords"], self._decode_other, *nodes)
-        number = request["object"]
-        if number is None:
-            target = _lookup(self._namespace, request["name"])
-        else:
-            target = self._objects[number]
-        action = request["action"]
+    def encode_other(value: Any) -> Any:
+        objects.append(value)
+        return {"object": [len(objects) - 1, type(value).__name__]}
+
+    def decode_other(name: str, content: Any) -> Any:
+        if name == "object":
+            return objects[content]
+        if content not in namespace:
+            raise NameError(f"the solution defines no {content}")
+        return namespace[content]
+
+    encode = functools.partial(plain_data.encode, other=encode_other)
+    decode = functools.partial(plain_data.decode, other=decode_other, nodes=nodes)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        target, (arguments, keywords) = decode(request["target"]), decode(request["passed"])
+        reply = {"value": encode(_ACTIONS[request["action"]](target, *arguments, **keywords))}
         mutable = (list, dict, set, bytearray, *nodes)
-        if action == "call":
-            answer = {"value": plain_data.encode(target(*arguments, **keywords), self._encode_other)}
-            if any(isinstance(item, mutable) for item in (*arguments, *keywords.values())):
-                after = [plain_data.encode(part, self._encode_other) for part in (arguments, keywords)]
-                if after != [request["arguments"], request["keywords"]]:
-                    answer["changed"] = after
-            return answer
-        if action == "next":
-            ended = object()
-            item = next(target, ended)
-            return {"value": plain_data.encode([] if item is ended else [item], self._encode_other)}
-        actions: dict[str, Callable[[], Any]] = {
-            "attribute": lambda: getattr(target, request["name"]),
-            "item": lambda: target[arguments[0]],
-            "length": lambda: len(target),
-            "truth": lambda: bool(target),
-        }
-        if action == "iterate":
-            return {"value": self._encode_other(iter(target))}
-        return {"value": plain_data.encode(actions[action](), self._encode_other)}
+        if any(isinstance(item, mutable) for item in (*arguments, *keywords.values())):
+            after = encode([arguments, keywords])
+            if after != request["passed"]:
+                reply["changed"] = after
+        return reply
 
-
-def _lookup(namespace: dict[str, Any], name: str) -> Any:
-    if name not in namespace:
-        raise NameError(f"the solution defines no {name}")
-    return namespace[name]
+    channel.send({"value": None})
+    while True:
+        try:
+            request = channel.receive()
+        except SolutionStopped:
+            return
+        try:
+            reply = answer(request)
+        except Exception as error:
+            reply = describe(error)
+        channel.send(reply)
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -11,10 +11,7 @@ whose flags a filter can read: threads pass, processes do not.
 import ctypes
 import errno
 import os
-import struct
 
-_PR_SET_SECCOMP = 22
-_SECCOMP_MODE_FILTER = 2
 _CLONE_THREAD = 0x10000
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
 _FIOCLEX, _FIONCLEX, _FIONBIO, _FIONREAD, _TCGETS, _TIOCGWINSZ = 0x5451, 0x5450, 0x5421, 0x541B, 0x5401, 0x5413
@@ -24,7 +21,7 @@ _AF_UNIX, _SOCK_TYPE_MASK = 1, 0xF
 ALWAYS = (
     # files
     "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "pwritev", "close", "close_range", "lseek",
-    "open", "openat", "creat", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access",
+    "creat", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access",
     "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64", "getcwd", "chdir", "fchdir", "unlink",
     "unlinkat", "rename", "renameat", "renameat2", "ftruncate", "fallocate", "fsync", "fdatasync", "flock", "umask",
     "dup", "dup2", "dup3", "pipe", "pipe2", "sendfile", "copy_file_range", "fadvise64",
@@ -47,15 +44,8 @@ ALWAYS = (
 )  # fmt: skip
 
 
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
 def build() -> bytes:
-    """Return the filter as BPF. Building takes milliseconds, so it is done once and loaded many times.
+    """Return the filter as BPF. In the client, so that no run carries libseccomp.
 
     Raises:
         ImportError, RuntimeError: pyseccomp or its shared library libseccomp is not there.
@@ -77,8 +67,7 @@ def build() -> bytes:
         filter_.add_rule(action, number, *conditions)
 
     for name in ALWAYS:
-        if name not in ("open", "openat"):
-            rule(name)
+        rule(name)
     # Kernels below Landlock ABI 3 would let O_TRUNC empty a file that may only be read.
     truncating, access_mode = os.O_TRUNC, os.O_ACCMODE
     for name, position in (("open", 1), ("openat", 2)):
@@ -103,25 +92,3 @@ def build() -> bytes:
         filter_.export_bpf(file)
         file.seek(0)
         return file.read()
-
-
-class Filter:
-    """A filter in the form that the kernel takes, laid out once for many processes."""
-
-    def __init__(self, program: bytes) -> None:
-        """``program``: from :func:`build`."""
-        self._instructions = ctypes.create_string_buffer(program, len(program))
-        length = len(program) // struct.calcsize("HBBI")
-        self._program = _Program(length, ctypes.addressof(self._instructions))
-        self._reference = ctypes.byref(self._program)
-        self._mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
-
-    def load(self) -> None:
-        """Put the filter on this thread, for ever. NO_NEW_PRIVS must be set.
-
-        Raises:
-            OSError: the kernel refused.
-        """
-        if _libc.prctl(_PR_SET_SECCOMP, self._mode, self._reference, 0, 0) != 0:
-            error = ctypes.get_errno()
-            raise OSError(error, f"seccomp: {os.strerror(error)}")

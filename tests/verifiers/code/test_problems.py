@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 
 from prime_ext.verifiers.code.problems import (
     AssertionProblem,
-    CallProblem,
-    CallTest,
     MalformedTests,
-    StdinProblem,
-    StdinTest,
+    PairProblem,
     parse_test_cases,
 )
 
@@ -27,21 +24,21 @@ KEYS = st.sampled_from(["inputs", "outputs", "fn_name", "test", "test_list", "te
 
 def test_standard_input_as_dict_or_as_json():
     cases = {"inputs": ["1\n", ["2", "3"]], "outputs": ["1\n", ["4"]]}
-    expected = StdinProblem((StdinTest("1\n", "1\n"), StdinTest("2\n3", "4")))
+    expected = PairProblem((("1\n", "1\n"), ("2\n3", "4")))
     assert parse_test_cases(cases) == parse_test_cases(json.dumps(cases)) == parse_test_cases(expected) == expected
 
 
 @pytest.mark.parametrize(
     ("inputs", "outputs", "tests"),
     [
-        (['[1, 2]\n"x"'], ["[3]"], [CallTest(([1, 2], "x"), ([3],))]),
+        (['[1, 2]\n"x"'], ["[3]"], [(([1, 2], "x"), ([3],))]),
         # Whether [3] is the result or holds it is not said: either counts.
-        ([[1, 2], [3, 4]], [[3], 7], [CallTest((1, 2), ([3], 3)), CallTest((3, 4), (7,))]),
+        ([[1, 2], [3, 4]], [[3], 7], [((1, 2), ([3], 3)), ((3, 4), (7,))]),
     ],
 )
 def test_calls_with_json_lines_or_lists_of_arguments(inputs, outputs, tests):
     problem = parse_test_cases({"fn_name": "f", "inputs": inputs, "outputs": outputs})
-    assert problem == CallProblem("f", tuple(tests))
+    assert problem == PairProblem(tuple(tests), "f")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ import asyncio
 from concurrent.futures import Future
 
 import pytest
-from benchmark_rows import SAMPLES
 
-from prime_ext.utils.rows import read_source
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
@@ -38,6 +36,7 @@ class TestStandardInput:
         verdict = verifier.verify(_fenced(ADD), SUM)
         assert verdict.correct and verdict.score == 1.0 and verdict.detail == "4 of 4 tests passed"
         assert verdict.extracted == ADD + "\n"
+        assert asyncio.run(verifier.averify(_fenced("print(0)"), SUM)).outcome is Outcome.WRONG
 
     def test_the_first_failure_is_named_and_the_fraction_counts_every_test(self, verifier):
         program = "a, b = map(int, input().split())\nprint(a + b if a != 5 else 0)"
@@ -69,12 +68,6 @@ class TestStandardInput:
         verdict = (hasty if outcome is Outcome.TIMEOUT else verifier).verify_program(program, SUM)
         assert (verdict.outcome, verdict.score, verdict.grader_failure) == (outcome, 0.0, False)
         assert detail in verdict.detail and len(verdict.detail) <= 300
-
-    @pytest.mark.parametrize("junk", ["b'junk'", "b''", "__import__('marshal').dumps(3)", "b'\\xe3' * 99"])
-    def test_tampering_with_the_compiled_program_harms_only_the_program(self, verifier, junk):
-        program = f"{ADD}\nimport os\nos.ftruncate(4, 0); os.pwrite(4, {junk}, 0)"
-        verdict = verifier.verify_program(program, SUM, reward="fraction")
-        assert not verdict.grader_failure and verdict.score in (0.25, 1.0)
 
     def test_the_problem_has_a_time_of_its_own(self, verifier):
         short = CodeVerifier(verifier.sandbox, limits=Limits(seconds=60.0), seconds_per_problem=0.5)
@@ -129,6 +122,21 @@ WITH_HELPER = {
 }
 
 
+LEETCODE = """
+class Solution:
+    def drop(self, head: Optional[ListNode]) -> Optional[ListNode]:
+        if head and head.next: head.next = head.next.next
+        return head
+    def add(self, root):
+        root.right.val += 1
+        return root
+"""
+SECOND, RIGHT = (
+    "assert head.next.val == 3 and head.next.next is None",
+    "assert root.right.val == 3 and root.left is None",
+)
+
+
 class TestAssertions:
     @pytest.mark.parametrize(
         ("program", "cases", "right"),
@@ -141,6 +149,9 @@ class TestAssertions:
             ("def f(x): return object()\ndef g(x): return 2", {"test_list": ["assert g(f(1)) == 2"]}, True),
             ("def f(x): return helper(x)", WITH_HELPER, True),
             ("def helper(x): return 3\ndef f(x): return 0", WITH_HELPER, False),
+            (LEETCODE, {"test": "head = Solution().drop(ListNode(1, ListNode(2, ListNode(3))))\n" + SECOND}, True),
+            (LEETCODE, {"test": "root = Solution().add(TreeNode(1, None, TreeNode(2)))\n" + RIGHT}, True),
+            (LEETCODE, {"test": "root = Solution().drop(None)\n" + RIGHT}, False),
         ],
     )
     def test_what_crosses_between_program_and_tests(self, verifier, program, cases, right):
@@ -187,7 +198,7 @@ class TestTheGrader:
 
     def test_a_failing_sandbox_decides_nothing(self):
         class Broken:
-            def submit(self, request):
+            def start(self, *run):
                 future = Future()
                 future.set_result(Execution(Ending.SANDBOX_FAILURE, stderr="no room"))
                 return future
@@ -198,49 +209,8 @@ class TestTheGrader:
 
     def test_a_closed_sandbox_raises_nothing_into_the_dark(self):
         class Raising:
-            def submit(self, request):
+            def start(self, *run):
                 raise RuntimeError("closed")
 
         with pytest.raises(RuntimeError, match="closed"):
             CodeVerifier(Raising()).verify_program(ADD, SUM)
-
-
-class TestMany:
-    def test_many_at_once_keep_their_order(self, verifier):
-        async def many():
-            responses = [_fenced(ADD if number % 3 else "print(0)") for number in range(100)]
-            return await asyncio.gather(*(verifier.averify(response, SUM) for response in responses))
-
-        assert [verdict.correct for verdict in asyncio.run(many())] == [number % 3 != 0 for number in range(100)]
-
-
-# For the rows of the samples.
-LEETCODE = {
-    "add-an-amount-to-every-node": (
-        "class Solution:\n    def addToAll(self, head: Optional[ListNode], amount: int) -> Optional[ListNode]:\n"
-        "        node = head\n        while node:\n            node.val += amount\n            node = node.next\n"
-        "        return head"
-    ),
-    "drop-every-second-node": (
-        "class Solution:\n    def dropSecond(self, head):\n        node = head\n        while node and node.next:\n"
-        "            node.next = node.next.next\n            node = node.next\n        return head"
-    ),
-    "letters-in-order-of-frequency": (
-        "class Solution:\n    def byFrequency(self, word: str) -> str:\n"
-        "        return ''.join(sorted(set(word), key=lambda letter: (-word.count(letter), letter)))"
-    ),
-}
-
-
-class TestDataSets:
-    def test_leetcode_runs_stubs_and_solutions(self, verifier):
-        rows = {
-            row["url"].rpartition("/")[2]: row for _, row in read_source(SAMPLES / "leetcode" / "leetcode-test.json")
-        }
-        for row in rows.values():
-            stub = row["prompt"].rpartition('"""')[2].rstrip() + "\n        return None\n"
-            verdict = verifier.verify_program(stub, {"test": row["test"]})
-            assert (verdict.outcome, verdict.grader_failure) == (Outcome.WRONG, False)
-        for name, solution in LEETCODE.items():
-            verdict = verifier.verify_program(solution, {"test": rows[name]["test"]})
-            assert verdict.correct and "process" not in verdict.detail

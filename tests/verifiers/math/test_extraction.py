@@ -9,54 +9,34 @@ from prime_ext.verifiers.math import STYLES, extract, extract_answer
 
 
 @pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        (r"So \fbox{5}.", "5"),
-        (r"\boxed {5}", "5"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{ }", None),
-        (r"\boxed{5", None),
-        (r"The answer is 5.", None),
-        (r"\boxed{x = \boxed{5}}", "5"),
-        (r"First \boxed{3}. Then we add 2. In total \boxed{5}.", "5"),
-        (r"{{{ \boxed{5} and \boxed{", "5"),
-        (r"\boxed{3} } }. Now \boxed{5}", "5"),
-        (r"\boxed{\text{a } b}", r"\text{a } b"),
-        # The last complete one: a response cut off in its last box falls back to the one before.
-        ("The length is \\boxed{3}.\nThe area is \\boxed{9", "3"),
-    ],
-)
-def test_the_last_complete_box(response, answer):
-    assert extract_answer(response) == answer
-
-
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        (r"x = \boxed{2} and y = \boxed{3}.", "2, 3"),
-        (r"\boxed{2} or \boxed{3}", "2, 3"),
-        ("\\[\\boxed{2}\\]\n\\[\\boxed{3}\\]", "2, 3"),
-        ("(a) $\\boxed{2}$\n\n(b) $\\boxed{3}$", "2, 3"),
-        (r"\boxed{5}, \boxed{5.0}, that is \boxed{5}", "5, 5.0"),
-        (r"\boxed{5} and \boxed{ 5 }", "5"),
-        # A conclusion replaces what came before, even in one sentence.
-        (r"The sum is \boxed{4}, so the answer is \boxed{16}", "16"),
-        ("\\boxed{4}.\n\nTherefore, the answer is \\boxed{16}", "16"),
-        ("We get \\boxed{4}. Now the square of this is needed. It is \\boxed{16}", "16"),
-    ],
-)
-def test_boxes_in_one_statement_are_a_list_and_earlier_ones_do_not_count(response, answer):
-    assert extract_answer(response) == answer
-
-
-def test_too_many_different_boxes_in_one_statement_are_no_answer():
-    found = extract(", ".join(rf"\boxed{{{guess}}}" for guess in range(11)))
-    assert found.answer is None and "more than 10" in found.rule
-
-
-@pytest.mark.parametrize(
     ("style", "response", "answer"),
     [
+        # The last complete box.
+        ("boxed", r"So \fbox{5}.", "5"),
+        ("boxed", r"\boxed {5}", "5"),
+        ("boxed", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        ("boxed", r"\boxed{ }", None),
+        ("boxed", r"\boxed{5", None),
+        ("boxed", r"The answer is 5.", None),
+        ("boxed", r"\boxed{x = \boxed{5}}", "5"),
+        ("boxed", r"First \boxed{3}. Then we add 2. In total \boxed{5}.", "5"),
+        ("boxed", r"{{{ \boxed{5} and \boxed{", "5"),
+        ("boxed", r"\boxed{3} } }. Now \boxed{5}", "5"),
+        ("boxed", r"\boxed{\text{a } b}", r"\text{a } b"),
+        # A response cut off in its last box falls back to the one before.
+        ("boxed", "The length is \\boxed{3}.\nThe area is \\boxed{9", "3"),
+        # Boxes in one statement are a list, and earlier ones do not count.
+        ("boxed", r"x = \boxed{2} and y = \boxed{3}.", "2, 3"),
+        ("boxed", r"\boxed{2} or \boxed{3}", "2, 3"),
+        ("boxed", "\\[\\boxed{2}\\]\n\\[\\boxed{3}\\]", "2, 3"),
+        ("boxed", "(a) $\\boxed{2}$\n\n(b) $\\boxed{3}$", "2, 3"),
+        ("boxed", r"\boxed{5}, \boxed{5.0}, that is \boxed{5}", "5, 5.0"),
+        ("boxed", r"\boxed{5} and \boxed{ 5 }", "5"),
+        # A conclusion replaces what came before, even in one sentence.
+        ("boxed", r"The sum is \boxed{4}, so the answer is \boxed{16}", "16"),
+        ("boxed", "\\boxed{4}.\n\nTherefore, the answer is \\boxed{16}", "16"),
+        ("boxed", "We get \\boxed{4}. Now the square of this is needed. It is \\boxed{16}", "16"),
+        ("boxed", "#### 18", None),
         ("gsm8k", "#### 17\nno, wait\n#### 1,800", "1,800"),
         ("gsm8k", r"It is \boxed{18}.", "18"),
         ("gsm8k", "#### \nThe answer is 18.", "18"),
@@ -66,11 +46,15 @@ def test_too_many_different_boxes_in_one_statement_are_no_answer():
         ("answer_is", "So the answer to the question is 7!", "7"),
         ("lenient", "So she pays $1,200.50 in all", "$1,200.50"),
         ("lenient", "nothing", None),
-        ("boxed", "#### 18", None),
     ],
 )
-def test_styles(style, response, answer):
+def test_what_a_style_takes_for_the_answer(style, response, answer):
     assert extract_answer(response, style) == answer
+
+
+def test_too_many_different_boxes_in_one_statement_are_no_answer():
+    found = extract(", ".join(rf"\boxed{{{guess}}}" for guess in range(11)))
+    assert found.answer is None and "more than 10" in found.rule
 
 
 def test_an_unknown_style_is_refused_by_name():

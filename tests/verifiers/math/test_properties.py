@@ -3,17 +3,15 @@
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_ext.verifiers import Outcome
-from prime_ext.verifiers.math import STYLES, MathVerifier, extract
+from prime_ext.verifiers.math import STYLES, extract
 from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 from prime_ext.verifiers.math.verifier import decide
-from prime_ext.verifiers.worker_pool import WorkerPool
 
 # Text as a policy that looks for holes would write it: LaTeX pieces in any order, and anything else.
 PIECES = st.sampled_from(
@@ -26,12 +24,6 @@ PIECES = st.sampled_from(
 TEXT = st.one_of(st.lists(PIECES, max_size=25).map("".join), st.text(max_size=60))
 INTEGERS = st.integers(-(10**12), 10**12)
 FRACTIONS = st.fractions(max_denominator=500).filter(lambda value: abs(value) < 10**6)
-
-
-@pytest.fixture(scope="module")
-def verifier():
-    with WorkerPool(1, time_limit=20.0, preload=("prime_ext.verifiers.math.symbolic:warm_up",)) as pool:
-        yield MathVerifier(pool)
 
 
 def frac(value):

@@ -4,15 +4,6 @@
 import pytest
 from math_verify import parse, verify
 
-from prime_ext.verifiers.math import MathVerifier
-from prime_ext.verifiers.worker_pool import WorkerPool
-
-
-@pytest.fixture(scope="module")
-def verifier():
-    with WorkerPool(1) as pool:
-        yield MathVerifier(pool)
-
 
 @pytest.mark.parametrize(
     ("gold", "answer", "why"),

@@ -6,6 +6,11 @@ import time
 from pathlib import Path
 
 
+def server_of(sandbox):
+    """The fork server of a sandbox with one worker, None while there is none."""
+    return next((server for server in sandbox._crew.workers if server.usable()), None)
+
+
 def alive(process: int) -> bool:
     """Whether a process runs; one that has ended and waits for its parent does not."""
     try:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Ending, Limits, ProgramRequest, prelude
+from prime_ext.verifiers.sandbox import Ending, Limits
 from prime_ext.verifiers.sandbox.fusion import FusionSandbox
 
 
@@ -67,7 +67,7 @@ def fusion():
     ],
 )
 def test_endings_are_the_same_as_here(fusion, program, ending):
-    execution = fusion.submit(ProgramRequest(program, "1\n")).result()
+    execution = fusion.start({"program": {"program": program}}, b"1\n").result()
     assert execution.ending is ending
     if execution.finished:
         assert execution.stdout == b"2\n" and execution.seconds == 0.1
@@ -90,16 +90,9 @@ def test_the_verifier_works_with_it(fusion):
     assert verifier.verify_program("'service error'", pairs).grader_failure
 
 
-def test_a_solution_finds_the_names_that_the_sandbox_gives_it():
-    there: dict = {}
-    exec(prelude.SOURCE, there)
-    for name, value in prelude.NAMESPACE.items():
-        assert there[name] is value or name in prelude.TEST_CLASSES, name
-
-
 def test_a_service_that_is_not_there_decides_nothing(fusion):
     nobody = FusionSandbox("http://127.0.0.1:9", attempts=1)
-    assert nobody.submit(ProgramRequest("print(1)")).result().sandbox_failure
+    assert nobody.start({"program": {"program": "print(1)"}}).result().sandbox_failure
 
 
 def test_without_the_client_the_message_says_what_to_install(monkeypatch):

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.verifiers.sandbox.plain_data import ListNode, NotPlainError, TreeNode, decode, encode, loads
+from prime_ext.verifiers.sandbox.plain_data import NotPlainError, decode, encode, loads
+from prime_ext.verifiers.sandbox.prelude import ListNode, TreeNode
 
 ATOMS = st.one_of(
     st.none(),

@@ -2,35 +2,35 @@
 """What a run may use, what it leaves behind, and what ordinary programs can rely on."""
 
 import asyncio
-import multiprocessing
 import os
-import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from processes import processes_of, wait_until
+from processes import processes_of, server_of, wait_until
 
 from prime_ext.verifiers.sandbox import (
-    CallRequest,
     Ending,
     Limits,
-    ProgramRequest,
     Sandbox,
     SandboxUnavailable,
-    SuiteRequest,
-    wire,
+    client,
+    harness,
 )
-from prime_ext.verifiers.sandbox.job import Job
 from prime_ext.verifiers.sandbox.probe import Protection
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(Limits(seconds=60.0, memory_bytes=512 << 20), bubblewrap="never") as running:
+        yield running
 
 
 LARGE_STACKS = """
@@ -43,272 +43,227 @@ t.start()
 """
 
 
-class TestOrdinaryPrograms:
-    def test_input_output_and_what_it_took(self, sandbox):
-        execution = sandbox.run("import sys\nprint(sys.stdin.read().upper(), end='')", "grüße\n")
-        assert execution.stdout.decode() == "GRÜSSE\n"
-        assert execution.ending is Ending.FINISHED and execution.exit_code == 0
-        assert 0 < execution.seconds
-
-    @pytest.mark.parametrize(
-        ("program", "stdout"),
-        [
-            ("print(int(open(0).read()))", "42"),
-            ("print(int(open('/dev/stdin').readline()))", "42"),
-            ("import os; print(int(os.read(0, 9).decode()))", "42"),
-            (LARGE_STACKS, "20000"),
-            ("import atexit; atexit.register(print, 'late'); print('early')", "early\nlate"),
-            ("open('f', 'w').write('x'); print(open('f').read())", "x"),
-            ("import sqlite3, email, asyncio; print(asyncio.run(asyncio.sleep(0, 3)))", "3"),
-            (
-                "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\nprint(P(1), __name__)",
-                "P(x=1) __main__",
-            ),
-            (
-                f"import os, sys; print(dict(os.environ), sys.argv, {str(ROOT)!r} in sys.path)",
-                "{} ['program.py'] False",
-            ),
-        ],
-    )
-    def test_what_programs_rely_on(self, sandbox, monkeypatch, program, stdout):
-        monkeypatch.setenv("PRIME_EXT_SECRET", "secret")
-        assert sandbox.run(program, "42\n").stdout.decode() == stdout + "\n"
-
-    @pytest.mark.parametrize("code, expected", [("0", 0), ("3", 3), ("None", 0), ("'sorry'", 1)])
-    def test_exit_codes(self, sandbox, code, expected):
-        execution = sandbox.run(f"import sys; sys.exit({code})")
-        assert (execution.exit_code, execution.finished) == (expected, expected == 0)
-
-    def test_numbers_differ_from_run_to_run_but_sets_do_not(self, sandbox):
-        program = "import random; print(random.random()); print({'a', 'b', 'c', 'd'})"
-        first, second = sandbox.run(program).stdout.split(b"\n"), sandbox.run(program).stdout.split(b"\n")
-        assert first[0] != second[0] and first[1] == second[1]
-
-    def test_a_function_call_returns_its_value(self, sandbox):
-        request = CallRequest("def f(a, b): return {'sum': (a + b, None)}", "f", [1, 2])
-        assert sandbox.submit(request).result().result == b'{"value": {"sum": [3, null]}}\n'
+def test_input_output_and_what_it_took(sandbox):
+    execution = sandbox.run("import sys\nprint(sys.stdin.read().upper(), end='')", "grüße\n")
+    assert execution.stdout.decode() == "GRÜSSE\n"
+    assert execution.ending is Ending.FINISHED and execution.exit_code == 0
+    assert 0 < execution.seconds
 
 
-class TestLimits:
-    @pytest.mark.parametrize(
-        ("program", "limits", "ending"),
-        [
-            ("while True: pass", {"seconds": 0.2}, Ending.TIMEOUT),
-            ("x = bytearray(1 << 29)", {"memory_bytes": 512 << 20}, Ending.OUT_OF_MEMORY),
-            ("x = bytearray(1 << 27)", {"memory_bytes": 512 << 20}, Ending.FINISHED),
-            ("print('x' * 100)", {"output_bytes": 50}, Ending.OUTPUT_LIMIT),
-            ("import sys; sys.stderr.write('x' * 100000 + 'end')", {}, Ending.FINISHED),
-        ],
-    )
-    def test_each_limit_has_its_ending(self, sandbox, program, limits, ending):
-        execution = sandbox.run(program, limits=Limits(**{"seconds": 60.0, **limits}))
-        assert execution.ending is ending
-        assert len(execution.stdout) <= 50 and len(execution.stderr) <= 4096
-        assert execution.stderr.endswith("end") == ("end" in program)
-
-    def test_waiting_for_a_worker_does_not_count(self):
-        with Sandbox(Limits(seconds=10), workers=1, bubblewrap="never") as sandbox:
-            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.25)")) for _ in range(45)]
-            assert all(future.result().finished for future in futures)
-
-    @pytest.mark.parametrize(
-        "bad", [{"seconds": 0}, {"seconds": float("nan")}, {"memory_bytes": 1}, {"output_bytes": 0}, {"threads": True}]
-    )
-    def test_limits_that_make_no_sense(self, bad):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            Limits(**bad)
+@pytest.mark.parametrize(
+    ("program", "stdout"),
+    [
+        ("print(int(open(0).read()))", "42"),
+        ("print(int(open('/dev/stdin').readline()))", "42"),
+        ("import os; print(int(os.read(0, 9).decode()))", "42"),
+        (LARGE_STACKS, "20000"),
+        ("import atexit; atexit.register(print, 'late'); print('early')", "early\nlate"),
+        ("open('f', 'w').write('x'); print(open('f').read())", "x"),
+        ("import sqlite3, email, asyncio; print(asyncio.run(asyncio.sleep(0, 3)))", "3"),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\nprint(P(1), __name__)",
+            "P(x=1) __main__",
+        ),
+        (
+            f"import os, sys; print(dict(os.environ), sys.argv, {str(ROOT)!r} in sys.path)",
+            "{} ['program.py'] False",
+        ),
+    ],
+)
+def test_what_programs_rely_on(sandbox, monkeypatch, program, stdout):
+    monkeypatch.setenv("PRIME_EXT_SECRET", "secret")
+    assert sandbox.run(program, "42\n").stdout.decode() == stdout + "\n"
 
 
-class TestConcurrency:
-    def test_a_thousand_concurrent_requests_need_no_thousand_threads(self, sandbox):
-        async def many():
-            futures = [sandbox.submit(ProgramRequest(f"print({number})")) for number in range(1000)]
-            return threading.active_count() - before, [(await asyncio.wrap_future(future)).stdout for future in futures]
+@pytest.mark.parametrize("code, expected", [("0", 0), ("3", 3), ("None", 0), ("'sorry'", 1)])
+def test_exit_codes(sandbox, code, expected):
+    execution = sandbox.run(f"import sys; sys.exit({code})")
+    assert (execution.exit_code, execution.finished) == (expected, expected == 0)
 
-        before = threading.active_count()
-        threads, outputs = asyncio.run(many())
-        assert outputs == [b"%d\n" % number for number in range(1000)]
-        assert threads < 20
 
-    def test_no_descriptors_are_left(self, sandbox):
+def test_numbers_differ_from_run_to_run_but_sets_do_not(sandbox):
+    program = "import random; print(random.random()); print({'a', 'b', 'c', 'd'})"
+    first, second = sandbox.run(program).stdout.split(b"\n"), sandbox.run(program).stdout.split(b"\n")
+    assert first[0] != second[0] and first[1] == second[1]
+
+
+def test_a_function_call_returns_its_value(sandbox):
+    payload = {"program": "def f(a, b): return {'sum': (a + b, None)}", "function": "f", "arguments": [1, 2]}
+    assert sandbox.start({"call": payload}).result().result == b'{"value": {"sum": [3, null]}}\n'
+
+
+@pytest.mark.parametrize(
+    ("program", "limits", "ending"),
+    [
+        ("while True: pass", {"seconds": 0.2}, Ending.TIMEOUT),
+        ("x = bytearray(1 << 29)", {"memory_bytes": 512 << 20}, Ending.OUT_OF_MEMORY),
+        ("x = bytearray(1 << 27)", {"memory_bytes": 512 << 20}, Ending.FINISHED),
+        ("print('x' * 100)", {"output_bytes": 50}, Ending.OUTPUT_LIMIT),
+        ("import sys; sys.stderr.write('x' * 100000 + 'end')", {}, Ending.FINISHED),
+    ],
+)
+def test_each_limit_has_its_ending(sandbox, program, limits, ending):
+    execution = sandbox.run(program, limits=Limits(**{"seconds": 60.0, **limits}))
+    assert execution.ending is ending
+    assert len(execution.stdout) <= 50 and len(execution.stderr) <= 4096
+    assert execution.stderr.endswith("end") == ("end" in program)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"seconds": 0}, {"seconds": float("nan")}, {"memory_bytes": 1}, {"output_bytes": 0}, {"threads": True}]
+)
+def test_limits_that_make_no_sense(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Limits(**bad)
+
+
+def test_a_thousand_concurrent_requests_need_no_thousand_threads(sandbox):
+    async def many():
+        futures = [sandbox.submit(f"print({number})") for number in range(1000)]
+        return threading.active_count() - before, [(await asyncio.wrap_future(future)).stdout for future in futures]
+
+    before = threading.active_count()
+    threads, outputs = asyncio.run(many())
+    assert outputs == [b"%d\n" % number for number in range(1000)]
+    assert threads < 20
+
+
+def test_no_descriptors_are_left(sandbox):
+    sandbox.run("print(1)")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
         sandbox.run("print(1)")
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(20):
-            sandbox.run("print(1)")
-        assert len(os.listdir("/proc/self/fd")) == before
-        assert os.listdir(sandbox._current().server.base) == []
-
-    def test_a_cancelled_request_is_not_run(self):
-        with Sandbox(workers=1, bubblewrap="never") as sandbox:
-            running = sandbox.submit(ProgramRequest("import time; time.sleep(2)"))
-            sandbox.submit(ProgramRequest("print(1)"))  # lies ready in the server
-            waiting = sandbox.submit(ProgramRequest("print(1)"))
-            assert waiting.cancel() and running.result().finished
-            assert sandbox.run("print(2)").stdout == b"2\n"
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert [os.listdir(server.base) for server in sandbox._crew.workers] == [[]] * len(sandbox._crew.workers)
 
 
-def killed_in_mid_run(sandbox, before):
-    """Kill the server after that one when it has started a run, which must die with it; return it."""
-    engine = sandbox._current()
-    assert wait_until(lambda: engine._server not in (None, before))
-    server = engine.server
-    assert wait_until(lambda: len(processes_of(server.base)) == 2)
-    server.kill()
-    assert wait_until(lambda: not processes_of(server.base))
-    return server
+def test_a_server_killed_in_mid_run_takes_the_run_with_it_and_costs_nothing():
+    with Sandbox(workers=1, bubblewrap="never") as sandbox:
+        server = server_of(sandbox)
+        future = sandbox.submit("import time; time.sleep(1); print(7)")
+        assert wait_until(lambda: len(processes_of(server.base)) == 2)
+        server.process.kill()
+        assert wait_until(lambda: not processes_of(server.base))
+        assert future.result(timeout=6000).stdout == b"7\n" and server_of(sandbox).process.pid != server.process.pid
 
 
-class TestDeaths:
-    def test_a_server_killed_in_mid_batch_costs_nothing(self):
-        with Sandbox(workers=4, bubblewrap="never") as sandbox:
-            first = sandbox._current().server.pid
-            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(0.1); print(7)")) for _ in range(24)]
-            time.sleep(0.15)
-            os.kill(first, signal.SIGKILL)
-            assert [future.result(timeout=6000).stdout for future in futures] == [b"7\n"] * 24
-            assert sandbox._current().server.pid != first
-
-    def test_a_run_that_sees_two_deaths_is_a_failure_of_the_sandbox(self):
-        with Sandbox(Limits(seconds=900), workers=1, bubblewrap="never") as sandbox:
-            future = sandbox.submit(ProgramRequest("import time; time.sleep(600)"))
-            first = killed_in_mid_run(sandbox, before=None)
-            killed_in_mid_run(sandbox, before=first)
-            execution = future.result(timeout=6000)
-            assert execution.ending is Ending.SANDBOX_FAILURE and "twice" in execution.stderr
-            assert sandbox.run("print(1)").finished
-
-    def test_a_server_that_hangs_is_replaced(self, monkeypatch):
-        monkeypatch.setattr("prime_ext.verifiers.sandbox.client._GRACE_SECONDS", 0.5)
-        with Sandbox(Limits(seconds=5), workers=1, bubblewrap="never") as sandbox:
-            os.kill(sandbox._current().server.pid, signal.SIGSTOP)
-            assert sandbox.run("print(1)").stdout == b"1\n"
-
-    @pytest.mark.parametrize("bubblewrap", ["never", "always"] if shutil.which("bwrap") else ["never"])
-    @pytest.mark.parametrize("how", [signal.SIGKILL, None])
-    def test_nothing_survives_the_parent(self, how, bubblewrap):
-        code = (
-            "import sys, time\nfrom prime_ext.verifiers.sandbox import *\n"
-            f"s = Sandbox(Limits(seconds=60), bubblewrap={bubblewrap!r})\n"
-            "for _ in range(2): s.submit(ProgramRequest('import time\\nwhile True: pass'))\n"
-            "time.sleep(0.3); print(s._current().server.base, flush=True)\n" + ("time.sleep(60)" if how else "")
-        )
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        words = [sys.executable, "-c", code]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
-            base = parent.stdout.readline().strip()
-            if how:
-                assert wait_until(lambda: len(processes_of(base)) >= 2)
-                parent.send_signal(how)
-            parent.wait(timeout=6000)
-        assert wait_until(lambda: not processes_of(base))
-        if bubblewrap == "never":
-            assert wait_until(lambda: not os.path.exists(base))
-        elif os.path.exists(base):
-            os.rmdir(base)  # the empty mount point, which nobody inside can remove
-
-    def test_closing_ends_what_waits(self):
-        sandbox = Sandbox(Limits(seconds=60), workers=1, bubblewrap="never")
-        futures = [sandbox.submit(ProgramRequest("import time; time.sleep(50)")) for _ in range(3)]
-        sandbox.close()
-        assert all(future.result(timeout=6000).sandbox_failure for future in futures)
-        with pytest.raises(SandboxUnavailable, match="closed"):
-            sandbox.run("print(1)")
-
-    def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(self, monkeypatch):
-        with Sandbox(Limits(seconds=900), workers=1, bubblewrap="never") as sandbox:
-            futures = [sandbox.submit(ProgramRequest("import time; time.sleep(600)")) for _ in range(3)]
-            with monkeypatch.context() as patch:
-                patch.setattr(sys, "executable", "/nowhere/python")
-                os.kill(sandbox._current().server.pid, signal.SIGKILL)
-                executions = [future.result(timeout=6000) for future in futures]
-            assert all(execution.sandbox_failure for execution in executions)
-            assert "/nowhere/python" in executions[0].stderr
-            assert sandbox.run("print(1)").stdout == b"1\n", "a later request finds a new server"
+def test_a_server_that_hangs_is_replaced(monkeypatch):
+    monkeypatch.setattr("prime_ext.verifiers.sandbox.client._GRACE_SECONDS", 0.5)
+    with Sandbox(Limits(seconds=5), workers=1, bubblewrap="never") as sandbox:
+        os.kill(server_of(sandbox).process.pid, signal.SIGSTOP)
+        assert sandbox.run("print(1)").stdout == b"1\n"
 
 
-def _in_fork(sandbox, answers):
-    answers.put(sandbox.run("print('fork')").stdout)
-
-
-class TestOtherProcesses:
-    def test_a_fork_of_the_client_gets_its_own_server(self, sandbox):
-        context = multiprocessing.get_context("fork")
-        answers = context.Queue()
-        child = context.Process(target=_in_fork, args=(sandbox, answers))
-        child.start()
-        assert answers.get(timeout=6000) == b"fork\n"
-        child.join()
-        assert sandbox.run("print('parent')").stdout == b"parent\n"
-
-    def test_a_pickled_sandbox_starts_on_first_use(self, sandbox):
-        copy = pickle.loads(pickle.dumps(sandbox))
-        assert copy.run("print(1)").stdout == b"1\n" and copy.limits == sandbox.limits
-        assert copy._current().server.pid != sandbox._current().server.pid
-        copy.close()
-
-
-class TestProbe:
-    def test_what_this_machine_offers_suffices_and_the_command_line_says_so(self, sandbox):
-        assert sandbox.protection.sufficient and sandbox.protection.missing == []
-        words = [sys.executable, "-m", "prime_ext.verifiers.sandbox"]
-        ended = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=600)
-        assert ended.returncode == 0 and ended.stdout.startswith("sufficient: ") and ended.stderr == ""
-
-    @pytest.mark.parametrize("left_out", ["landlock", "seccomp", "rlimits"])
-    def test_without_a_protection_it_refuses(self, left_out):
-        with pytest.raises(SandboxUnavailable, match="unsafe_no_sandbox"):
-            Sandbox(bubblewrap="never", left_out=(left_out,))
-
-    def test_unless_told_otherwise_by_name(self):
-        with Sandbox(bubblewrap="never", left_out=("landlock", "seccomp"), unsafe_no_sandbox=True) as sandbox:
-            assert not sandbox.protection.sufficient and len(sandbox.protection.missing) == 2
-            assert sandbox.run("print(1)").stdout == b"1\n"
-
-    def test_landlock_or_bubblewrap_but_always_the_filter(self):
-        nothing = Protection(
-            0, files=False, tcp=False, signals=False, system_calls=True, limits=True, bubblewrap=False, works=True
-        )
-        assert replace(nothing, files=True).sufficient and replace(nothing, bubblewrap=True).sufficient
-        assert not nothing.sufficient
-        assert not replace(nothing, files=True, bubblewrap=True, system_calls=False).sufficient
-        assert not replace(nothing, files=True, works=False).sufficient
-
-    @pytest.mark.parametrize(
-        ("bubblewrap", "target", "value", "said"),
-        [
-            ("always", "os.environ", {"PATH": "/nowhere"}, "bwrap"),
-            ("never", "sys.executable", "", "cannot be started"),
-            ("never", "prime_ext.verifiers.sandbox.server_process._BOOT", "import no_such_module", "no_such_module"),
-        ],
+@pytest.mark.parametrize("bubblewrap", ["never", "always"] if shutil.which("bwrap") else ["never"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, None])
+def test_nothing_survives_the_parent(how, bubblewrap):
+    code = (
+        "import sys, time\nfrom prime_ext.verifiers.sandbox import *\n"
+        f"s = Sandbox(Limits(seconds=60), 1, bubblewrap={bubblewrap!r})\n"
+        "for _ in range(2): s.submit('import time\\nwhile True: pass')\n"
+        "time.sleep(0.3); print(*[w.base for w in s._crew.workers], flush=True)\n" + ("time.sleep(60)" if how else "")
     )
-    def test_a_server_that_does_not_start_says_why(self, monkeypatch, bubblewrap, target, value, said):
-        monkeypatch.setattr(target, value)
-        with pytest.raises(SandboxUnavailable, match=said):
-            Sandbox(bubblewrap=bubblewrap)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        base = parent.stdout.readline().strip()
+        if how:
+            assert wait_until(lambda: len(processes_of(base)) >= 2)
+            parent.send_signal(how)
+        parent.wait(timeout=6000)
+    assert wait_until(lambda: not processes_of(base))
+    if bubblewrap == "never":
+        assert wait_until(lambda: not os.path.exists(base))
+    elif os.path.exists(base):
+        os.rmdir(base)  # the empty mount point, which nobody inside can remove
 
 
-class TestSuitesThatEndBeforeTheirSolutionHasBegun:
-    def test_what_the_tests_report_stands(self, sandbox):
-        # Reading so long a solution takes many times what the tests need to fail.
-        request = SuiteRequest("#" * (60 << 20), "import no_such_module", ["assert f()"], ["f"])
-        execution = sandbox.submit(request).result(timeout=6000)
-        assert execution.ending is Ending.FINISHED and b"no_such_module" in execution.result
+def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(monkeypatch):
+    with Sandbox(Limits(seconds=900), workers=1, bubblewrap="never") as sandbox:
+        futures = [sandbox.submit("import time; time.sleep(600)") for _ in range(3)]
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/nowhere/python")
+            os.kill(server_of(sandbox).process.pid, signal.SIGKILL)
+            executions = [future.result(timeout=6000) for future in futures]
+        assert all(execution.sandbox_failure for execution in executions)
+        assert "/nowhere/python" in executions[0].stderr
+        assert sandbox.run("print(1)").stdout == b"1\n", "a later request finds a new server"
 
-    @pytest.mark.parametrize(
-        ("tests_started", "cut_short", "codes", "expected"),
-        [
-            (True, [True, False], [-9, 0], Ending.FINISHED),  # ended by the server, because the tests were over
-            (True, [False, False], [1, 0], Ending.SANDBOX_FAILURE),  # died while the sandbox was put on
-            (True, [False, False], [-9, 0], Ending.SANDBOX_FAILURE),  # killed by somebody else
-            (False, [True, False], [-9, 1], Ending.SANDBOX_FAILURE),
-        ],
+
+def test_what_this_machine_offers_suffices_and_the_command_line_says_so(sandbox):
+    assert sandbox.protection.sufficient and sandbox.protection.missing == []
+    words = [sys.executable, "-m", "prime_ext.verifiers.sandbox"]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert ended.returncode == 0 and ended.stdout.startswith("sufficient: ") and ended.stderr == ""
+
+
+@pytest.mark.parametrize("left_out", ["landlock", "seccomp", "rlimits"])
+def test_without_a_protection_it_refuses(left_out):
+    with pytest.raises(SandboxUnavailable, match="unsafe_no_sandbox"):
+        Sandbox(bubblewrap="never", left_out=(left_out,))
+
+
+def test_unless_told_otherwise_by_name():
+    with Sandbox(bubblewrap="never", left_out=("landlock", "seccomp"), unsafe_no_sandbox=True) as sandbox:
+        assert not sandbox.protection.sufficient and len(sandbox.protection.missing) == 2
+        assert sandbox.run("print(1)").stdout == b"1\n"
+
+
+def test_landlock_or_bubblewrap_but_always_the_filter():
+    nothing = Protection(
+        0, files=False, tcp=False, signals=False, system_calls=True, limits=True, bubblewrap=False, works=True
     )
-    def test_a_process_that_could_not_start_is_a_failure_of_the_sandbox(
-        self, tests_started, cut_short, codes, expected
-    ):
-        job = Job(SuiteRequest("", "", [], []), Limits())
-        _, descriptors = job.open(1)
-        if tests_started:
-            os.pwrite(descriptors[wire.PER_PROCESS + wire.PAYLOAD], wire.STARTED, 0)
-        reply = {"run": 1, "verdict": "", "codes": codes, "cut_short": cut_short, "seconds": 0.1}
-        assert job.finish(reply).ending is expected
+    assert replace(nothing, files=True).sufficient and replace(nothing, bubblewrap=True).sufficient
+    assert not nothing.sufficient
+    assert not replace(nothing, files=True, bubblewrap=True, system_calls=False).sufficient
+    assert not replace(nothing, files=True, works=False).sufficient
+
+
+@pytest.mark.parametrize(
+    ("bubblewrap", "target", "value", "said"),
+    [
+        ("always", "os.environ", {"PATH": "/nowhere"}, "bwrap"),
+        ("never", "sys.executable", "", "cannot be started"),
+        ("never", "prime_ext.verifiers.sandbox.client._BOOT", "import no_such_module", "no_such_module"),
+    ],
+)
+def test_a_server_that_does_not_start_says_why(monkeypatch, bubblewrap, target, value, said):
+    monkeypatch.setattr(target, value)
+    with pytest.raises(SandboxUnavailable, match=said):
+        Sandbox(bubblewrap=bubblewrap)
+
+
+def test_a_bubblewrap_that_does_not_work_is_done_without_unless_insisted_on(monkeypatch, tmp_path):
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho no namespaces here >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.run("print(1)").stdout == b"1\n" and not sandbox.protection.bubblewrap
+    with pytest.raises(SandboxUnavailable, match="no namespaces here"):
+        Sandbox(workers=1, bubblewrap="always")
+
+
+def test_what_the_tests_report_stands(sandbox):
+    # Reading so long a solution takes many times what the tests need to fail.
+    tests = {"setup": "import no_such_module", "tests": ["assert f()"], "entry_points": ["f"], "seconds": 60.0}
+    roles = {"solution": {"program": "#" * (60 << 20), "context": ""}, "tests": tests | {"stop_at_first": True}}
+    execution = sandbox.start(roles).result(timeout=6000)
+    assert execution.ending is Ending.FINISHED and b"no_such_module" in execution.result
+
+
+@pytest.mark.parametrize(
+    ("tests_started", "cut_short", "codes", "expected"),
+    [
+        (True, [True, False], [-9, 0], Ending.FINISHED),  # ended by the server, because the tests were over
+        (True, [False, False], [1, 0], Ending.SANDBOX_FAILURE),  # died while the sandbox was put on
+        (True, [False, False], [-9, 0], Ending.SANDBOX_FAILURE),  # killed by somebody else
+        (False, [True, False], [-9, 1], Ending.SANDBOX_FAILURE),
+    ],
+)
+def test_a_process_that_could_not_start_is_a_failure_of_the_sandbox(tests_started, cut_short, codes, expected):
+    empty = client._file(b"")
+    started = client._file(harness.STARTED if tests_started else b"")
+    files = [[empty] * harness.CHANNEL, [empty, empty, empty, started, empty]]
+    reply = {"verdict": "", "codes": codes, "cut_short": cut_short, "seconds": 0.1}
+    assert client._execution(reply, files, Limits()).ending is expected

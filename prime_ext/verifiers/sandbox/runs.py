@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run may use, and how it ended."""
+"""What a run may use, what it is to do, and what it leaves behind."""
 
 import enum
 import math
 from dataclasses import dataclass
+from typing import Any
 
 
 class Ending(str, enum.Enum):
@@ -48,6 +49,11 @@ class Limits:
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ValueError(f"{name}={value!r} must be a whole number >= {low}")
 
+    @property
+    def cpu_seconds(self) -> int:
+        """The limit of processor time."""
+        return int(self.seconds) + 2
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -81,3 +87,22 @@ class Execution:
 
 class SandboxUnavailable(RuntimeError):
     """This machine cannot confine a program well enough, or the server did not start. The message says what to do."""
+
+
+def failure(reason: str, seconds: float = 0.0) -> Execution:
+    """The execution of a run that the sandbox could not carry out."""
+    return Execution(Ending.SANDBOX_FAILURE, stderr=reason, seconds=seconds)
+
+
+# What a run does: its processes by what they do, with what each is told (:mod:`prime_ext.verifiers.sandbox.harness`).
+#
+# - ``program``: a script on its standard input, from ``program``, Python source.
+# - ``call``: ``function`` of the program, or a method of its class ``Solution``, with ``arguments``. The result is then
+#   ``{"value": ...}`` as JSON, or empty if the call did not return.
+# - ``solution`` and ``tests``, two processes: trusted tests that are code against a ``program`` that never sees them.
+#   ``context``: trusted code that the solution may build on, run before it in its own namespace; ``setup``: trusted
+#   code before the tests; ``tests``: pieces of code; ``entry_points``: names under which they call the solution;
+#   ``seconds`` that the solution has for one test, loading counted as one; ``stop_at_first``: leave out what comes
+#   after the first failure.
+# - ``together``: the same in one process, which a hostile solution can deceive; ``nonce`` is returned in the report.
+Roles = dict[str, dict[str, Any]]
