@@ -14,7 +14,6 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from eval import figures
 from eval.page import NONE, Page, flatten, interval, number, one_line, percent, score, show_prompt
 from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
 from eval.results import FinishedRun, TaskRun, load_run
-from eval.statistics import NoProblems, pass_at_k
+from eval.statistics import pass_at_k
 from eval.store import Row, RunError, command
 from prime_ext.tasks.choice_metrics import METRICS
 
@@ -162,11 +161,8 @@ def curves(task: TaskRun) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
         if f"{kind}@k" in found and own is not None:
             found[f"{kind}@k"][int(k)] = own
     for k in (2**power for power in range(task.n.bit_length())):
-        if k not in found["pass@k"] and task.n > 1:
-            try:
-                found["pass@k"][k] = asdict(pass_at_k(task.scores, k))
-            except NoProblems:
-                continue
+        if k not in found["pass@k"] and task.n > 1 and (own := pass_at_k(task.scores, k)) is not None:
+            found["pass@k"][k] = own
     if found["maj@k"] and task.mean is not None:
         found["maj@k"].setdefault(1, task.mean)
     return {name: sorted(points.items()) for name, points in found.items() if len(points) > 1}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
-from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, TIMING, add_timing, entry, read_results, versions
+from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, add_timing, read_results, versions
 from eval.store import LineFile, Row, RunError, command, run_folder
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
@@ -128,6 +128,24 @@ def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend
     }
 
 
+def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
+    """A task in ``results.json``."""
+    task = planned.task
+    return {
+        "title": task.title,
+        "grader": task.grader,
+        "split": planned.split,
+        "prompt": planned.prompt_name,
+        **planned.identity(),
+        "metrics": list(task.metrics),
+        "ks": list(planned.ks),
+        **measured,
+        "failed_responses": failed,
+        "references": [asdict(reference) for reference in task.references],
+        "notes": task.notes,
+    }
+
+
 def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
     """Generate, judge and measure, task by task. Returns what ``results.json`` holds.
 
@@ -169,7 +187,7 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
             done[one.name] = entry(one, measured, failed)
             results["tasks"] = {task.name: done[task.name] for task in planned if task.name in done}
             tokens = sum(row["tokens"] for row in new)
-            add_timing(folder / TIMING, one.name, generation, grading, len(new), tokens)
+            add_timing(folder, one.name, generation, grading, len(new), tokens)
             write_json(folder / RESULTS, results)
     return results
 

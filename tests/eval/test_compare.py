@@ -11,8 +11,8 @@ from eval_runs import make_run
 from test_report import HOSTILE, Page, hostile, markdown_rows
 
 from eval.compare import compare, main, sides, signed
-from eval.paired import Comparison, mean_difference
 from eval.results import load_run
+from eval.statistics import mean_difference
 from eval.store import RunError
 
 
@@ -76,7 +76,7 @@ def test_the_interval_of_the_mean_over_tasks_holds_the_truth_in_95_of_100():
             second = chance.binomial(4, difficulty * 0.94 + 0.06) / 4
             differences = second - first
             error = differences.std(ddof=1) / size**0.5
-            tasks.append(Comparison(differences.mean(), error, None, None, size, 0, (), ()))
+            tasks.append({"difference": differences.mean(), "standard_error": error, "problems": size})
         own = mean_difference(tasks)
         held += own["low"] <= truth <= own["high"]
     assert 930 <= held <= 968
