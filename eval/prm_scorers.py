@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -127,22 +128,17 @@ def step_scores(result: Row, kind: str, coefficient: float | None, with_referenc
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
     * ``step``: coefficient * sum of q in the step;
     * ``prefix_mean``, ``step_mean``: the same per token.
-
-    Raises:
-        ValueError: no such kind.
     """
     if OVERLONG in result:
         return None
     if "probability" in result:
         return list(result["probability"])
-    if kind not in SCORE_KINDS:
-        raise ValueError(f"step score must be one of {', '.join(SCORE_KINDS)}, got {kind!r}")
-    sum_S = torch.tensor(result["log_ratio" if with_reference else "log_prob"], dtype=torch.float64)
-    count_S = torch.tensor(result["tokens"], dtype=torch.float64)
+    sum_S = np.array(result["log_ratio" if with_reference else "log_prob"])
+    count_S = np.array(result["tokens"])
     if kind.startswith("prefix"):
-        sum_S, count_S = sum_S.cumsum(0), count_S.cumsum(0)
+        sum_S, count_S = sum_S.cumsum(), count_S.cumsum()
     # Two steps that end in the same token: the second has none of its own.
-    return ((coefficient or 1.0) * (sum_S / count_S.clamp_min(1) if kind.endswith("mean") else sum_S)).tolist()
+    return ((coefficient or 1.0) * (sum_S / count_S.clip(1) if kind.endswith("mean") else sum_S)).tolist()
 
 
 def model_identity(path: str | None) -> Any:
