@@ -154,11 +154,7 @@ def print_summary(summary: Row) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Row:
-    """Grade a file. Returns the summary.
-
-    Raises:
-        RunError, SourceError: see their messages.
-    """
+    """Grade a file. Returns the summary. ``RunError`` or ``SourceError`` says what is wrong."""
     source, output = arguments.input, arguments.output
     if output.exists() and not arguments.overwrite:
         raise RunError(f"{output} exists already; use --overwrite to grade again")

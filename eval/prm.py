@@ -114,11 +114,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScorer | ClassifierScorer:
-    """The PRM on its device.
-
-    Raises:
-        RunError: see its message.
-    """
+    """The PRM on its device. ``RunError`` says what is wrong."""
     from transformers import AutoConfig, AutoTokenizer
 
     remote = arguments.trust_remote_code

@@ -52,11 +52,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 def parse(content: bytes | str, where: str) -> Row:
-    """The JSON object in ``content``.
-
-    Raises:
-        RunError: there is none.
-    """
+    """The JSON object in ``content``. ``RunError``: there is none."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
@@ -169,11 +165,7 @@ def run_folder(folder: Path, settings: dict[str, Any], name: str = "settings.jso
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; the lock ends with this process, however that ends.
-
-    Raises:
-        RunError: another process has it.
-    """
+    """Lock a folder; the lock ends with this process, however that ends. ``RunError``: another process has it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
