@@ -21,7 +21,7 @@ from eval.published import differing
 from eval.report import add_response
 from eval.results import FinishedRun, TaskRun, load_run
 from eval.statistics import compare_runs, mean_difference
-from eval.store import Row, RunError, command
+from eval.store import Row, RunError, command, refuse_a_file
 from prime_ext.utils.files import write_json
 
 # Flipped problems per task and direction: in a list, and with both responses.
@@ -130,8 +130,7 @@ def _difference(own: Mapping[str, Any] | None, key: str) -> tuple[str, str]:
     if own is None:
         return NONE, NONE
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
-    interval = NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
-    return signed(own[key]) + error, interval
+    return signed(own[key]) + error, NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
 
 
 def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:
@@ -222,9 +221,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--allow-decoding", action="store_true", help="compare although the decoding differs")
     parser.add_argument("--allow-prompts", action="store_true", help="compare although the prompts differ")
     arguments = parser.parse_args(words)
-    output = arguments.output
-    if output is not None and output.exists() and not output.is_dir():
-        raise RunError(f"--output {output} is a file; give a folder")
+    output = refuse_a_file(arguments.output)
     runs = load_run(arguments.before), load_run(arguments.after)
     found = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
     for which, run in zip(("First", "Second"), runs, strict=True):

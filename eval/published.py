@@ -98,9 +98,7 @@ def best_published(values: Mapping[str, float], model: str) -> str:
 def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     """A published table with a column for every run.
 
-    Our numbers are mean scores of a response with their standard errors over problems. The average is given where every
-    row has a number; its standard error is that of a mean of independent scores. Averages of published columns are
-    computed from the rows.
+    The average is given where every row has a number; its standard error is that of a mean of independent scores.
     """
     paper = PAPERS[name]
     tasks = {own: load_task(own) for own in paper.tasks}

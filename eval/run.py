@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,10 @@ from prime_ext.utils.rows import SourceError
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
     def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = float("nan")
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
-        return value
+        with suppress(ValueError):
+            if low <= (value := kind(text)) <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
 
     return read
 
@@ -75,12 +73,8 @@ def parser() -> argparse.ArgumentParser:
     add("--skip-missing", action="store_true", help="leave out tasks without data, and say so")
     add("--output", type=Path, help="folder; an interrupted run goes on there")
     add("--seed", type=_WHOLE, default=0, help="of sampling (default: 0)")
-    add(
-        "--k",
-        type=lambda text: [_COUNT(part) for part in text.split(",")],
-        metavar="K,K",
-        help="of pass@k and maj@k; default: those of the task",
-    )
+    ks = "of pass@k and maj@k; default: those of the task"
+    add("--k", type=lambda text: [_COUNT(part) for part in text.split(",")], metavar="K,K", help=ks)
     add = top.add_argument_group("what the model is shown").add_argument
     add("--prompt", default="default", help="name of a prompt in the task files (default: default)")
     system = "default: the task's own; none; actions: that of the RL data; or a text file"
@@ -147,11 +141,7 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
 
 
 def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
-    """Generate, judge and measure, task by task. Returns what ``results.json`` holds.
-
-    Raises:
-        BackendError, RunError: see their messages.
-    """
+    """Generate, judge and measure, task by task. Returns what ``results.json`` holds."""
     settings = settings_of(options, planned, backend)
     folder = options.output
     with run_folder(folder, settings):
@@ -195,11 +185,8 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
 def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     """Ask for the responses that are missing, and put those that failed into a file of their own.
 
-    ``responses`` has the finished ones, and afterwards the new ones too. Returns how many failed; the next session
-    tries them again.
-
-    Raises:
-        BackendError: the backend cannot go on. What is finished is kept.
+    ``responses`` has the finished ones, and afterwards the new ones too; they are kept where the backend cannot go on.
+    Returns how many failed; the next session tries them again.
     """
     asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in asked.values()]
@@ -262,11 +249,7 @@ def list_tasks() -> None:
 
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
-    """Write the reports, print the table, what to know about it and where the files are.
-
-    Returns:
-        The exit code: 1 if responses failed.
-    """
+    """Write the reports, print the table, what to know about it and where the files are; 1 if responses failed."""
     # Draws: matplotlib takes a second to import, which only the end of a run needs.
     from eval.report import write_reports
 
@@ -275,13 +258,20 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
     notes = []
     for name, task in results["tasks"].items():
         for number, (metric, own) in enumerate(_scores(task)):
-            score = "-" if own is None else f"{100 * own['value']:5.1f}"
-            if own is not None and own["standard_error"] is not None:
-                score += f" ± {100 * own['standard_error']:.1f}"
-            known = own is not None and own["low"] is not None
-            interval = f"[{100 * own['low']:.1f}, {100 * own['high']:.1f}]" if own is not None and known else ""
+            score, interval = "-", ""
+            if own is not None:
+                error = own["standard_error"]
+                score = f"{100 * own['value']:5.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+                interval = "" if own["low"] is None else f"[{100 * own['low']:.1f}, {100 * own['high']:.1f}]"
             rows.append(("" if number else name, metric, score, interval, _published(task, metric)))
-        notes += [f"{name}: {note}" for note in _remarks(task)]
+        failed, summary = task["failed_responses"], task["summary"]
+        if failed:
+            notes.append(f"{name}: {failed} responses FAILED and are in no mean; the same command tries them again")
+        if summary["grader_failures"]:
+            notes.append(f"{name}: {summary['grader_failures']} responses could not be judged; they are in no mean")
+        if summary["truncated"]:
+            share = f"{100 * summary['truncated']:.1f} %"
+            notes.append(f"{name}: {share} of the responses were cut off at their longest length")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -314,17 +304,6 @@ def _published(task: Mapping[str, Any], metric: str) -> str:
     other = reference["rows"] not in (None, task["summary"]["problems"])
     more = f" (+{len(found) - 2})" if len(found) > 2 else ""
     return text + more + (f" on {reference['rows']} rows" if other else "")
-
-
-def _remarks(task: Mapping[str, Any]) -> Iterator[str]:
-    """What to know about the scores of a task."""
-    failed, summary = task["failed_responses"], task["summary"]
-    if failed:
-        yield f"{failed} responses FAILED and are in no mean; the same command tries them again"
-    if summary["grader_failures"]:
-        yield f"{summary['grader_failures']} responses could not be judged; they are in no mean"
-    if summary["truncated"]:
-        yield f"{100 * summary['truncated']:.1f} % of the responses were cut off at their longest length"
 
 
 @command("eval.run", BackendError, NoData, SourceError, TaskError)

@@ -138,18 +138,21 @@ class LineFile:
             self._written = list(self.rows)
 
 
+def refuse_a_file(output: Path | None) -> Path | None:
+    """The folder of ``--output``, which need not exist. ``RunError``: it is a file."""
+    if output is not None and output.exists() and not output.is_dir():
+        raise RunError(f"--output {output} is a file; give a folder")
+    return output
+
+
 @contextmanager
 def run_folder(folder: Path, settings: dict[str, Any], name: str = "settings.json") -> Iterator[None]:
-    """Hold a folder for a run with these settings.
+    """Hold a folder for a run with these settings: everything that the results depend on, kept in the file ``name``.
 
-    ``settings`` is everything that the results depend on, for JSON, kept in the file ``name``.
-
-    Raises:
-        RunError: it holds a run with other settings, something else, or a run is under way there. Nothing is changed.
+    ``RunError``: it holds a run with other settings, something else, or a run is under way there. Nothing is changed.
     """
     settings = json.loads(json.dumps(settings))
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"--output {folder} is a file; give a folder")
+    refuse_a_file(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         path = folder / name

@@ -5,9 +5,19 @@ import json
 import os
 
 import pytest
-from benchmark_rows import SAMPLES
 from scripted_server import ScriptedServer
-from small_tasks import ROWS, TASKS, ScriptedBackend, gold_by_prompt, last_message, lines_of, results_of, run, score_of
+from small_tasks import (
+    ROWS,
+    TASKS,
+    ScriptedBackend,
+    gold_by_prompt,
+    last_message,
+    lines_of,
+    results_of,
+    run,
+    score_of,
+    write_tasks,
+)
 from tiny_llama import save_llama
 
 from eval.plan import choose_tasks
@@ -157,37 +167,19 @@ def test_a_group_has_no_problem_twice():
     assert [task.name for task in choose_tasks(["math", "aime2024", "math500"])] == [*math, "aime2024"]
 
 
-def test_base_and_plus_are_both_in_the_results_and_tests_of_megabytes_are_recorded_by_their_hash(tmp_path, capsys):
-    (tmp_path / "plus.yaml").write_text(
-        "name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null, local: {test: rows.jsonl}}\n"
-    )
-    right, wrong, silent = lines_of(SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl")
-    right, wrong = wrong, right
-    right["plus_input"] += [[list(range(number))] for number in range(2, 150)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (right, wrong, silent)))
-
-    def answer(request):
-        shown = last_message(request.prompt)
-        if silent["entry_point"] in shown:
-            return "I do not know."
-        # Right on the tests of HumanEval, wrong on one of those that EvalPlus added.
-        flawed = "def spread(values):\n    return max(values) - min(values)\n"
-        program = flawed if wrong["entry_point"] in shown else right["prompt"] + right["canonical_solution"]
-        return f"```python\n{program}```"
-
-    words = ("--tasks", tmp_path / "plus.yaml", "--data", tmp_path, "--output", tmp_path / "out")
-    assert run(*words, backend=ScriptedBackend(answer)) == 0
-    results = results_of(tmp_path / "out")["tasks"]["plus"]
-    assert results["summary"]["scores"]["avg@1"]["value"] == 1 / 3
-    assert {name: part["value"] for name, part in results["parts"].items()} == {"base": 2 / 3, "plus": 1 / 3}
-    assert "66.7" in capsys.readouterr().out
-    samples = lines_of(tmp_path / "out" / "plus" / "samples.jsonl")
-    assert [row["parts"] for row in samples] == [{"base": 1.0, "plus": 1.0}, {"base": 1.0, "plus": 0.0}, {}]
-    assert samples[0]["gold"].startswith("sha256:")
-    # Given again, nothing is judged anew.
-    before = (tmp_path / "out" / "results.json").read_bytes()
-    assert run(*words, backend=ScriptedBackend(answer)) == 0
-    assert (tmp_path / "out" / "results.json").read_bytes() == before
+def test_tests_of_megabytes_are_recorded_by_their_hash_and_not_judged_anew(tmp_path, monkeypatch):
+    write_tasks(tmp_path)
+    row = {**ROWS["functions"][0], "test_list": [f"assert add0({n}) == {n}" for n in range(1000)]}
+    (tmp_path / "functions.jsonl").write_text(json.dumps(row) + "\n")
+    words = ("--tasks", tmp_path / "functions.yaml", "--data", tmp_path, "--output", tmp_path / "out")
+    backend = ScriptedBackend(lambda request: "```python\ndef add0(x):\n    return x\n```")
+    assert run(*words, backend=backend) == 0
+    before = (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes()
+    (sample,) = map(json.loads, before.splitlines())
+    assert sample["gold"].startswith("sha256:") and sample["score"] == 1
+    monkeypatch.setattr("eval.verdicts.judge_all", lambda jobs, *_: pytest.fail("judged anew") if jobs else None)
+    assert run(*words, backend=backend) == 0
+    assert (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes() == before
 
 
 def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path, capsys):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that were interrupted, anywhere, folders that hold something else, and new verdicts on old responses."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from small_tasks import ROWS, TASKS, ScriptedBackend, bytes_of, lines_of, result
 
 from eval import verdicts
 from eval.grade import main as grade_main
+from prime_ext.verifiers.verdict import correct
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -140,12 +142,10 @@ def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
 
 
 class Generous:
-    """A verifier for which every answer is right."""
+    """A verifier for which every answer is right, on a part of the tests too."""
 
     async def averify(self, response, gold, **options):
-        from prime_ext.verifiers.verdict import correct
-
-        return correct("7", 0.0)
+        return dataclasses.replace(correct("7", 0.0), parts={"base": 1.0})
 
 
 def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, monkeypatch, capsys):
@@ -161,6 +161,7 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert grade_main(["--run", str(out)]) == 0
     assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
     assert score_of(out, "sums", "avg@4") == 1 and score_of(out, "functions", "pass@4") == 1
+    assert results_of(out)["tasks"]["functions"]["parts"]["base"]["value"] == 1
     assert (out / "sums" / "responses.jsonl").read_bytes() == before["sums/responses.jsonl"]
     # The run itself leaves the new verdicts alone, and says with what they were made.
     assert run(*words) == 0
