@@ -66,8 +66,7 @@ def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
 def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
     """All rows of a split, with the steps joined into one response.
 
-    Raises:
-        RunError, SourceError: there is no such file, or a row is not in the format of ProcessBench.
+    ``RunError`` or ``SourceError``: there is no such file, or a row is not in the format of ProcessBench.
     """
     items = []
     for number, row in enumerate(_processbench_rows(data, split), start=1):
@@ -117,10 +116,8 @@ def read_problems(
     and ``correctness`` (0 or 1 each) or ``gold``; ``answers`` are found in the texts if they are not given.
 
     ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and ``separator`` join lists
-    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`).
-
-    Raises:
-        RunError, SourceError: the file cannot be read, or a row does not fit.
+    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`). ``RunError`` or
+    ``SourceError``: the file cannot be read, or a row does not fit.
     """
     problems = []
     for number, row in enumerate(whole_rows(path), start=1):

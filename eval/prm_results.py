@@ -3,7 +3,7 @@
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,10 @@ def processbench_results(
 ) -> Results:
     """F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
 
-    Raises:
-        RunError: all responses of a split are too long.
+    ``RunError``: all responses of a split are too long.
     """
-    scores = [
-        step_scores(own, arguments.step_score, arguments.coefficient, arguments.reference is not None) for own in raw
-    ]
+    how = (arguments.step_score, arguments.coefficient, arguments.reference is not None)
+    scores = [step_scores(own, *how) for own in raw]
     splits: dict[str, list[int]] = {}
     for row, item in enumerate(items):
         splits.setdefault(item.split, []).append(row)
@@ -90,16 +88,10 @@ def processbench_results(
             "average_f1_interval": interval_of(average),
         }
     results["protocol"]["threshold"] = protocol
-    lines = [
-        {
-            "id": item.id,
-            "split": item.split,
-            "label": item.label,
-            "prediction": first_error(own, protocol),
-            "step_scores": own,
-        }
-        for item, own in zip(items, scores, strict=True)
-    ]
+    lines = []
+    for item, own in zip(items, scores, strict=True):
+        found = {"id": item.id, "split": item.split, "label": item.label}
+        lines.append({**found, "prediction": first_error(own, protocol), "step_scores": own})
     return results, lines
 
 
@@ -109,8 +101,7 @@ def processbench_results(
 def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[str, list[float]]:
     """Scores of all responses by name: every aggregation of every kind of step score, -infinity for too long ones.
 
-    Raises:
-        RunError: an aggregation that there is not, or not for this scorer.
+    ``RunError``: an aggregation that there is not, or not for this scorer.
     """
     aggregations = getattr(arguments, "aggregations", "min,sum,last,mean").split(",")
     if unknown := [how for how in aggregations if how not in AGGREGATIONS]:
@@ -139,17 +130,6 @@ def _by_problem(values: Sequence[float], problems: Sequence[Problem]) -> list[Se
     return [values[end - len(problem.responses) : end] for end, problem in zip(ends, problems, strict=True)]
 
 
-def _candidate_lines(
-    problems: Sequence[Problem], named: dict[str, list[float]], raw: Sequence[Row]
-) -> Iterator[dict[str, Any]]:
-    places = ((problem, place) for problem in problems for place in range(len(problem.responses)))
-    for number, (problem, place) in enumerate(places):
-        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
-        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
-        answer = {"answer": problem.answers[place]} if problem.answers else {}
-        yield {**line, "steps": raw[number], **answer}
-
-
 def pool_sizes(wanted: str | None, smallest: int) -> list[int]:
     """The values of N; ``RunError`` if they are no whole numbers, or more than there are candidates."""
     if wanted is None:
@@ -174,7 +154,14 @@ def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem]
     for name, part in parts.items():
         counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
         results["pairwise_accuracy"][name] = pairwise_accuracy(counts, arguments.resamples, arguments.seed)
-    return results, list(_candidate_lines(problems, named, raw))
+    lines = []
+    places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
+    for number, (problem, place) in enumerate(places):
+        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
+        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
+        answer = {"answer": problem.answers[place]} if problem.answers else {}
+        lines.append({**line, "steps": raw[number], **answer})
+    return results, lines
 
 
 def _votes(

@@ -125,7 +125,10 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
         notes += [f"{column}: {words}." for words in _differences(run, tasks, references)]
     notes += [f"Published: {source}." for source in dict.fromkeys(own.source for own in references.values())]
     notes += [f"{own.title}: {own.notes}" for own in tasks.values() if own.notes]
-    return _table(paper.title, ["", *runs, *models], rows, len(runs), notes)
+    page = Page(paper.title)
+    page.table(["", *runs, *models], rows, ours=range(1, len(runs) + 1))
+    page.bullets(notes)
+    return page
 
 
 def _differences(run: FinishedRun, tasks: Mapping[str, Any], references: Mapping[str, Reference]) -> list[str]:
@@ -145,18 +148,12 @@ def runs_table(runs: Mapping[str, FinishedRun]) -> Page:
         [title, *(score(run.tasks[task].mean) if task in run.tasks else NONE for run in runs.values())]
         for task, title in titles.items()
     ]
-    notes = [
-        "Percent: mean score of a response ± standard error over problems. Whether two runs differ is told by "
-        "eval.compare, which pairs their problems.",
-        *(f"{column}: {run.model}." for column, run in runs.items()),
-    ]
-    return _table("Runs", ["", *runs], rows, len(runs), notes)
-
-
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], ours: int, notes: Sequence[str]) -> Page:
-    page = Page(title)
-    page.table(head, rows, ours=range(1, ours + 1))
-    page.bullets(notes)
+    note = "Percent: mean score of a response ± standard error over problems. Whether two runs differ is told by "
+    page = Page("Runs")
+    page.table(["", *runs], rows, ours=range(1, len(runs) + 1))
+    page.bullets(
+        [f"{note}eval.compare, which pairs their problems.", *(f"{name}: {run.model}." for name, run in runs.items())]
+    )
     return page
 
 

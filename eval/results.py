@@ -69,10 +69,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One task of a finished run.
-
-    A problem of which every response failed is not in ``problems``.
-    """
+    """One task of a finished run. A problem of which every response failed is not in ``problems``."""
 
     name: str
     entry: Mapping[str, Any]
@@ -103,10 +100,7 @@ class TaskRun:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run.
-
-    ``unfinished``: tasks that have responses but no results yet.
-    """
+    """A run; ``unfinished`` tasks have responses but no results yet."""
 
     folder: Path
     results: Mapping[str, Any]
@@ -125,11 +119,7 @@ class FinishedRun:
 
 
 def load_run(folder: Path) -> FinishedRun:
-    """Read a run.
-
-    Raises:
-        RunError: it is not there, broken, half-written, of another format, or its files contradict one another.
-    """
+    """Read a run. ``RunError``: it is not there, broken, of another format, or its files contradict one another."""
     results = read_results(folder)
     timing = folder / TIMING
     spent = parse(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
@@ -160,9 +150,8 @@ def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
     task = TaskRun(name, own, {problem: list(rows.values()) for problem, rows in problems.items()})
     wanted = own["summary"]["problems"] * task.n - own["failed_responses"]
     if len(lines) != wanted or len(task.rows) != wanted:
-        raise RunError(
-            f"{path} has {len(lines)} lines for {len(task.rows)} responses, {RESULTS} says {wanted}; {again}"
-        )
+        there = f"{len(lines)} lines for {len(task.rows)} responses"
+        raise RunError(f"{path} has {there}, {RESULTS} says {wanted}; {again}")
     try:
         estimate = average(task.scores)
     except ValueError as error:

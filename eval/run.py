@@ -20,7 +20,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
@@ -191,18 +193,19 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in asked.values()]
     failed: dict[Any, Row] = {}
-    # Only its responses are asked for.
-    in_parts: Any = _InParts(backend, planned.decoding.batch_size or max(1, len(requests)))
+    # All that the bar wants of a backend.
+    in_parts: Any = SimpleNamespace(generate=partial(_in_parts, backend, planned.decoding.batch_size or len(requests)))
     with responses:
-        if requests:
-            for response in generate_with_progress(in_parts, requests, planned.name, done=len(responses.rows)):
-                problem, sample = asked[response.key]
-                values = {key: value for key, value in asdict(response).items() if key != "key"}
-                row = {"problem": problem, "sample": sample, "seed": planned.seed_of(problem, sample), **values}
-                if response.finish == "failed":
-                    failed[problem, sample] = row
-                else:
-                    responses.append(row)
+        for response in (
+            generate_with_progress(in_parts, requests, planned.name, len(responses.rows)) if requests else ()
+        ):
+            problem, sample = asked[response.key]
+            values = {key: value for key, value in asdict(response).items() if key != "key"}
+            row = {"problem": problem, "sample": sample, "seed": planned.seed_of(problem, sample), **values}
+            if response.finish == "failed":
+                failed[problem, sample] = row
+            else:
+                responses.append(row)
     path = responses.path.with_name(FAILED)
     if failed:
         write_json_lines(path, [failed[key] for key in planned.keys if key in failed])
@@ -211,21 +214,16 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     return len(failed)
 
 
-class _InParts:
-    """A backend that is asked for some of the responses at a time, and that leaves none out."""
-
-    def __init__(self, backend: Backend, size: int) -> None:
-        self._backend, self._size = backend, size
-
-    def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        for start in range(0, len(requests), self._size):
-            part = requests[start : start + self._size]
-            missing = {request.key for request in part}
-            for response in self._backend.generate(part):
-                missing.remove(response.key)
-                yield response
-            if missing:
-                raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
+def _in_parts(backend: Backend, size: int, requests: Sequence[Request]) -> Iterator[Response]:
+    """The responses of a backend that is asked for ``size`` of them at a time, and that leaves none out."""
+    for start in range(0, len(requests), size):
+        part = requests[start : start + size]
+        missing = {request.key for request in part}
+        for response in backend.generate(part):
+            missing.remove(response.key)
+            yield response
+        if missing:
+            raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
 
 
 def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> None:
