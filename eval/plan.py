@@ -24,11 +24,7 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class Planned:
-    """A task of a run.
-
-    ``problems`` and ``shown`` are by id, in the order of the source; names are those of the task file; that of a
-    decoding that was changed says so.
-    """
+    """A task of a run. ``problems`` and ``shown`` are by id, in the order of the source."""
 
     task: Task
     split: str
@@ -86,11 +82,7 @@ def _digest(value: Any) -> str:
 
 
 def plan_tasks(options: argparse.Namespace) -> list[Planned]:
-    """Everything that the options of ``eval.run`` ask for.
-
-    Raises:
-        NoData, RunError, SourceError, TaskError: see their messages.
-    """
+    """Everything that the options of ``eval.run`` ask for."""
     # None: the task's own.
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
     few_shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
@@ -172,17 +164,14 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
     if not decoding.do_sample and narrows:
         raise RunError(f"--top-p and --top-k have no effect on {where}: give --temperature")
     if not decoding.do_sample and decoding.n > 1:
-        raise RunError(
-            f"{decoding.n} responses per problem are all the same with {where}: give --temperature above 0, or --n 1"
-        )
+        same = f"{decoding.n} responses per problem are all the same with {where}"
+        raise RunError(f"{same}: give --temperature above 0, or --n 1")
     if decoding.min_new_tokens > decoding.max_new_tokens:
-        raise RunError(
-            f"{task.name}: the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest, "
-            f"{decoding.max_new_tokens}"
-        )
+        lengths = f"the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest"
+        raise RunError(f"{task.name}: {lengths}, {decoding.max_new_tokens}")
     # How many at a time is no matter of what the responses are.
-    same = replace(of_task, batch_size=decoding.batch_size) == decoding
-    return name if same else f"{name}, changed", decoding
+    unchanged = replace(of_task, batch_size=decoding.batch_size) == decoding
+    return name if unchanged else f"{name}, changed", decoding
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:

@@ -59,9 +59,8 @@ class LogProbModel:
         if self.chunked:
             hidden_BTH = self.model.base_model(input_ids=id_BT, attention_mask=mask_BT).last_hidden_state
             hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
-            log_prob_N = chunked_log_probs(
-                hidden_NH, self.model.get_output_embeddings().weight, target_N, chunk=self.chunk
-            )
+            head_VH = self.model.get_output_embeddings().weight
+            log_prob_N = chunked_log_probs(hidden_NH, head_VH, target_N, chunk=self.chunk)
         else:
             logits_BTV = self.model(input_ids=id_BT, attention_mask=mask_BT).logits
             logits_NV = torch.cat([logits_BTV[row, place] for row, place in places]).float()
@@ -74,11 +73,10 @@ class ImplicitScorer:
 
     def __init__(self, model: LogProbModel, reference: LogProbModel | None, encoder: TextEncoder, max_length: int):
         self.model, self.reference, self.encoder, self.max_length = model, reference, encoder, max_length
-        if reference is not None and reference.model.config.vocab_size != model.model.config.vocab_size:
-            raise RunError(
-                f"the reference has {reference.model.config.vocab_size} tokens, the model "
-                f"{model.model.config.vocab_size}; a reference must have the model's vocabulary"
-            )
+        own, other = (None if one is None else one.model.config.vocab_size for one in (model, reference))
+        if other not in (None, own):
+            sizes = f"the reference has {other} tokens, the model {own}"
+            raise RunError(f"{sizes}; a reference must have the model's vocabulary")
 
     def tokens(self, response: Response) -> TokenizedSteps:
         prompt, tokens = self.encoder.prompt(response.prompt), self.encoder.response(response.text)
@@ -158,12 +156,8 @@ def score_all(
 ) -> list[Row]:
     """Results of all rows, in order; those that are not in the file yet are computed and kept there, long ones first.
 
-    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``.
-
-    A batch has at most ``batch_tokens`` padded tokens, and at least one response.
-
-    Raises:
-        RunError: a line of the file is broken.
+    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``. A batch has at most
+    ``batch_tokens`` padded tokens, and at least one response.
     """
     keys = list(map(_key, rows))
     lines = LineFile(path, ("key", "result"), key=lambda line: line["key"])

@@ -10,7 +10,7 @@ from eval.page import NONE, Page, percent, score
 from eval.results import FinishedRun
 from prime_ext.tasks.choice_metrics import METRICS
 from prime_ext.tasks.task import Decoding, Reference
-from prime_ext.tasks.task_file import TaskError, load_task
+from prime_ext.tasks.task_file import load_task, task_names
 
 _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
@@ -67,15 +67,13 @@ def known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[st
     metric, rows, problems = reference["metric"], reference.get("rows"), entry["summary"]["problems"]
     at_k = _AT_K.fullmatch(metric)
     k = int(at_k[1]) if at_k else 1
-    try:
-        known = load_task(name).decoding
-        fitting = [own for key, own in known.items() if own.n == k and (at_k or key == "paper")]
-    except TaskError:
-        fitting = []
-    words = [] if fitting else [f"the published decoding of {metric} is not known"]
-    if fitting:
-        pairs = differing(entry["decoding"], asdict(fitting[0]))
-        words += [f"{key} {ours}, published {theirs}" for key, (ours, theirs) in pairs.items()]
+    known = load_task(name).decoding if name in task_names() else {}
+    fitting = next((own for key, own in known.items() if own.n == k and (at_k or key == "paper")), None)
+    if fitting is None:
+        words = [f"the published decoding of {metric} is not known"]
+    else:
+        pairs = differing(entry["decoding"], asdict(fitting))
+        words = [f"{key} {ours}, published {theirs}" for key, (ours, theirs) in pairs.items()]
     if rows is None:
         return [*words, "the number of published problems is not known"]
     return words if rows == problems else [*words, f"{problems:,} problems, published {rows:,}"]

@@ -67,16 +67,13 @@ def parse(content: bytes | str, where: str) -> Row:
 
 
 class LineFile:
-    """JSON objects by key, one a line. Used as a context, it takes new ones.
+    """JSON objects by key, one a line; ``rows`` are what is there. Used as a context, it takes new ones.
 
     Args:
         path: of the file; it need not exist.
         fields: names of what a line holds.
         wanted: the keys that belong here, in order; None for any.
         key: of a row.
-
-    Attributes:
-        rows: what is there, by key.
 
     Raises:
         RunError: a line that is no such object, or belongs to no wanted key, or is there twice. Nothing is changed.
