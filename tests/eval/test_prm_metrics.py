@@ -72,11 +72,10 @@ def test_the_fitted_threshold_is_the_best_there_is(rows):
 
 
 def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
-    threshold, f1 = fit_threshold([[0.8, 0.1], [0.9, 0.7]], [1, -1])
-    assert f1 == 1.0 and threshold == pytest.approx((0.1 + 0.7) / 2)
-    low = 1.0
-    threshold, f1 = fit_threshold([[low], [math.nextafter(low, 2)]], [0, -1])
-    assert f1 == 1.0 and first_error([low], threshold) == 0 and first_error([math.nextafter(low, 2)], threshold) == -1
+    assert fit_threshold([[0.8, 0.1], [0.9, 0.7]], [1, -1]) == (pytest.approx((0.1 + 0.7) / 2), 1.0)
+    low, high = [1.0], [math.nextafter(1.0, 2)]
+    threshold, f1 = fit_threshold([low, high], [0, -1])
+    assert f1 == 1.0 and first_error(low, threshold) == 0 and first_error(high, threshold) == -1
 
 
 def test_intervals():

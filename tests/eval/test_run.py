@@ -5,7 +5,6 @@ import json
 import os
 
 import pytest
-from scripted_server import ScriptedServer
 from small_tasks import (
     ROWS,
     TASKS,
@@ -67,17 +66,16 @@ def test_what_a_run_leaves(whole):
 
 
 def test_seeds_are_those_of_the_response_whatever_else_is_asked(tasks, whole, tmp_path):
-    out = tmp_path / "out"
-    assert run(*tasks, "--decoding", "several", "--n", "2", "--limit", "3", "--output", out) == 0
-    seeds = {
-        folder: {(row["problem"], row["sample"]): row["seed"] for row in lines_of(folder / "sums" / "responses.jsonl")}
-        for folder in (out, whole)
-    }
-    assert len(seeds[out]) == 6 and seeds[out].items() <= seeds[whole].items()
-    assert len(set(seeds[whole].values())) == 48
-    other = tmp_path / "other"
-    assert run(*tasks, "--decoding", "several", "--limit", "3", "--seed", "1", "--output", other) == 0
-    assert {row["seed"] for row in lines_of(other / "sums" / "responses.jsonl")}.isdisjoint(seeds[whole].values())
+    def seeds_of(folder):
+        rows = lines_of(folder / "sums" / "responses.jsonl")
+        return {(row["problem"], row["sample"]): row["seed"] for row in rows}
+
+    words = [*tasks, "--decoding", "several", "--limit", "3"]
+    assert run(*words, "--n", "2", "--output", tmp_path / "fewer") == 0
+    fewer, all_of_them = seeds_of(tmp_path / "fewer"), seeds_of(whole)
+    assert len(fewer) == 6 and fewer.items() <= all_of_them.items() and len(set(all_of_them.values())) == 48
+    assert run(*words, "--seed", "1", "--output", tmp_path / "other") == 0
+    assert set(seeds_of(tmp_path / "other").values()).isdisjoint(all_of_them.values())
 
 
 def test_ks_are_those_of_the_task_or_those_asked_for(tasks, whole, tmp_path):
@@ -144,12 +142,13 @@ def test_what_cannot_work_is_one_line_before_the_model_is_asked(tasks, tmp_path,
         (["--tasks", "math500"], "--output is needed"),
         (["--output", "x"], "--tasks is needed"),
         (["--tasks", "a", "--top-p", "1.5"], "'1.5' must be above 0 and at most 1"),
+        (["--tasks", "a", "--n", "two"], "'two' must be a whole number from 1"),
     ],
 )
 def test_a_command_that_cannot_be_read(capsys, words, message):
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit, match="2"):
         run(*words)
-    assert caught.value.code == 2 and message in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
@@ -204,23 +203,6 @@ def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path, capsys
     capsys.readouterr()
     assert main([*words, "--show-prompt"]) == 0
     assert capsys.readouterr().out.endswith("exactly what the model sees\n[user] 0+1?\nBox it.\n[assistant] \n")
-
-
-def test_a_server_that_cannot_answer_some_requests_is_asked_again(tasks, tmp_path, capsys):
-    golds = gold_by_prompt(tasks)
-    words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--backend", "server", "--attempts", "1"]
-    words += ["--output", str(tmp_path / "out")]
-    with ScriptedServer(golds, faults=[500, 500]) as server:
-        assert main([*words, "--base-url", server.base_url]) == 1
-        task = results_of(tmp_path / "out")["tasks"]["sums"]
-        assert task["failed_responses"] == 2 and task["summary"]["scores"]["avg@1"]["problems"] == 10
-        assert main([*words, "--base-url", server.base_url]) == 0
-        assert len(server.requests) == 12 + 2
-    assert results_of(tmp_path / "out")["tasks"]["sums"]["summary"]["scores"]["avg@1"]["value"] == 1
-    capsys.readouterr()
-    assert main([*words, "--base-url", server.base_url]) == 2
-    said = capsys.readouterr().err
-    assert "cannot be reached" in said and said.count("\n") == 1
 
 
 def test_all_tasks_are_listed_without_a_model(capsys):

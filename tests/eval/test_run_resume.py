@@ -85,18 +85,20 @@ def test_another_run_is_refused_in_the_folder(tasks, whole, capsys, words, backe
     assert bytes_of(whole) == before and asked.asked == []
 
 
-def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
-    mine, out = tmp_path / "mine", tmp_path / "out"
-    words = [*small_tasks.write_tasks(mine), "--output", out]
+@pytest.mark.parametrize(
+    ("file", "old", "new", "key"),
+    [
+        ("sums.jsonl", '"answer": 1,', '"answer": 7,', "data_sha256"),
+        ("sums.yaml", "Box it", "Put it in a box", "prompt_sha256"),
+    ],
+)
+def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys, file, old, new, key):
+    words = [*small_tasks.write_tasks(tmp_path), "--output", tmp_path / "out"]
     assert run(*words) == 0
-    rows = [{**row, "answer": 7} for row in ROWS["sums"]]
-    (mine / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = (tmp_path / file).read_text()
+    (tmp_path / file).write_text(text.replace(old, new, 1))
     assert run(*words) == 2
-    assert "holds a run with tasks.sums.data_sha256" in capsys.readouterr().err
-    small_tasks.write_tasks(mine)
-    (mine / "sums.yaml").write_text((mine / "sums.yaml").read_text().replace("Box it", "Put it in a box"))
-    assert run(*words) == 2
-    assert "holds a run with tasks.sums.prompt_sha256" in capsys.readouterr().err
+    assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
 
 
 LINE = dict.fromkeys(("tokens", "prompt_tokens", "sample"), 0) | dict.fromkeys(("text", "finish", "detail"), "")

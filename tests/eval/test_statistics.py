@@ -132,23 +132,18 @@ def test_the_interval_of_the_average_and_of_pass_at_k_holds_the_truth_19_times_o
     assert 0.93 <= _coverage(design) <= 0.985
 
 
-def _runs(generator, problems, n, gain):
-    ability = generator.beta(0.5, 0.8, problems)
-    better = np.clip(ability + gain * generator.beta(1, 1, problems), 0, 1)
-    return [
-        {str(i): (generator.random(n) < p).astype(float).tolist() for i, p in enumerate(chances)}
-        for chances in (ability, better)
-    ]
-
-
 @pytest.mark.parametrize(("problems", "n", "gain"), [(60, 1, 0.2), (30, 16, 0.1), (100, 1, 0.0)])
 def test_the_paired_interval_holds_the_truth(problems, n, gain):
-    many = np.random.default_rng(7)
-    ability = many.beta(0.5, 0.8, 400_000)
-    truth = (np.clip(ability + gain * many.beta(1, 1, ability.size), 0, 1) - ability).mean()
+    def chances(generator, number):
+        ability = generator.beta(0.5, 0.8, number)
+        return ability, np.clip(ability + gain * generator.beta(1, 1, number), 0, 1)
+
+    before, after = chances(np.random.default_rng(7), 400_000)
+    truth = (after - before).mean()
 
     def design(generator):
-        return truth, compare_runs(*_runs(generator, problems, n, gain))
+        drawn = [(generator.random((problems, n)) < own[:, None]).astype(float) for own in chances(generator, problems)]
+        return truth, compare_runs(*({str(i): row for i, row in enumerate(run.tolist())} for run in drawn))
 
     assert 0.92 <= _coverage(design, runs=400) <= 0.995
 
