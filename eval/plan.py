@@ -24,7 +24,10 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class Planned:
-    """A task of a run. ``problems`` and ``shown`` are by id, in the order of the source."""
+    """A task of a run. ``problems`` and ``shown`` are by id, in the order of the source.
+
+    Names are those of the task file; that of a decoding that was changed says so.
+    """
 
     task: Task
     split: str
@@ -82,7 +85,10 @@ def _digest(value: Any) -> str:
 
 
 def plan_tasks(options: argparse.Namespace) -> list[Planned]:
-    """Everything that the options of ``eval.run`` ask for."""
+    """Everything that the options of ``eval.run`` ask for.
+
+    ``NoData``, ``RunError``, ``SourceError`` or ``TaskError`` says what is wrong.
+    """
     # None: the task's own.
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
     few_shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()

@@ -179,7 +179,10 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
 
 
 def run(arguments: argparse.Namespace) -> Row:
-    """Evaluate and write everything. Returns the results."""
+    """Evaluate and write everything. Returns the results.
+
+    ``RunError``, ``SourceError`` or ``TextError`` says what is wrong.
+    """
     description = complete(arguments)
     bench, classifier = arguments.task == "processbench", arguments.scorer == "classifier"
     items = _read(arguments)

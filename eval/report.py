@@ -252,7 +252,7 @@ def add_response(page: Page, row: Row) -> None:
 
 
 def write_reports(folder: Path) -> list[Path]:
-    """Write ``report.md`` and ``report.html`` into the folder of a run, and return them."""
+    """Write ``report.md`` and ``report.html`` into the folder of a run, and return them; of a broken one nothing."""
     return report_page(load_run(folder)).write(folder / "report")
 
 

@@ -143,7 +143,10 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
 
 
 def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
-    """Generate, judge and measure, task by task. Returns what ``results.json`` holds."""
+    """Generate, judge and measure, task by task. Returns what ``results.json`` holds.
+
+    ``BackendError`` or ``RunError`` says what cannot be done.
+    """
     settings = settings_of(options, planned, backend)
     folder = options.output
     with run_folder(folder, settings):

@@ -83,7 +83,10 @@ def split_of(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str
 
 
 def error_probability(mean_error: float, rng: random.Random) -> float:
-    """How often a demonstrator gets something wrong: Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error`` < 1."""
+    """How often a demonstrator gets something wrong: Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``.
+
+    ``ValueError``: ``mean_error`` is outside [0, 1).
+    """
     if not 0 <= mean_error < 1:
         raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
     alpha, beta = MISCONCEPTION_CONCENTRATION * mean_error, MISCONCEPTION_CONCENTRATION * (1 - mean_error)
