@@ -90,8 +90,8 @@ def processbench_results(
     results["protocol"]["threshold"] = protocol
     lines = []
     for item, own in zip(items, scores, strict=True):
-        found = {"id": item.id, "split": item.split, "label": item.label}
-        lines.append({**found, "prediction": first_error(own, protocol), "step_scores": own})
+        line = {"id": item.id, "split": item.split, "label": item.label}
+        lines.append({**line, "prediction": first_error(own, protocol), "step_scores": own})
     return results, lines
 
 

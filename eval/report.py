@@ -121,8 +121,8 @@ def _add_task(page: Page, task: TaskRun) -> None:
     _add_problems(page, task)
     if entry["notes"]:
         page.text(f"Note: {entry['notes']}")
-    for kind, rows in choose_examples(task).items():
-        for place, row in enumerate(rows):
+    for kind, examples in choose_examples(task).items():
+        for place, row in enumerate(examples):
             with page.only_html() if place else nullcontext(), page.details(f"A response that is {kind}"):
                 page.code(show_prompt(row["prompt"]))
                 add_response(page, row)
@@ -277,10 +277,11 @@ def main(words: Sequence[str] | None = None) -> int:
     for name, page in pages.items():
         own = runs[name].folder if output is None else output / name if len(runs) > 1 else output
         written += page.write(own / "report")
-    if len(pages) != 1 and output is None:
-        print(beside.markdown())
-    elif len(pages) != 1:
-        written += beside.write(output / (f"table_{table}" if table else "runs"))
+    if len(pages) != 1:
+        if output is None:
+            print(beside.markdown())
+        else:
+            written += beside.write(output / (f"table_{table}" if table else "runs"))
     for path in written:
         print(path)
     return 0

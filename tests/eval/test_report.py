@@ -82,7 +82,9 @@ def reports(math_run):
 
 
 def markdown_rows(text):
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]
+    """Cells of the tables, without escapes."""
+    lines = [line.replace("\\", "") for line in text.splitlines() if line[:2] == "| "]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 def test_every_score_of_the_results_is_in_both_reports(reports):
@@ -103,7 +105,7 @@ def test_every_score_of_the_results_is_in_both_reports(reports):
     # The summary has the best published single response, as there are no published avg@16.
     summary = results["tasks"]["math500"]["summary"]
     row = next(row for row in page.rows if row[0] == "MATH-500")
-    assert row in [[cell.replace("\\", "") for cell in cells] for cells in markdown_rows(markdown)]
+    assert row in markdown_rows(markdown)
     told = [*_told(summary["scores"]["avg@16"])[:2], "79.8 (Qwen2.5-Math-7B-Instruct) accuracy", "12 x 16"]
     told += [f"{summary['tokens']['mean']:,.1f}", percent(summary["truncated"]), percent(summary["no_answer"])]
     assert row[1:] == [*told, str(summary["grader_failures"]), "1"]
@@ -223,7 +225,7 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     assert average[2] == "–" and average[-1] == "48.9"
     assert rows[0][3:] == [f"{value:.1f}" for value in load_task("aime2024").references[0].values.values()]
     assert "n 16, published 1." in text and "whole: AMC 2022-2023: 30 problems, published 83." in text
-    assert Page((out / "table_prime.html").read_text()).rows[1] == [cell.replace("\\", "") for cell in rows[0]]
+    assert Page((out / "table_prime.html").read_text()).rows[1] == rows[0]
     sets = ["awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa"]
     run = make_run(tmp_path / "run", sets, decoding="greedy")
     capsys.readouterr()
