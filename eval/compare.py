@@ -12,18 +12,16 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from eval import figures
 from eval.page import NONE, Page, markdown_table, number, one_line, percent, score, show_prompt
-from eval.paired import compare_runs, mean_difference
 from eval.published import differing
 from eval.report import add_response
 from eval.results import FinishedRun, TaskRun, load_run
-from eval.statistics import NoProblems
-from eval.store import Row, RunError, command
+from eval.statistics import compare_runs, mean_difference
+from eval.store import Row, RunError, command, refuse_a_file
 from prime_ext.utils.files import write_json
 
 # Flipped problems per task and direction: in a list, and with both responses.
@@ -41,9 +39,9 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
 
     Returns:
         For JSON. By name of the ``tasks``: ``title``, ``changes`` (decoding or prompts that differ, in words; only if
-        that was allowed) and ``comparison`` (see :class:`eval.paired.Comparison`; None where no problem was judged in
-        both). ``overall``: their mean; None with less than two tasks, or where two tasks, ``shared``, have the same
-        problem. ``only_in_one``: run by the name of a task. ``versions``: of packages that differ.
+        that was allowed) and ``comparison`` (see :func:`eval.statistics.compare_runs`). ``overall``: their mean; None
+        with less than two tasks, or where two tasks, ``shared``, have the same problem. ``only_in_one``: run by the
+        name of a task. ``versions``: of packages that differ.
 
     Raises:
         RunError: they have no task in common, or a task with other problems, or with another decoding or other prompts
@@ -53,7 +51,7 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
     if not common:
         lists = [f"{run.folder} has {', '.join(run.tasks)}" for run in (before, after)]
         raise RunError(f"the runs have no task in common: {lists[0]}; {lists[1]}")
-    tasks, paired = {}, []
+    tasks: dict[str, Any] = {}
     for name in common:
         first, second = before.tasks[name], after.tasks[name]
         changes = _changes(first, second, decoding, prompts)
@@ -62,12 +60,9 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
         scores = [
             {own: [row["score"] for row in run.problems.get(own, ())] for own in names} for run in (first, second)
         ]
-        try:
-            paired.append(compare_runs(*scores))
-            found = asdict(paired[-1])
-        except NoProblems:
-            found = None
+        found = compare_runs(*scores)
         tasks[name] = {"title": second.entry["title"], "changes": changes, "comparison": found}
+    paired = [own["comparison"] for own in tasks.values() if own["comparison"]]
     shared = shared_problems([after.tasks[name] for name in common])
     old, new = before.results["versions"], after.results["versions"]
     return {
@@ -135,8 +130,7 @@ def _difference(own: Mapping[str, Any] | None, key: str) -> tuple[str, str]:
     if own is None:
         return NONE, NONE
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
-    interval = NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
-    return signed(own[key]) + error, interval
+    return signed(own[key]) + error, NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
 
 
 def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:
@@ -227,9 +221,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--allow-decoding", action="store_true", help="compare although the decoding differs")
     parser.add_argument("--allow-prompts", action="store_true", help="compare although the prompts differ")
     arguments = parser.parse_args(words)
-    output = arguments.output
-    if output is not None and output.exists() and not output.is_dir():
-        raise RunError(f"--output {output} is a file; give a folder")
+    output = refuse_a_file(arguments.output)
     runs = load_run(arguments.before), load_run(arguments.after)
     found = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
     for which, run in zip(("First", "Second"), runs, strict=True):

@@ -23,7 +23,7 @@ from typing import Any
 from eval.results import RESULTS, FinishedRun, TaskRun, load_run
 from eval.store import RunError, command
 from prime_ext.tasks.choice_metrics import METRICS
-from prime_ext.tasks.task_file import TaskError, load_task
+from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.files import atomic_path, write_json
 
 FORMATS = ("lm-eval",)
@@ -62,7 +62,9 @@ def lm_eval_results(run: FinishedRun, task_hashes: Mapping[str, str]) -> dict[st
         for metric, (value, error) in values.items():
             told["results"][name] |= {f"{metric},{FILTER}": value, f"{metric}_stderr,{FILTER}": error}
         told["higher_is_better"][name] = dict.fromkeys(values, True)
-        told["n-samples"][name] = {"original": max(_published_rows(task), problems), "effective": problems}
+        # Problems of the split, as far as the task file knows their number.
+        published = load_task(name).source.rows.get(task.entry["split"], 0) if name in task_names() else 0
+        told["n-samples"][name] = {"original": max(published, problems), "effective": problems}
         kept = ("title", "grader", "prompt", "prompt_sha256", "data_sha256", "failed_responses")
         metadata = {key: task.entry[key] for key in kept}
         told["configs"][name] = {
@@ -77,42 +79,30 @@ def lm_eval_results(run: FinishedRun, task_hashes: Mapping[str, str]) -> dict[st
     return told
 
 
-def _published_rows(task: TaskRun) -> int:
-    """Problems of the split, as far as the task file knows their number."""
-    try:
-        return load_task(task.name).source.rows.get(task.entry["split"], 0)
-    except TaskError:
-        return 0
-
-
 def _values(task: TaskRun) -> dict[str, tuple[float, float | str]]:
     """Metrics of a task with their standard errors."""
-    scores = task.entry["summary"]["scores"]
     found: dict[str, tuple[float, float | str]] = {}
-    for name, own in scores.items():
+    for name, own in task.entry["summary"]["scores"].items():
         if own is not None:
             error = own["standard_error"]
-            metric = "acc" if name == f"avg@{task.n}" else name
-            found[metric] = own["value"], _NOT_KNOWN if error is None else error
-    for name, value in (task.entry["choice"] or {}).items():
-        if name in METRICS and name != "accuracy":
-            found[name] = value, _NOT_KNOWN
-    return found
+            found["acc" if name == f"avg@{task.n}" else name] = own["value"], _NOT_KNOWN if error is None else error
+    choice = {name: value for name, value in (task.entry["choice"] or {}).items() if name in METRICS}
+    return found | {name: (value, _NOT_KNOWN) for name, value in choice.items() if name != "accuracy"}
 
 
 def _generation(task: TaskRun) -> dict[str, Any]:
     """The decoding, as the harness calls its parts."""
-    decoding = task.entry["decoding"]
     names = {"max_new_tokens": "max_gen_toks"}
-    settings = {names.get(key, key): value for key, value in decoding.items() if key not in ("name", "n", "batch_size")}
+    settings = {names.get(key, key): value for key, value in task.entry["decoding"].items()}
+    for elsewhere in ("name", "n", "batch_size"):
+        settings.pop(elsewhere, None)
     return {**settings, "until": task.entry.get("stop", [])}
 
 
 def lm_eval_samples(task: TaskRun) -> Iterator[dict[str, Any]]:
     """One object per problem, with all its responses, as the harness logs them.
 
-    ``filtered_resps`` are the answers that were found; ``acc`` is the mean score of the judged responses, and
-    is missing where none was judged.
+    ``acc`` is the mean score of the judged responses, and is missing where none was judged.
     """
     for place, (problem, rows) in enumerate(task.problems.items()):
         shown, gold = rows[0]["prompt"], rows[0]["gold"]

@@ -18,102 +18,89 @@ when the same command is given again.
 """
 
 import argparse
-import asyncio
 import hashlib
 import json
 import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from eval.run import conclude
 from eval.store import LineFile, Row, RunError, command
-from eval.verdicts import CONCURRENCY, judged, make_verifier, regrade
+from eval.verdicts import CONCURRENCY, judge_all, make_verifier, regrade
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
 from prime_ext.verifiers.sources import choice_options
 
-TASKS = ("math", "code", "choice")
+# What the rows of each task hold to be judged, one of them.
+JUDGED = {"math": ("pred", "response"), "code": ("response", "program", "completion"), "choice": ("response",)}
 _TEST_KEYS = ("inputs", "outputs", "fn_name", "test", "entry_point", "prompt", "test_list", "test_imports")
 # Rows of benchmarks that hold their tests in a form of their own: all of the row.
 _WHOLE_ROWS = ("base_input", "public_test_cases")
 
 
-class Grader:
-    """Judges rows of one task.
+def job(
+    task: str, row: Row, where: str, problems: Mapping[str, Row], extraction: str, reward: str
+) -> tuple[str, Callable[[], Awaitable[Verdict]]]:
+    """A hash of all that the verdict on a row depends on, and what judges it.
 
-    ``problems``: test cases by ``task_id``, for samples in the format of human-eval.
+    ``problems`` are test cases by ``task_id``, for samples in the format of human-eval.
+
+    Raises:
+        RunError: a field is missing.
     """
+    if not any(name in row for name in JUDGED[task]):
+        raise RunError(f"{where}: no field {' or '.join(map(repr, JUDGED[task]))}; it has {sorted(row)}")
+    if task != "code" and "gold" not in row:
+        raise RunError(f"{where}: no field 'gold'; it has {sorted(row)}")
+    tests = _tests(row, where, problems) if task == "code" else None
+    content = json.dumps([task, extraction, reward, row, tests], default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:24], partial(_judge, task, row, tests, extraction, reward)
 
-    def __init__(
-        self, task: str, extraction: str = "boxed", reward: str = "all", problems: Mapping[str, Row] | None = None
-    ) -> None:
-        self.task, self.extraction, self.reward, self.problems = task, extraction, reward, problems or {}
 
-    def key(self, row: Row, where: str) -> str:
-        """A hash of all that the verdict on a row depends on.
-
-        Raises:
-            RunError: a field is missing.
-        """
-        tests = None
-        if self.task == "code":
-            if not any(key in row for key in ("response", "program", "completion")):
-                raise RunError(f"{where}: no response, program or completion; it has {sorted(row)}")
-            tests = self._tests(row, where)
-        else:
-            if "gold" not in row:
-                raise RunError(f"{where}: no field 'gold'; it has {sorted(row)}")
-            wanted = ("pred", "response") if self.task == "math" else ("response",)
-            if not any(name in row for name in wanted):
-                raise RunError(f"{where}: no field {' or '.join(map(repr, wanted))}; it has {sorted(row)}")
-        content = json.dumps([self.task, self.extraction, self.reward, row, tests], default=str)
-        return hashlib.sha256(content.encode()).hexdigest()[:24]
-
-    def judge(self, row: Row) -> Awaitable[Verdict]:
-        """The verdict on a row that :meth:`key` has passed."""
-        verifier: Any = make_verifier(self.task)
-        if self.task == "math":
-            gold = row["gold"] if isinstance(row["gold"], list) else str(row["gold"])
-            if "pred" in row:
-                return verifier.averify_answer(str(row["pred"]), gold)
-            return verifier.averify(str(row["response"]), gold, extraction=self.extraction)
-        if self.task == "choice":
-            return verifier.averify(str(row["response"]), row["gold"], **choice_options(row))
-        tests = self._tests(row, "")
+def _judge(task: str, row: Row, tests: Row | None, extraction: str, reward: str) -> Awaitable[Verdict]:
+    verifier: Any = make_verifier(task)
+    if tests is not None:
         if "response" in row:
-            return verifier.averify(str(row["response"]), tests, reward=self.reward)
+            return verifier.averify(str(row["response"]), tests, reward=reward)
         # human-eval's completions go on where the prompt ends.
         program = str(row["program"]) if "program" in row else f"{tests.get('prompt', '')}{row['completion']}"
-        return verifier.averify_program(program, tests, reward=self.reward)
+        return verifier.averify_program(program, tests, reward=reward)
+    if task == "choice":
+        return verifier.averify(str(row["response"]), row["gold"], **choice_options(row))
+    gold = row["gold"] if isinstance(row["gold"], list) else str(row["gold"])
+    if "pred" in row:
+        return verifier.averify_answer(str(row["pred"]), gold)
+    return verifier.averify(str(row["response"]), gold, extraction=extraction)
 
-    def _tests(self, row: Row, where: str) -> Row:
-        tests: Any = row.get("test_cases")
-        if isinstance(tests, str):
-            try:
-                tests = json.loads(tests)
-            except ValueError as error:
-                raise RunError(f"{where}: test_cases is not JSON: {error}") from error
-        if tests is None and any(key in row for key in _WHOLE_ROWS):
-            tests = row
-        if tests is None and any(key in row for key in ("inputs", "test", "test_list")):
-            tests = {key: row[key] for key in _TEST_KEYS if key in row}
-        if tests is None and str(row.get("task_id")) not in self.problems:
-            raise RunError(
-                f"{where}: no tests; give inputs and outputs, test, test_list or test_cases in the row, or "
-                f"--problems with its task_id ({row.get('task_id')})"
-            )
-        tests = self.problems[str(row["task_id"])] if tests is None else tests
-        if not isinstance(tests, Mapping):
-            raise RunError(f"{where}: test_cases must be an object, got {type(tests).__name__}")
-        return dict(tests)
+
+def _tests(row: Row, where: str, problems: Mapping[str, Row]) -> Row:
+    """The test cases of a row, or of the problem that it names."""
+    tests: Any = row.get("test_cases")
+    if isinstance(tests, str):
+        try:
+            tests = json.loads(tests)
+        except ValueError as error:
+            raise RunError(f"{where}: test_cases is not JSON: {error}") from error
+    if tests is None and any(key in row for key in _WHOLE_ROWS):
+        tests = row
+    if tests is None and any(key in row for key in ("inputs", "test", "test_list")):
+        tests = {key: row[key] for key in _TEST_KEYS if key in row}
+    if tests is None and str(row.get("task_id")) not in problems:
+        raise RunError(
+            f"{where}: no tests; give inputs and outputs, test, test_list or test_cases in the row, or "
+            f"--problems with its task_id ({row.get('task_id')})"
+        )
+    tests = problems[str(row["task_id"])] if tests is None else tests
+    if not isinstance(tests, Mapping):
+        raise RunError(f"{where}: test_cases must be an object, got {type(tests).__name__}")
+    return dict(tests)
 
 
 def told(verdict: Verdict) -> Row:
@@ -166,24 +153,8 @@ def print_summary(summary: Row) -> None:
         print(f"  {summary['grader_failures']} rows could not be judged (grader_failure); they are in no mean")
 
 
-async def _grade(grader: Grader, rows: Mapping[str, Row], verdicts: LineFile, concurrency: int) -> None:
-    todo = [key for key in rows if key not in verdicts.rows]
-    failures = sum(done["verdict"]["grader_failure"] for done in verdicts.rows.values())
-    with verdicts, tqdm(total=len(rows), initial=len(rows) - len(todo)) as progress:
-        async for key, verdict in judged(todo, lambda key: grader.judge(rows[key]), concurrency):
-            verdicts.append({"key": key, "verdict": told(verdict)})
-            failures += verdict.grader_failure
-            progress.update()
-            if failures:
-                progress.set_postfix(failures=failures)
-
-
 def run(arguments: argparse.Namespace) -> Row:
-    """Grade a file. Returns the summary.
-
-    Raises:
-        RunError, SourceError: see their messages.
-    """
+    """Grade a file. Returns the summary. ``RunError`` or ``SourceError`` says what is wrong."""
     source, output = arguments.input, arguments.output
     if output.exists() and not arguments.overwrite:
         raise RunError(f"{output} exists already; use --overwrite to grade again")
@@ -195,17 +166,22 @@ def run(arguments: argparse.Namespace) -> Row:
     problems = {}
     if arguments.problems is not None:
         problems = {str(problem["task_id"]): dict(problem) for problem in whole_rows(arguments.problems)}
-    grader = Grader(arguments.task, arguments.extraction, arguments.reward, problems)
-    keys = [grader.key(row, f"{source} row {number}") for number, row in enumerate(rows, start=1)]
+    settings = {"task": arguments.task, "extraction": arguments.extraction, "reward": arguments.reward}
+    found = [job(row=row, where=f"{source} row {n}", problems=problems, **settings) for n, row in enumerate(rows, 1)]
+    jobs = dict(found)
     verdicts = LineFile(output.with_name(f".{output.name}.partial"), ("key", "verdict"), key=lambda own: own["key"])
-    by_key = dict(zip(keys, rows, strict=True))
-    if done := sum(key in by_key for key in verdicts.rows):
+    if done := sum(key in jobs for key in verdicts.rows):
         print(f"going on after {done} rows of an unfinished run")
-    asyncio.run(_grade(grader, by_key, verdicts, arguments.concurrency))
-    graded = [{**row, **verdicts.rows[key]["verdict"]} for key, row in zip(keys, rows, strict=True)]
+    todo = [key for key in jobs if key not in verdicts.rows]
+
+    def keep(key: str, verdict: Verdict) -> None:
+        verdicts.append({"key": key, "verdict": told(verdict)})
+
+    with verdicts:
+        judge_all(todo, lambda key: jobs[key](), keep, "graded", len(jobs) - len(todo), arguments.concurrency)
+    graded = [{**row, **verdicts.rows[key]["verdict"]} for (key, _), row in zip(found, rows, strict=True)]
     summary = summarize(graded)
     path = output.with_name(f"{output.name}.summary.json")
-    settings = {"task": arguments.task, "extraction": arguments.extraction, "reward": arguments.reward}
     write_json(path, {**settings, **summary})
     write_json_lines(output, graded)
     verdicts.path.unlink()
@@ -218,7 +194,7 @@ def run(arguments: argparse.Namespace) -> Row:
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="folder of eval.run; everything in it is judged again")
-    parser.add_argument("--task", choices=TASKS)
+    parser.add_argument("--task", choices=tuple(JUDGED))
     parser.add_argument("--input", type=Path, help="JSON Lines, .gz or not")
     parser.add_argument("--output", type=Path, help="JSON Lines with the verdicts")
     parser.add_argument("--problems", type=Path, help="JSON Lines with task_id and tests, e.g. HumanEval.jsonl.gz")

@@ -114,11 +114,7 @@ def _escaped(text: str, most: int = _CELL) -> str:
 
 
 class Page:
-    """A page that grows from above; whatever is added is a plain text.
-
-    Args:
-        title: of the page.
-    """
+    """A page that grows from above; whatever is added is a plain text."""
 
     def __init__(self, title: str) -> None:
         self.title = title

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from eval.prompting import Shown, Style, read_few_shot
+from eval.prompting import FewShot, Shown, read_few_shot, show
 from eval.store import Key, RunError
 from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
@@ -24,10 +24,9 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class Planned:
-    """A task of a run.
+    """A task of a run. ``problems`` and ``shown`` are by id, in the order of the source.
 
-    ``problems`` and ``shown`` are by id, in the order of the source; names are those of the task file; that of a
-    decoding that was changed says so.
+    Names are those of the task file; that of a decoding that was changed says so.
     """
 
     task: Task
@@ -88,18 +87,15 @@ def _digest(value: Any) -> str:
 def plan_tasks(options: argparse.Namespace) -> list[Planned]:
     """Everything that the options of ``eval.run`` ask for.
 
-    Raises:
-        NoData, RunError, SourceError, TaskError: see their messages.
+    ``NoData``, ``RunError``, ``SourceError`` or ``TaskError`` says what is wrong.
     """
     # None: the task's own.
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
-    style = Style(options.prompt, system, raw=options.raw)
-    if options.few_shot:
-        style = replace(style, few_shot=read_few_shot(options.few_shot))
+    few_shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
     planned = []
     for task in choose_tasks(options.tasks):
         try:
-            planned.append(plan(task, options, style))
+            planned.append(plan(task, options, system, few_shot))
         except NoData as error:
             if not options.skip_missing:
                 raise
@@ -109,34 +105,26 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
     return planned
 
 
-def plan(task: Task, options: argparse.Namespace, style: Style) -> Planned:
-    """Everything that the options ask about a task.
-
-    Raises:
-        NoData, RunError: see their messages.
-    """
+def plan(task: Task, options: argparse.Namespace, system: str | None, few_shot: FewShot) -> Planned:
+    """Everything that the options ask about a task; for ``system`` see :func:`eval.prompting.show`."""
     name, decoding = choose_decoding(task, options.decoding, changes_of(options))
     problems = dict(list(load_problems(task, options.data, options.split).items())[: options.limit])
     return Planned(
         task=task,
         split=options.split or default_split(task, local=options.data is not None),
         problems=problems,
-        prompt_name=style.prompt,
-        shown={own: style.shown(task, problem) for own, problem in problems.items()},
+        prompt_name=options.prompt,
+        shown={own: show(task, one, options.prompt, system, few_shot, options.raw) for own, one in problems.items()},
         decoding_name=name,
         decoding=decoding,
         ks=choose_ks(task.metrics, decoding.n, options.k),
-        stop=(*style.few_shot.stop, *options.stop),
+        stop=(*few_shot.stop, *options.stop),
         seed=options.seed,
     )
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
-    """Tasks by their names, files and groups, each once.
-
-    Raises:
-        TaskError: there is none of that name; near ones are suggested.
-    """
+    """Tasks by their names, files and groups, each once; ``TaskError`` suggests near names where there is none."""
     tasks: dict[str, Task] = {}
     for name in names:
         if name == ALL or name in GROUPS:
@@ -159,9 +147,7 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
     """A decoding of a task, with what the command line changes; ``greedy`` is there for every task.
 
     Without a name it is the first of the file; temperature 0 is greedy, and batch_size 0 leaves that to the backend.
-
-    Raises:
-        RunError: the task has none of that name, or the changes contradict it.
+    ``RunError``: the task has none of that name, or the changes contradict it.
     """
     longest = max(known.max_new_tokens for known in task.decoding.values())
     known = {GREEDY: Decoding(max_new_tokens=longest), **task.decoding}
@@ -184,32 +170,26 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
     if not decoding.do_sample and narrows:
         raise RunError(f"--top-p and --top-k have no effect on {where}: give --temperature")
     if not decoding.do_sample and decoding.n > 1:
-        raise RunError(
-            f"{decoding.n} responses per problem are all the same with {where}: give --temperature above 0, or --n 1"
-        )
+        same = f"{decoding.n} responses per problem are all the same with {where}"
+        raise RunError(f"{same}: give --temperature above 0, or --n 1")
     if decoding.min_new_tokens > decoding.max_new_tokens:
-        raise RunError(
-            f"{task.name}: the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest, "
-            f"{decoding.max_new_tokens}"
-        )
+        lengths = f"the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest"
+        raise RunError(f"{task.name}: {lengths}, {decoding.max_new_tokens}")
     # How many at a time is no matter of what the responses are.
-    same = replace(of_task, batch_size=decoding.batch_size) == decoding
-    return name if same else f"{name}, changed", decoding
+    unchanged = replace(of_task, batch_size=decoding.batch_size) == decoding
+    return name if unchanged else f"{name}, changed", decoding
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
     """The k of pass@k and maj@k.
 
-    Those that were asked for, or those of the task's metrics: ``pass@16`` of a run with 4 responses becomes ``pass@4``.
-
-    Raises:
-        RunError: one that was asked for is above ``n``.
+    Those that were asked for (``RunError``: one is above ``n``), or those of the task's metrics: ``pass@16`` of a run
+    with 4 responses becomes ``pass@4``.
     """
     if asked is not None:
-        if max(asked) > n:
-            raise RunError(
-                f"--k {max(asked)} is larger than the number of responses per problem, {n}; give --n {max(asked)}"
-            )
+        most = max(asked)
+        if most > n:
+            raise RunError(f"--k {most} is larger than the number of responses per problem, {n}; give --n {most}")
         return sorted(set(asked))
     of_task = {int(metric.partition("@")[2]) for metric in metrics if metric.startswith(("pass@", "maj@"))}
     # One of one says no more than the mean.

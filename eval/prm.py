@@ -65,20 +65,13 @@ def parser() -> argparse.ArgumentParser:
     add("--output", required=True, type=Path, help="folder of the results")
     add("--scorer", default="implicit", choices=("implicit", "classifier"))
     add("--reference", help="reference of an implicit PRM, or none; default: what it was trained with")
-    add(
-        "--coefficient",
-        type=float,
-        help=f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}",
-    )
+    coefficient = f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}"
+    add("--coefficient", type=float, help=coefficient)
     add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for processbench and the plot")
     add("--step-prefix", help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}")
     add("--step-separator", help=f"between steps; default: of the training, or {STEP_SEPARATOR!r}")
-    add(
-        "--layout",
-        default="plain",
-        choices=LAYOUTS,
-        help="prompt of a classifier as it is or as a chat; steps as turns",
-    )
+    layout = "prompt of a classifier as it is or as a chat; steps as turns"
+    add("--layout", default="plain", choices=LAYOUTS, help=layout)
     add("--separator", default="\n", help=r"text after each step of a classifier (default: a line break, as TRL)")
     add("--positive-label", type=int, default=1, help="class of a classifier that means right")
     add("--answer-tokens", nargs=2, metavar=("RIGHT", "WRONG"), help="of a causal model as the classifier: + and -")
@@ -101,9 +94,8 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (("best-of-n", "choosing among candidates"), ("pairs", "ordering pairs of candidates")):
         candidates = tasks.add_parser(name, parents=[common], help=text)
         candidates.add_argument("--input", required=True, type=Path, help="problems with candidates")
-        candidates.add_argument(
-            "--steps-end", default=r"\n\s*\n", help="regular expression of what separates steps of a text"
-        )
+        ends = "regular expression of what separates steps of a text"
+        candidates.add_argument("--steps-end", default=r"\n\s*\n", help=ends)
         candidates.add_argument("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
         candidates.add_argument("--limit", type=int, help="only so many random problems")
         if name == "best-of-n":
@@ -114,63 +106,48 @@ def parser() -> argparse.ArgumentParser:
 
 
 def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScorer | ClassifierScorer:
-    """The PRM on its device.
-
-    Raises:
-        RunError: see its message.
-    """
+    """The PRM on its device. ``RunError`` says what is wrong."""
     from transformers import AutoConfig, AutoTokenizer
 
     remote = arguments.trust_remote_code
     if arguments.scorer == "classifier":
-        reader = TokenReader(
-            arguments.model,
-            arguments.layout,
-            arguments.separator,
-            arguments.positive_label,
-            arguments.answer_tokens,
-            arguments.max_length,
-            remote,
-        )
+        own = (arguments.layout, arguments.separator, arguments.positive_label, arguments.answer_tokens)
+        reader = TokenReader(arguments.model, *own, arguments.max_length, remote)
         return ClassifierScorer(TokenClassifier(reader, arguments.device, arguments.dtype))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
     longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=remote)
     encoder = TextEncoder(tokenizer, append_eos=description.get("append_eos", True))
-    own = LogProbModel(arguments.model, device, dtype, arguments.chunk, remote)
-    reference = None
-    if arguments.reference is not None:
-        reference = LogProbModel(arguments.reference, device, dtype, arguments.chunk, remote)
-    for name, one in (("model", own), ("reference", reference)):
-        if one is not None and not one.chunked:
-            print(f"{name}: its logits are not plain products with the output embedding; they are computed in full")
-    return ImplicitScorer(own, reference, encoder, longest)
+    models = {}
+    for name in ("model", "reference"):
+        if (path := getattr(arguments, name)) is not None:
+            models[name] = LogProbModel(path, device, dtype, arguments.chunk, remote)
+            if not models[name].chunked:
+                print(f"{name}: its logits are not plain products with the output embedding; they are computed in full")
+    return ImplicitScorer(models["model"], models.get("reference"), encoder, longest)
 
 
 def complete(arguments: argparse.Namespace) -> Row:
     """Fill in what was not given, from the training's description. Returns the description.
 
-    Raises:
-        RunError: an implicit PRM without any word about its reference, or options that cannot work.
+    ``RunError``: an implicit PRM without any word about its reference, or options that cannot work.
     """
     for name in ("batch_tokens", "chunk", "resamples", "limit", "subsets", "max_length"):
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "subsets", "max_length") else 1):
             raise RunError(f"--{name.replace('_', '-')} {value} is too small")
     description = read_description(arguments.model)
-    if arguments.step_prefix is None:
-        arguments.step_prefix = description.get("step_prefix", STEP_PREFIX)
-    if arguments.step_separator is None:
-        arguments.step_separator = description.get("step_separator", STEP_SEPARATOR)
+    for name, default in (("step_prefix", STEP_PREFIX), ("step_separator", STEP_SEPARATOR)):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, description.get(name, default))
     if arguments.scorer == "classifier":
         arguments.reference = arguments.coefficient = None
         return description
     if arguments.reference is None:
         if "reference" not in description:
-            raise RunError(
-                f"{arguments.model} does not say what its reference is; give --reference MODEL, or --reference none"
-            )
+            wanted = "give --reference MODEL, or --reference none"
+            raise RunError(f"{arguments.model} does not say what its reference is; {wanted}")
         arguments.reference = description["reference"]
     if arguments.reference == "none":
         arguments.reference = None
@@ -204,8 +181,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
 def run(arguments: argparse.Namespace) -> Row:
     """Evaluate and write everything. Returns the results.
 
-    Raises:
-        RunError, SourceError, TextError: see the message.
+    ``RunError``, ``SourceError`` or ``TextError`` says what is wrong.
     """
     description = complete(arguments)
     bench, classifier = arguments.task == "processbench", arguments.scorer == "classifier"
@@ -240,12 +216,12 @@ def run(arguments: argparse.Namespace) -> Row:
         write_text(folder / "report.md", text)
     if index is not None:
         label = items[index].label if bench else None
+        title = f"response {index}" + ("" if label is None else f", first wrong step: {label}")
         kind = "probability" if classifier else f"{arguments.step_score} score"
         has_reference = arguments.reference is not None
         scores = step_scores(raw[index], arguments.step_score, arguments.coefficient, has_reference) or []
-        title = f"response {index}" + ("" if label is None else f", first wrong step: {label}")
-        threshold = results["protocol"]["threshold"] if bench else None
         path = folder / f"step_scores_{index}.png"
+        threshold = results["protocol"]["threshold"] if bench else None
         plot_steps(path, scores, responses[index], title, kind, label, threshold)
         print(f"picture: {path}")
     print(text)

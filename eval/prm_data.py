@@ -4,13 +4,16 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eval.store import RunError
 from prime_ext.utils.rows import whole_rows
 from prime_ext.utils.text_tokens import Prompt, join_steps
+from prime_ext.verifiers.math import MathVerifier
+from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers.math.normalize import normalize
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"
@@ -18,10 +21,7 @@ PROCESSBENCH = "Qwen/ProcessBench"
 
 @dataclass(frozen=True)
 class Response:
-    """A response to be scored.
-
-    ``char_ends`` are the positions after each step.
-    """
+    """A response to be scored; ``char_ends`` are the positions after each step."""
 
     prompt: Prompt
     text: str
@@ -39,18 +39,14 @@ class ProcessBenchItem:
     response: Response
 
 
-@dataclass
+@dataclass(frozen=True)
 class Problem:
-    """A problem with its candidates.
-
-    Attributes:
-        answers: what each candidate votes for; None if it has no answer.
-    """
+    """A problem with its candidates; ``answers`` are what each votes for, None if it has no answer."""
 
     id: str
     responses: list[Response]
     correct: list[bool]
-    answers: list[str | None] = field(default_factory=list)
+    answers: list[str | None]
 
 
 def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
@@ -70,8 +66,7 @@ def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
 def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
     """All rows of a split, with the steps joined into one response.
 
-    Raises:
-        RunError, SourceError: there is no such file, or a row is not in the format of ProcessBench.
+    ``RunError`` or ``SourceError``: there is no such file, or a row is not in the format of ProcessBench.
     """
     items = []
     for number, row in enumerate(_processbench_rows(data, split), start=1):
@@ -121,10 +116,8 @@ def read_problems(
     and ``correctness`` (0 or 1 each) or ``gold``; ``answers`` are found in the texts if they are not given.
 
     ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and ``separator`` join lists
-    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`).
-
-    Raises:
-        RunError, SourceError: the file cannot be read, or a row does not fit.
+    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`). ``RunError`` or
+    ``SourceError``: the file cannot be read, or a row does not fit.
     """
     problems = []
     for number, row in enumerate(whole_rows(path), start=1):
@@ -140,10 +133,9 @@ def read_problems(
                 responses.append(Response(prompt, value, ends, steps))
             else:
                 raise RunError(f"{where}: response {place} must be a text or a list of steps, and not empty")
-        problem = Problem(str(row.get("id", number - 1)), responses, _correctness(row, responses, where, style))
-        if with_answers:
-            problem.answers = _answers(row, problem, where, style)
-        problems.append(problem)
+        correct = _correctness(row, responses, where, style)
+        answers = _answers(row, responses, correct, where, style) if with_answers else []
+        problems.append(Problem(str(row.get("id", number - 1)), responses, correct, answers))
     if not problems:
         raise RunError(f"{path} has no rows")
     return problems
@@ -156,8 +148,6 @@ def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, 
             raise RunError(f"{where}: correctness must be 0 or 1, got {wrong[0]!r}")
         return [bool(value) for value in values]
     gold = _field(row, ("correctness", "gold"), where)
-    from prime_ext.verifiers.math import MathVerifier
-
     verdicts = MathVerifier().verify_batch([(r.text, str(gold)) for r in responses], extraction=style)
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)
     if failed is not None:
@@ -165,16 +155,15 @@ def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, 
     return [verdict.score == 1.0 for verdict in verdicts]
 
 
-def _answers(row: Mapping[str, Any], problem: Problem, where: str, style: str) -> list[str | None]:
-    from prime_ext.verifiers.math.extraction import extract_answer
-    from prime_ext.verifiers.math.normalize import normalize
-
+def _answers(
+    row: Mapping[str, Any], responses: list[Response], correct: list[bool], where: str, style: str
+) -> list[str | None]:
     if "answers" in row:
-        given = _list(row, ("answers",), where, len(problem.responses))
+        given = _list(row, ("answers",), where, len(responses))
     else:
-        given = [extract_answer(response.text, style) for response in problem.responses]
+        given = [extract_answer(response.text, style) for response in responses]
     # All correct candidates vote for the same answer, however they write it.
     return [
-        json.dumps("correct") if correct else None if answer is None else normalize(str(answer))
-        for answer, correct in zip(given, problem.correct, strict=True)
+        json.dumps("correct") if right else None if answer is None else normalize(str(answer))
+        for answer, right in zip(given, correct, strict=True)
     ]

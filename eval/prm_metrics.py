@@ -10,43 +10,37 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 StepScores = Sequence[float] | None
-_AGGREGATE: dict[str, Callable[[np.ndarray], float]] = {
+# One score of a response from those of its steps.
+AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
     "min": np.min,
     "sum": np.sum,
     "last": lambda scores: scores[-1],
     "mean": np.mean,
     "product": np.prod,
 }
-AGGREGATIONS = tuple(_AGGREGATE)
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Standard error and 95 % interval from resampled problems."""
-
-    standard_error: float
-    low: float
-    high: float
-
-
-def interval_of(values: np.ndarray) -> Interval:
-    """The interval that resampled values span."""
+def interval_of(values: np.ndarray) -> dict[str, float]:
+    """Standard error and 95 % interval that resampled values span."""
     low, high = np.percentile(values, [2.5, 97.5])
-    return Interval(float(values.std(ddof=1)), float(low), float(high))
+    return {"standard_error": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
 
 
-def mean_interval(values: Sequence[float], resamples: int, seed: int) -> tuple[float, Interval]:
-    """Mean over problems with its bootstrap interval."""
+def resampled(n: int, resamples: int, seed: int) -> np.ndarray:
+    """Numbers of ``n`` problems or responses, drawn with replacement: a row for each resample."""
+    return np.random.default_rng(seed).integers(0, n, (resamples, n))
+
+
+def mean_interval(values: Sequence[float], resamples: int, seed: int) -> dict[str, float]:
+    """``value``, the mean over problems, with its bootstrap interval."""
     array = np.array(values, dtype=float)
-    rows = np.random.default_rng(seed).integers(0, len(array), (resamples, len(array)))
-    return float(array.mean()), interval_of(array[rows].mean(1))
+    return {"value": float(array.mean()), **interval_of(array[resampled(len(array), resamples, seed)].mean(1))}
 
 
 # ---- ProcessBench (arXiv 2412.06559) -------------------------------------------------------------------------------
@@ -59,37 +53,23 @@ def first_error(scores: StepScores, threshold: float) -> int | None:
     return next((step for step, score in enumerate(scores) if score < threshold), -1)
 
 
-@dataclass(frozen=True)
-class ProcessBenchScore:
-    """Accuracies of one split, as fractions.
-
-    Attributes:
-        error_accuracy: share of erroneous responses whose first wrong step is found exactly.
-        correct_accuracy: share of correct responses in which no step is judged wrong.
-        f1: their harmonic mean; 0 if both are 0 or a class is empty.
-    """
-
-    error_accuracy: float
-    correct_accuracy: float
-    f1: float
-
-
 def harmonic_mean(first: float, second: float) -> float:
     """2ab / (a + b), 0 if both are 0."""
     return 2 * first * second / (first + second) if first + second > 0 else 0.0
 
 
-def processbench_score(predictions: Sequence[int | None], labels: Sequence[int]) -> ProcessBenchScore:
-    """Score predictions of the first wrong step. A prediction of None is wrong.
+def processbench_score(predictions: Sequence[int | None], labels: Sequence[int]) -> dict[str, float]:
+    """Score predictions of the first wrong step of the responses of one split. A prediction of None is wrong.
 
-    Raises:
-        ValueError: not as many predictions as labels.
+    Returns:
+        As fractions: ``error_accuracy``, the share of erroneous responses whose first wrong step is found exactly;
+        ``correct_accuracy``, the share of correct responses in which no step is judged wrong; and ``f1``, their
+        harmonic mean. A class without a response has 0.
     """
     error = [p == y for p, y in zip(predictions, labels, strict=True) if y != -1]
     correct = [p == y for p, y in zip(predictions, labels, strict=True) if y == -1]
-    error_accuracy = sum(error) / len(error) if error else 0.0
-    correct_accuracy = sum(correct) / len(correct) if correct else 0.0
-    return ProcessBenchScore(error_accuracy, correct_accuracy, harmonic_mean(error_accuracy, correct_accuracy))
+    shares = [sum(own) / len(own) if own else 0.0 for own in (error, correct)]
+    return {"error_accuracy": shares[0], "correct_accuracy": shares[1], "f1": harmonic_mean(*shares)}
 
 
 def _descents(scores: StepScores) -> list[tuple[float, int]]:
@@ -137,7 +117,7 @@ def resampled_f1(predictions: Sequence[int | None], labels: Sequence[int], resam
     """F1 of every resample of the responses, with the predictions (and so the threshold) held fixed."""
     erroneous = np.array(labels) != -1
     right = np.array([p == y for p, y in zip(predictions, labels, strict=True)])
-    rows = np.random.default_rng(seed).integers(0, len(right), (resamples, len(right)))
+    rows = resampled(len(right), resamples, seed)
     classes = (erroneous[rows], ~erroneous[rows])
     error, correct = ((right[rows] & own).sum(1) / np.maximum(1, own.sum(1)) for own in classes)
     total = error + correct
@@ -154,34 +134,21 @@ def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[flo
     return sum((a > b) + 0.5 * (a == b) for a in right for b in wrong), len(right) * len(wrong)
 
 
-def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed: int) -> tuple[float, Interval] | None:
-    """Share of ordered pairs, pooled over problems, with an interval by resampling problems; None without a pair.
+def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed: int) -> dict[str, Any] | None:
+    """``value``, the share of ordered pairs, pooled over problems, with an interval by resampling problems.
 
-    Args:
-        counts: of :func:`ordered_pairs` for each problem.
+    ``counts`` are those of :func:`ordered_pairs` for each problem; ``pairs`` is their number, and without one the
+    result is None.
     """
     table = np.array([pair for pair in counts if pair[1]], dtype=float)
     if not len(table):
         return None
-    rows = np.random.default_rng(seed).integers(0, len(table), (resamples, len(table)))
-    sums = table[rows].sum(1)
-    return float(table[:, 0].sum() / table[:, 1].sum()), interval_of(sums[:, 0] / sums[:, 1])
+    sums = table[resampled(len(table), resamples, seed)].sum(1)
+    value = float(table[:, 0].sum() / table[:, 1].sum())
+    return {"value": value, **interval_of(sums[:, 0] / sums[:, 1]), "pairs": sum(n for _, n in counts)}
 
 
 # ---- candidates ----------------------------------------------------------------------------------------------------
-
-
-def aggregate(step_scores: Sequence[float], how: str) -> float:
-    """One score of a response from those of its steps.
-
-    Raises:
-        ValueError: no such aggregation, or no step.
-    """
-    if not len(step_scores):
-        raise ValueError("a response without steps has no score")
-    if how not in _AGGREGATE:
-        raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {how!r}")
-    return float(_AGGREGATE[how](np.asarray(step_scores, dtype=float)))
 
 
 def best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> float:
@@ -200,22 +167,15 @@ def best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> flo
     return expected
 
 
-class Subsets(NamedTuple):
-    """Subsets of a pool: ``member_RN``, the candidate numbers of each, and whether these are all there are."""
-
-    member_RN: np.ndarray
-    exact: bool
-
-
-def draw_subsets(n: int, draws: int, limit: int, rng: np.random.Generator) -> Subsets:
-    """All subsets if there are at most ``limit``, else ``limit`` random ones."""
+def draw_subsets(n: int, draws: int, limit: int, rng: np.random.Generator) -> np.ndarray:
+    """Candidate numbers of all subsets (member_RN) if there are at most ``limit``, else of ``limit`` random ones."""
     if math.comb(n, draws) <= limit:
-        return Subsets(np.array(list(combinations(range(n), draws))), True)
-    return Subsets(rng.random((limit, n)).argsort(1)[:, :draws], False)
+        return np.array(list(combinations(range(n), draws)))
+    return rng.random((limit, n)).argsort(1)[:, :draws]
 
 
 def vote(
-    answers: Sequence[Hashable | None], weights: Sequence[float], correct: Sequence[bool], subsets: Subsets
+    answers: Sequence[Hashable | None], weights: Sequence[float], correct: Sequence[bool], member_RN: np.ndarray
 ) -> tuple[float, float]:
     """Probability that the answer with the largest sum of weights is correct, and its Monte-Carlo standard error.
 
@@ -226,7 +186,8 @@ def vote(
         answers: of each candidate; equal ones count together.
         weights: of each candidate.
         correct: of each candidate; those with the same answer agree.
-        subsets: over which the average is taken. The standard error is 0 when they are all there are.
+        member_RN: of :func:`draw_subsets`, over which the average is taken. The standard error is 0 when they are all
+            there are.
     """
     names = {answer: number for number, answer in enumerate(dict.fromkeys(a for a in answers if a is not None))}
     if not names:
@@ -239,15 +200,15 @@ def vote(
             votes_NA[row, names[answer]] = weights[row]
             present_NA[row, names[answer]] = 1.0
             right_A[names[answer]] = float(correct[row])
-    sum_RA = votes_NA[subsets.member_RN].sum(1)
-    there_RA = present_NA[subsets.member_RN].sum(1) > 0
+    sum_RA = votes_NA[member_RN].sum(1)
+    there_RA = present_NA[member_RN].sum(1) > 0
     sum_RA = np.where(there_RA, sum_RA, -np.inf)
     highest_R1 = sum_RA.max(1, keepdims=True)
     # Sums of the same weights in another order differ in the last digits.
     tied_RA = there_RA & (sum_RA >= highest_R1 - 1e-9 * np.abs(np.where(np.isfinite(highest_R1), highest_R1, 0.0)))
     value_R = (tied_RA * right_A).sum(1) / np.maximum(1, tied_RA.sum(1))
-    error = 0.0 if subsets.exact else float(value_R.std(ddof=1) / np.sqrt(len(value_R)))
-    return float(value_R.mean()), error
+    exact = math.comb(len(answers), member_RN.shape[1]) == len(value_R)
+    return float(value_R.mean()), 0.0 if exact else float(value_R.std(ddof=1) / np.sqrt(len(value_R)))
 
 
 def vote_weights(scores: Sequence[float], implicit: bool) -> list[float]:

@@ -3,8 +3,7 @@
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from eval.page import Page, percent
 from eval.prm_data import Problem, ProcessBenchItem, Response
 from eval.prm_metrics import (
-    aggregate,
+    AGGREGATIONS,
     best_of,
     draw_subsets,
     first_error,
@@ -49,16 +48,13 @@ def processbench_results(
 ) -> Results:
     """F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
 
-    Raises:
-        RunError: all responses of a split are too long.
+    ``RunError``: all responses of a split are too long.
     """
-    scores = [
-        step_scores(own, arguments.step_score, arguments.coefficient, arguments.reference is not None) for own in raw
-    ]
-    splits = {
-        split: [row for row, item in enumerate(items) if item.split == split]
-        for split in dict.fromkeys(item.split for item in items)
-    }
+    how = (arguments.step_score, arguments.coefficient, arguments.reference is not None)
+    scores = [step_scores(own, *how) for own in raw]
+    splits: dict[str, list[int]] = {}
+    for row, item in enumerate(items):
+        splits.setdefault(item.split, []).append(row)
     fitted = {}
     for split, rows in splits.items():
         try:
@@ -77,8 +73,8 @@ def processbench_results(
             predictions = [first_error(scores[row], threshold_of[split]) for row in rows]
             samples.append(resampled_f1(predictions, labels, arguments.resamples, arguments.seed))
             found[split] = {
-                **asdict(processbench_score(predictions, labels)),
-                "f1_interval": asdict(interval_of(samples[-1])),
+                **processbench_score(predictions, labels),
+                "f1_interval": interval_of(samples[-1]),
                 "threshold": threshold_of[split],
                 "responses": len(rows),
                 "erroneous": sum(label != -1 for label in labels),
@@ -89,19 +85,13 @@ def processbench_results(
         results[mode] = {
             "splits": found,
             "average_f1": float(np.mean([own["f1"] for own in found.values()])),
-            "average_f1_interval": asdict(interval_of(average)),
+            "average_f1_interval": interval_of(average),
         }
     results["protocol"]["threshold"] = protocol
-    lines = [
-        {
-            "id": item.id,
-            "split": item.split,
-            "label": item.label,
-            "prediction": first_error(own, protocol),
-            "step_scores": own,
-        }
-        for item, own in zip(items, scores, strict=True)
-    ]
+    lines = []
+    for item, own in zip(items, scores, strict=True):
+        line = {"id": item.id, "split": item.split, "label": item.label}
+        lines.append({**line, "prediction": first_error(own, protocol), "step_scores": own})
     return results, lines
 
 
@@ -111,10 +101,11 @@ def processbench_results(
 def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[str, list[float]]:
     """Scores of all responses by name: every aggregation of every kind of step score, -infinity for too long ones.
 
-    Raises:
-        RunError: an aggregation that there is not, or not for this scorer.
+    ``RunError``: an aggregation that there is not, or not for this scorer.
     """
     aggregations = getattr(arguments, "aggregations", "min,sum,last,mean").split(",")
+    if unknown := [how for how in aggregations if how not in AGGREGATIONS]:
+        raise RunError(f"--aggregations: aggregation must be one of {', '.join(AGGREGATIONS)}, got {unknown[0]!r}")
     kinds = {"": ("", True)}
     if arguments.scorer == "implicit":
         if "product" in aggregations:
@@ -128,11 +119,9 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
     for name, (kind, with_reference) in kinds.items():
         of_steps = [step_scores(own, kind, arguments.coefficient, with_reference) for own in raw]
         for how in aggregations:
-            try:
-                values = [-math.inf if own is None else aggregate(own, how) for own in of_steps]
-            except ValueError as error:
-                raise RunError(f"--aggregations: {error}") from error
-            named[f"{how} of {name}" if name else how] = values
+            named[f"{how} of {name}" if name else how] = [
+                -math.inf if own is None else float(AGGREGATIONS[how](np.asarray(own))) for own in of_steps
+            ]
     return named
 
 
@@ -141,33 +130,8 @@ def _by_problem(values: Sequence[float], problems: Sequence[Problem]) -> list[Se
     return [values[end - len(problem.responses) : end] for end, problem in zip(ends, problems, strict=True)]
 
 
-def _pairs(arguments: argparse.Namespace, problems: Sequence[Problem], named: dict[str, list[float]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, values in named.items():
-        parts = zip(_by_problem(values, problems), problems, strict=True)
-        counts = [ordered_pairs(own, problem.correct) for own, problem in parts]
-        result = pairwise_accuracy(counts, arguments.resamples, arguments.seed)
-        found[name] = result and {"value": result[0], **asdict(result[1]), "pairs": sum(n for _, n in counts)}
-    return found
-
-
-def _candidate_lines(
-    problems: Sequence[Problem], named: dict[str, list[float]], raw: Sequence[Row]
-) -> Iterator[dict[str, Any]]:
-    places = ((problem, place) for problem in problems for place in range(len(problem.responses)))
-    for number, (problem, place) in enumerate(places):
-        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
-        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
-        answer = {"answer": problem.answers[place]} if problem.answers else {}
-        yield {**line, "steps": raw[number], **answer}
-
-
 def pool_sizes(wanted: str | None, smallest: int) -> list[int]:
-    """The values of N.
-
-    Raises:
-        RunError: not whole numbers, or more than there are candidates.
-    """
+    """The values of N; ``RunError`` if they are no whole numbers, or more than there are candidates."""
     if wanted is None:
         return [2**k for k in range(smallest.bit_length()) if 2**k <= smallest]
     try:
@@ -182,44 +146,57 @@ def pool_sizes(wanted: str | None, smallest: int) -> list[int]:
 def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row]) -> Results:
     """How often a correct response is ahead of a wrong one to the same problem; for best-of-n also its table."""
     named = response_scores(arguments, raw)
+    parts = {name: _by_problem(values, problems) for name, values in named.items()}
     results: dict[str, Any] = {"task": arguments.task, "problems": len(problems)}
     if arguments.task == "best-of-n":
-        results |= _best_of_n(arguments, problems, named)
-    results["pairwise_accuracy"] = _pairs(arguments, problems, named)
-    return results, list(_candidate_lines(problems, named, raw))
+        results |= _best_of_n(arguments, problems, parts)
+    results["pairwise_accuracy"] = {}
+    for name, part in parts.items():
+        counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
+        results["pairwise_accuracy"][name] = pairwise_accuracy(counts, arguments.resamples, arguments.seed)
+    lines = []
+    places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
+    for number, (problem, place) in enumerate(places):
+        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
+        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
+        answer = {"answer": problem.answers[place]} if problem.answers else {}
+        lines.append({**line, "steps": raw[number], **answer})
+    return results, lines
+
+
+def _votes(
+    problems: Sequence[Problem], weights: Sequence[Sequence[float]], subsets: Sequence[np.ndarray]
+) -> list[tuple[float, float]]:
+    zipped = zip(problems, weights, subsets, strict=True)
+    return [vote(problem.answers, own, problem.correct, member_RN) for problem, own, member_RN in zipped]
 
 
 def _best_of_n(
-    arguments: argparse.Namespace, problems: Sequence[Problem], named: dict[str, list[float]]
+    arguments: argparse.Namespace, problems: Sequence[Problem], parts: Mapping[str, Sequence[Sequence[float]]]
 ) -> dict[str, Any]:
     """Best-of-N and weighted votes for every score, beside pass@N and maj@N."""
     sizes = pool_sizes(arguments.n, min(len(problem.responses) for problem in problems))
-    parts = {name: _by_problem(values, problems) for name, values in named.items()}
     table: dict[str, dict[str, Any]] = {}
     largest_error = 0.0
     for n in sizes:
         rng = np.random.default_rng([arguments.seed, n])
         # The same subsets for every vote, so that votes are compared on the same draws.
         subsets = [draw_subsets(len(problem.responses), n, arguments.subsets, rng) for problem in problems]
-
-        def votes(weights: Sequence[Sequence[float]], drawn: Sequence[Any] = subsets) -> list[tuple[float, float]]:
-            zipped = zip(problems, weights, drawn, strict=True)
-            return [vote(problem.answers, own, problem.correct, some) for problem, own, some in zipped]
-
         # Values of each problem with their Monte-Carlo errors.
         columns: dict[str, list[tuple[float, float]]] = {
             "pass@N": [(pass_probability(len(own.correct), sum(own.correct), n), 0.0) for own in problems],
-            "maj@N": votes([[1.0] * len(own.answers) for own in problems]),
+            "maj@N": _votes(problems, [[1.0] * len(own.answers) for own in problems], subsets),
         }
         for name, part in parts.items():
             chosen = (best_of(own, problem.correct, n) for own, problem in zip(part, problems, strict=True))
             columns[f"best, {name}"] = [(value, 0.0) for value in chosen]
-            columns[f"vote, {name}"] = votes([vote_weights(own, arguments.scorer == "implicit") for own in part])
+            weights = [vote_weights(own, arguments.scorer == "implicit") for own in part]
+            columns[f"vote, {name}"] = _votes(problems, weights, subsets)
         for name, values in columns.items():
-            mean, interval = mean_interval([value for value, _ in values], arguments.resamples, arguments.seed)
             error = math.sqrt(sum(e * e for _, e in values)) / len(values)
             largest_error = max(largest_error, error)
-            table.setdefault(name, {})[str(n)] = {"value": mean, **asdict(interval), "monte_carlo_error": error}
+            found = mean_interval([value for value, _ in values], arguments.resamples, arguments.seed)
+            table.setdefault(name, {})[str(n)] = {**found, "monte_carlo_error": error}
     return {"n": sizes, "best_of_n": table, "largest_monte_carlo_error": largest_error}
 
 

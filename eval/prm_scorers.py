@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -58,9 +59,8 @@ class LogProbModel:
         if self.chunked:
             hidden_BTH = self.model.base_model(input_ids=id_BT, attention_mask=mask_BT).last_hidden_state
             hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
-            log_prob_N = chunked_log_probs(
-                hidden_NH, self.model.get_output_embeddings().weight, target_N, chunk=self.chunk
-            )
+            head_VH = self.model.get_output_embeddings().weight
+            log_prob_N = chunked_log_probs(hidden_NH, head_VH, target_N, chunk=self.chunk)
         else:
             logits_BTV = self.model(input_ids=id_BT, attention_mask=mask_BT).logits
             logits_NV = torch.cat([logits_BTV[row, place] for row, place in places]).float()
@@ -73,11 +73,10 @@ class ImplicitScorer:
 
     def __init__(self, model: LogProbModel, reference: LogProbModel | None, encoder: TextEncoder, max_length: int):
         self.model, self.reference, self.encoder, self.max_length = model, reference, encoder, max_length
-        if reference is not None and reference.model.config.vocab_size != model.model.config.vocab_size:
-            raise RunError(
-                f"the reference has {reference.model.config.vocab_size} tokens, the model "
-                f"{model.model.config.vocab_size}; a reference must have the model's vocabulary"
-            )
+        own, other = (None if one is None else one.model.config.vocab_size for one in (model, reference))
+        if other not in (None, own):
+            sizes = f"the reference has {other} tokens, the model {own}"
+            raise RunError(f"{sizes}; a reference must have the model's vocabulary")
 
     def tokens(self, response: Response) -> TokenizedSteps:
         prompt = self.encoder.prompt(response.prompt)
@@ -127,22 +126,17 @@ def step_scores(result: Row, kind: str, coefficient: float | None, with_referenc
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
     * ``step``: coefficient * sum of q in the step;
     * ``prefix_mean``, ``step_mean``: the same per token.
-
-    Raises:
-        ValueError: no such kind.
     """
     if OVERLONG in result:
         return None
     if "probability" in result:
         return list(result["probability"])
-    if kind not in SCORE_KINDS:
-        raise ValueError(f"step score must be one of {', '.join(SCORE_KINDS)}, got {kind!r}")
-    sum_S = torch.tensor(result["log_ratio" if with_reference else "log_prob"], dtype=torch.float64)
-    count_S = torch.tensor(result["tokens"], dtype=torch.float64)
+    sum_S = np.array(result["log_ratio" if with_reference else "log_prob"])
+    count_S = np.array(result["tokens"])
     if kind.startswith("prefix"):
-        sum_S, count_S = sum_S.cumsum(0), count_S.cumsum(0)
+        sum_S, count_S = sum_S.cumsum(), count_S.cumsum()
     # Two steps that end in the same token: the second has none of its own.
-    return ((coefficient or 1.0) * (sum_S / count_S.clamp_min(1) if kind.endswith("mean") else sum_S)).tolist()
+    return ((coefficient or 1.0) * (sum_S / count_S.clip(1) if kind.endswith("mean") else sum_S)).tolist()
 
 
 def model_identity(path: str | None) -> Any:
@@ -162,12 +156,8 @@ def score_all(
 ) -> list[Row]:
     """Results of all rows, in order; those that are not in the file yet are computed and kept there, long ones first.
 
-    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``.
-
-    A batch has at most ``batch_tokens`` padded tokens, and at least one response.
-
-    Raises:
-        RunError: a line of the file is broken.
+    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``. A batch has at most
+    ``batch_tokens`` padded tokens, and at least one response.
     """
     keys = list(map(_key, rows))
     lines = LineFile(path, ("key", "result"), key=lambda line: line["key"])

@@ -1,18 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a model is shown: a task's prompt with another system message, worked examples, or as plain text.
+"""What a model is shown: a task's prompt with another system message, worked examples, or as plain text.
 
-A few-shot file is YAML:
-
-    examples:                    # shown before the problem, in this order
-      - problem: What is 1 + 1?  # the fields that the task's prompt shows
-        response: 'It is \boxed{2}.'
-    format: |-                   # optional: an example as plain text (--raw); the problem ends where the response goes
-      Problem: {{prompt}}
-      Solution: {{response}}
-    separator: "\n\n"            # optional: between plain texts
-    stop: ["\n\nProblem:"]       # optional: texts at which a response ends; base models go on with another problem
-
-In a chat every example is a message of the user, by the task's prompt, and one of the assistant.
+The few-shot file is described in docs/reference/evaluation.md. In a chat every example is a message of the user, by the
+task's prompt, and one of the assistant.
 """
 
 from collections.abc import Mapping
@@ -24,8 +14,9 @@ import yaml
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from eval.store import RunError
+from prime_ext.tasks.cells import PLACEHOLDER, filled
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
-from prime_ext.tasks.task import PLACEHOLDER, Problem, Task
+from prime_ext.tasks.task import Problem, Task
 
 Shown = tuple[Mapping[str, str], ...] | str
 _RESPONSE = "{{response}}"
@@ -45,7 +36,7 @@ def _shape(text: str) -> str:
 
 @dataclass(frozen=True)
 class FewShot:
-    """Worked examples; see the head of this file."""
+    """Worked examples; ``separator`` is between plain texts, and a response ends at one of ``stop``."""
 
     __pydantic_config__ = NO_OTHER_KEYS
 
@@ -56,58 +47,37 @@ class FewShot:
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
-@dataclass(frozen=True)
-class Style:
-    """How the problems of all tasks of a run are shown.
+def show(task: Task, problem: Problem, prompt_name: str, system: str | None, shot: FewShot, raw: bool) -> Shown:
+    """The chat that shows a problem, or with ``raw`` the plain text.
 
-    ``system`` is None for the task's own message, empty for none; ``raw`` leaves out the chat template.
+    ``system`` is None for the task's own message, empty for none. ``RunError``: the task has no such prompt, or an
+    example lacks a field of it.
     """
-
-    prompt: str = "default"
-    system: str | None = None
-    few_shot: FewShot = FewShot()
-    raw: bool = False
-
-    def shown(self, task: Task, problem: Problem) -> Shown:
-        """The chat or the plain text that shows a problem.
-
-        Raises:
-            RunError: the task has no such prompt, or an example lacks a field of it.
-        """
-        if self.prompt not in task.prompts:
-            raise RunError(f"{task.name} has no prompt {self.prompt!r}; it has {', '.join(task.prompts)}")
-        prompt, shot = task.prompts[self.prompt], self.few_shot
-        for number, example in enumerate(shot.examples, start=1):
-            for name in PLACEHOLDER.findall(prompt.user):
-                if name not in example:
-                    raise RunError(f"few-shot example {number} has no {name!r}, which the prompt of {task.name} shows")
-        user = _filled(prompt.user, problem.fields)
-        # Braces in a system message that was given are its own.
-        system = _filled(prompt.system, problem.fields) if self.system is None else self.system
-        examples = [(_filled(prompt.user, example), example["response"]) for example in shot.examples]
-        if not self.raw:
-            turns = [{"role": "system", "content": system}] if system else []
-            for asked, answered in examples:
-                turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-            return (*turns, {"role": "user", "content": user})
-        if not examples:
-            return f"{system}\n\n{user}" if system else user
-        done = [_filled(shot.format, {"prompt": asked, "response": answered}) for asked, answered in examples]
-        begun = _filled(shot.format.partition(_RESPONSE)[0], {"prompt": user})
-        return shot.separator.join([*([system] if system else []), *done, begun])
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    # One pass: braces inside a value are the value's.
-    return PLACEHOLDER.sub(lambda match: values[match[1]], text)
+    if prompt_name not in task.prompts:
+        raise RunError(f"{task.name} has no prompt {prompt_name!r}; it has {', '.join(task.prompts)}")
+    prompt = task.prompts[prompt_name]
+    for number, example in enumerate(shot.examples, start=1):
+        for name in PLACEHOLDER.findall(prompt.user):
+            if name not in example:
+                raise RunError(f"few-shot example {number} has no {name!r}, which the prompt of {task.name} shows")
+    user = filled(prompt.user, problem.fields)
+    # Braces in a system message that was given are its own.
+    system = filled(prompt.system, problem.fields) if system is None else system
+    examples = [(filled(prompt.user, example), example["response"]) for example in shot.examples]
+    if not raw:
+        turns = [{"role": "system", "content": system}] if system else []
+        for asked, answered in examples:
+            turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+        return (*turns, {"role": "user", "content": user})
+    if not examples:
+        return f"{system}\n\n{user}" if system else user
+    done = [filled(shot.format, {"prompt": asked, "response": answered}) for asked, answered in examples]
+    begun = filled(shot.format.partition(_RESPONSE)[0], {"prompt": user})
+    return shot.separator.join([*([system] if system else []), *done, begun])
 
 
 def read_few_shot(path: Path) -> FewShot:
-    """Read a few-shot file.
-
-    Raises:
-        RunError: see its message.
-    """
+    """Read a few-shot file. ``RunError`` says what is wrong."""
     where = f"--few-shot {path}"
     try:
         found = checked(TypeAdapter(FewShot), yaml.safe_load(path.read_text(encoding="utf-8")))

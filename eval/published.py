@@ -10,7 +10,7 @@ from eval.page import NONE, Page, percent, score
 from eval.results import FinishedRun
 from prime_ext.tasks.choice_metrics import METRICS
 from prime_ext.tasks.task import Decoding, Reference
-from prime_ext.tasks.task_file import TaskError, load_task
+from prime_ext.tasks.task_file import load_task, task_names
 
 _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
@@ -67,15 +67,13 @@ def known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[st
     metric, rows, problems = reference["metric"], reference.get("rows"), entry["summary"]["problems"]
     at_k = _AT_K.fullmatch(metric)
     k = int(at_k[1]) if at_k else 1
-    try:
-        known = load_task(name).decoding
-        fitting = [own for key, own in known.items() if own.n == k and (at_k or key == "paper")]
-    except TaskError:
-        fitting = []
-    words = [] if fitting else [f"the published decoding of {metric} is not known"]
-    if fitting:
-        pairs = differing(entry["decoding"], asdict(fitting[0]))
-        words += [f"{key} {ours}, published {theirs}" for key, (ours, theirs) in pairs.items()]
+    known = load_task(name).decoding if name in task_names() else {}
+    fitting = next((own for key, own in known.items() if own.n == k and (at_k or key == "paper")), None)
+    if fitting is None:
+        words = [f"the published decoding of {metric} is not known"]
+    else:
+        pairs = differing(entry["decoding"], asdict(fitting))
+        words = [f"{key} {ours}, published {theirs}" for key, (ours, theirs) in pairs.items()]
     if rows is None:
         return [*words, "the number of published problems is not known"]
     return words if rows == problems else [*words, f"{problems:,} problems, published {rows:,}"]
@@ -98,9 +96,7 @@ def best_published(values: Mapping[str, float], model: str) -> str:
 def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     """A published table with a column for every run.
 
-    Our numbers are mean scores of a response with their standard errors over problems. The average is given where every
-    row has a number; its standard error is that of a mean of independent scores. Averages of published columns are
-    computed from the rows.
+    The average is given where every row has a number; its standard error is that of a mean of independent scores.
     """
     paper = PAPERS[name]
     tasks = {own: load_task(own) for own in paper.tasks}
@@ -127,7 +123,10 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
         notes += [f"{column}: {words}." for words in _differences(run, tasks, references)]
     notes += [f"Published: {source}." for source in dict.fromkeys(own.source for own in references.values())]
     notes += [f"{own.title}: {own.notes}" for own in tasks.values() if own.notes]
-    return _table(paper.title, ["", *runs, *models], rows, len(runs), notes)
+    page = Page(paper.title)
+    page.table(["", *runs, *models], rows, ours=range(1, len(runs) + 1))
+    page.bullets(notes)
+    return page
 
 
 def _differences(run: FinishedRun, tasks: Mapping[str, Any], references: Mapping[str, Reference]) -> list[str]:
@@ -147,18 +146,12 @@ def runs_table(runs: Mapping[str, FinishedRun]) -> Page:
         [title, *(score(run.tasks[task].mean) if task in run.tasks else NONE for run in runs.values())]
         for task, title in titles.items()
     ]
-    notes = [
-        "Percent: mean score of a response ± standard error over problems. Whether two runs differ is told by "
-        "eval.compare, which pairs their problems.",
-        *(f"{column}: {run.model}." for column, run in runs.items()),
-    ]
-    return _table("Runs", ["", *runs], rows, len(runs), notes)
-
-
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], ours: int, notes: Sequence[str]) -> Page:
-    page = Page(title)
-    page.table(head, rows, ours=range(1, ours + 1))
-    page.bullets(notes)
+    note = "Percent: mean score of a response ± standard error over problems. Whether two runs differ is told by "
+    page = Page("Runs")
+    page.table(["", *runs], rows, ours=range(1, len(runs) + 1))
+    page.bullets(
+        [f"{note}eval.compare, which pairs their problems.", *(f"{name}: {run.model}." for name, run in runs.items())]
+    )
     return page
 
 

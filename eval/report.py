@@ -14,7 +14,6 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from eval import figures
 from eval.page import NONE, Page, flatten, interval, number, one_line, percent, score, show_prompt
 from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
 from eval.results import FinishedRun, TaskRun, load_run
-from eval.statistics import NoProblems, pass_at_k
-from eval.store import Row, RunError, command
+from eval.statistics import pass_at_k
+from eval.store import Row, RunError, command, refuse_a_file
 from prime_ext.tasks.choice_metrics import METRICS
 
 # Problems in a list; the file of samples has all. Examples of each kind; Markdown has the first.
@@ -122,7 +121,11 @@ def _add_task(page: Page, task: TaskRun) -> None:
     _add_problems(page, task)
     if entry["notes"]:
         page.text(f"Note: {entry['notes']}")
-    _add_examples(page, task)
+    for kind, examples in choose_examples(task).items():
+        for place, row in enumerate(examples):
+            with page.only_html() if place else nullcontext(), page.details(f"A response that is {kind}"):
+                page.code(show_prompt(row["prompt"]))
+                add_response(page, row)
     with page.details("Settings and hashes"):
         elsewhere = {"title", "summary", "choice", "parts", "references", "notes", "failed_responses", "seconds"}
         shown = {key: value for key, value in entry.items() if key not in elsewhere}
@@ -162,11 +165,8 @@ def curves(task: TaskRun) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
         if f"{kind}@k" in found and own is not None:
             found[f"{kind}@k"][int(k)] = own
     for k in (2**power for power in range(task.n.bit_length())):
-        if k not in found["pass@k"] and task.n > 1:
-            try:
-                found["pass@k"][k] = asdict(pass_at_k(task.scores, k))
-            except NoProblems:
-                continue
+        if k not in found["pass@k"] and task.n > 1 and (own := pass_at_k(task.scores, k)) is not None:
+            found["pass@k"][k] = own
     if found["maj@k"] and task.mean is not None:
         found["maj@k"].setdefault(1, task.mean)
     return {name: sorted(points.items()) for name, points in found.items() if len(points) > 1}
@@ -174,11 +174,9 @@ def curves(task: TaskRun) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
 
 def _add_lengths(page: Page, task: TaskRun) -> None:
     """Count, mean, median and 90th percentile of the length, by what became of the response."""
-    parts = {
-        "right": [row["tokens"] for row in task.rows if row["score"] == 1],
-        "wrong": [row["tokens"] for row in task.rows if row["score"] is not None and row["score"] < 1],
-        "not judged": [row["tokens"] for row in task.rows if row["score"] is None],
-    }
+    parts: dict[str, list[int]] = {"right": [], "wrong": [], "not judged": []}
+    for row in task.rows:
+        parts["not judged" if row["score"] is None else "right" if row["score"] == 1 else "wrong"].append(row["tokens"])
     rows = []
     for name, own in parts.items():
         if own:
@@ -198,12 +196,15 @@ def _add_problems(page: Page, task: TaskRun) -> None:
         scores = [row["score"] for row in rows if row["score"] is not None]
         mean = statistics.fmean(scores) if scores else None
         groups = rows[0]["groups"].values()
-        cells = [f"{name} ({', '.join(groups)})" if groups else name, percent(mean), number(len(scores))]
-        cells += [
+        cells = [
+            f"{name} ({', '.join(groups)})" if groups else name,
+            percent(mean),
+            number(len(scores)),
             number(statistics.fmean(row["tokens"] for row in rows)),
             number(sum(row["truncated"] for row in rows)),
+            one_line(rows[0]["gold"], 60),
         ]
-        lines.append((mean, [*cells, one_line(rows[0]["gold"], 60)]))
+        lines.append((mean, cells))
     lines.sort(key=lambda line: (line[0] is None, line[0]))
     means = [mean for mean, _ in lines if mean is not None]
     never, always = means.count(0.0), means.count(1.0)
@@ -250,49 +251,9 @@ def add_response(page: Page, row: Row) -> None:
     page.code(row["response"])
 
 
-def _add_examples(page: Page, task: TaskRun) -> None:
-    for kind, rows in choose_examples(task).items():
-        for place, row in enumerate(rows):
-            with page.only_html() if place else nullcontext(), page.details(f"A response that is {kind}"):
-                page.code(show_prompt(row["prompt"]))
-                add_response(page, row)
-
-
 def write_reports(folder: Path) -> list[Path]:
-    """Write ``report.md`` and ``report.html`` into the folder of a run. Returns them.
-
-    Raises:
-        RunError: see :func:`eval.results.load_run`; nothing is written.
-    """
+    """Write ``report.md`` and ``report.html`` into the folder of a run, and return them; of a broken one nothing."""
     return report_page(load_run(folder)).write(folder / "report")
-
-
-def report(folders: Sequence[Path], output: Path | None, table: str | None) -> list[Path]:
-    """What the command does. Returns the files that were written.
-
-    Raises:
-        RunError: a run cannot be reported; nothing is written.
-    """
-    if output is not None and output.exists() and not output.is_dir():
-        raise RunError(f"--output {output} is a file; give a folder")
-    loaded = [load_run(folder) for folder in folders]
-    runs = {run.name: run for run in loaded}
-    if len(runs) < len(loaded):
-        raise RunError(f"two runs have a folder of the same name, so their columns could not be told apart: {[*runs]}")
-    if table is not None:
-        stem, made, pages = f"table_{table}", paper_table(table, runs), {}
-    else:
-        stem, made, pages = "runs", runs_table(runs), {name: report_page(run) for name, run in runs.items()}
-    written = []
-    for name, page in pages.items():
-        own = runs[name].folder if output is None else output / name if len(runs) > 1 else output
-        written += page.write(own / "report")
-    if len(pages) == 1:
-        return written
-    if output is None:
-        print(made.markdown())
-        return written
-    return written + made.write(output / stem)
 
 
 @command("report")
@@ -304,7 +265,24 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="folder for the reports; a table without it is printed")
     parser.add_argument("--table", choices=sorted(PAPERS), help="only this paper's table")
     arguments = parser.parse_args(words)
-    for path in report(arguments.run, arguments.output, arguments.table):
+    output, table = refuse_a_file(arguments.output), arguments.table
+    loaded = [load_run(folder) for folder in arguments.run]
+    runs = {run.name: run for run in loaded}
+    if len(runs) < len(loaded):
+        raise RunError(f"two runs have a folder of the same name, so their columns could not be told apart: {[*runs]}")
+    # All is made before anything is written.
+    pages = {} if table else {name: report_page(run) for name, run in runs.items()}
+    beside = paper_table(table, runs) if table else runs_table(runs)
+    written = []
+    for name, page in pages.items():
+        own = runs[name].folder if output is None else output / name if len(runs) > 1 else output
+        written += page.write(own / "report")
+    if len(pages) != 1:
+        if output is None:
+            print(beside.markdown())
+        else:
+            written += beside.write(output / (f"table_{table}" if table else "runs"))
+    for path in written:
         print(path)
     return 0
 

@@ -7,12 +7,11 @@ Whoever reads a finished run gets one line where it is broken, half-written, or 
 import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.plan import Planned
-from eval.statistics import NoProblems, average
+from eval.statistics import average
 from eval.store import Row, RunError, key_of, parse
 from prime_ext.utils.files import read_json, write_json
 
@@ -35,51 +34,28 @@ def versions() -> dict[str, str]:
     return found
 
 
-def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
-    """A task in ``results.json``."""
-    task, identity = planned.task, planned.identity()
-    return {
-        "title": task.title,
-        "grader": task.grader,
-        "split": identity["split"],
-        "prompt": planned.prompt_name,
-        "prompt_sha256": identity["prompt_sha256"],
-        "data_sha256": identity["data_sha256"],
-        "decoding": identity["decoding"],
-        "stop": identity["stop"],
-        "metrics": list(task.metrics),
-        "ks": list(planned.ks),
-        **measured,
-        "failed_responses": failed,
-        "references": [asdict(reference) for reference in task.references],
-        "notes": task.notes,
-    }
-
-
 def add_timing(
-    path: Path, name: str, generation: float = 0.0, grading: float = 0.0, responses: int = 0, tokens: int = 0
+    folder: Path, name: str, generation: float = 0.0, grading: float = 0.0, responses: int = 0, tokens: int = 0
 ) -> None:
     """Add a session's seconds and tokens to those of a task in ``timing.json``.
 
     They are not in ``results.json``, which is the same for the same responses. A session that did nothing has no time.
     """
+    path = folder / TIMING
     content = read_json(path) if path.exists() else {"tasks": {}}
-    task = content["tasks"].setdefault(name, {"seconds": {"generation": 0.0, "grading": 0.0}})
+    new = {"seconds": {"generation": 0.0, "grading": 0.0}, "responses": 0, "response_tokens": 0}
+    task = content["tasks"].setdefault(name, new)
     task["seconds"]["generation"] += generation
     task["seconds"]["grading"] += grading
-    for key, number in (("responses", responses), ("response_tokens", tokens)):
-        task[key] = task.get(key, 0) + number
+    task["responses"] += responses
+    task["response_tokens"] += tokens
     spent = task["seconds"]["generation"]
     task["response_tokens_per_second"] = task["response_tokens"] / spent if spent else None
     write_json(path, content)
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """What a run has left in its folder.
-
-    Raises:
-        RunError: nothing, or something else.
-    """
+    """What a run has left in its folder; ``RunError`` if that is nothing, or something else."""
     path = folder / RESULTS
     if not path.is_file():
         begun = any(folder.glob(f"*/{RESPONSES}"))
@@ -93,10 +69,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One task of a finished run.
-
-    A problem of which every response failed is not in ``problems``.
-    """
+    """One task of a finished run. A problem of which every response failed is not in ``problems``."""
 
     name: str
     entry: Mapping[str, Any]
@@ -127,10 +100,7 @@ class TaskRun:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run.
-
-    ``unfinished``: tasks that have responses but no results yet.
-    """
+    """A run; ``unfinished`` tasks have responses but no results yet."""
 
     folder: Path
     results: Mapping[str, Any]
@@ -149,11 +119,7 @@ class FinishedRun:
 
 
 def load_run(folder: Path) -> FinishedRun:
-    """Read a run.
-
-    Raises:
-        RunError: it is not there, broken, half-written, of another format, or its files contradict one another.
-    """
+    """Read a run. ``RunError``: it is not there, broken, of another format, or its files contradict one another."""
     results = read_results(folder)
     timing = folder / TIMING
     spent = parse(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
@@ -184,16 +150,13 @@ def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
     task = TaskRun(name, own, {problem: list(rows.values()) for problem, rows in problems.items()})
     wanted = own["summary"]["problems"] * task.n - own["failed_responses"]
     if len(lines) != wanted or len(task.rows) != wanted:
-        raise RunError(
-            f"{path} has {len(lines)} lines for {len(task.rows)} responses, {RESULTS} says {wanted}; {again}"
-        )
+        there = f"{len(lines)} lines for {len(task.rows)} responses"
+        raise RunError(f"{path} has {there}, {RESULTS} says {wanted}; {again}")
     try:
-        found: float | None = average(task.scores).value
-    except NoProblems:
-        found = None
+        estimate = average(task.scores)
     except ValueError as error:
         raise RunError(f"{path}: {error}; {again}") from error
-    told = None if task.mean is None else task.mean["value"]
+    found, told = (None if own is None else own["value"] for own in (estimate, task.mean))
     if (told is None) != (found is None) or abs((told or 0) - (found or 0)) > 1e-9:
         raise RunError(f"{path} has a mean score of {found}, {RESULTS} says {told}; {again}")
     return task

@@ -18,12 +18,15 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
-from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, TIMING, add_timing, entry, read_results, versions
+from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, add_timing, read_results, versions
 from eval.store import LineFile, Row, RunError, command, run_folder
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
@@ -37,13 +40,10 @@ from prime_ext.utils.rows import SourceError
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
     def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = float("nan")
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
-        return value
+        with suppress(ValueError):
+            if low <= (value := kind(text)) <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
 
     return read
 
@@ -74,12 +74,8 @@ def parser() -> argparse.ArgumentParser:
     add("--skip-missing", action="store_true", help="leave out tasks without data, and say so")
     add("--output", type=Path, help="folder; an interrupted run goes on there")
     add("--seed", type=_WHOLE, default=0, help="of sampling (default: 0)")
-    add(
-        "--k",
-        type=lambda text: [_COUNT(part) for part in text.split(",")],
-        metavar="K,K",
-        help="of pass@k and maj@k; default: those of the task",
-    )
+    ks = "of pass@k and maj@k; default: those of the task"
+    add("--k", type=lambda text: [_COUNT(part) for part in text.split(",")], metavar="K,K", help=ks)
     add = top.add_argument_group("what the model is shown").add_argument
     add("--prompt", default="default", help="name of a prompt in the task files (default: default)")
     system = "default: the task's own; none; actions: that of the RL data; or a text file"
@@ -127,11 +123,28 @@ def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend
     }
 
 
+def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
+    """A task in ``results.json``."""
+    task = planned.task
+    return {
+        "title": task.title,
+        "grader": task.grader,
+        "split": planned.split,
+        "prompt": planned.prompt_name,
+        **planned.identity(),
+        "metrics": list(task.metrics),
+        "ks": list(planned.ks),
+        **measured,
+        "failed_responses": failed,
+        "references": [asdict(reference) for reference in task.references],
+        "notes": task.notes,
+    }
+
+
 def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
     """Generate, judge and measure, task by task. Returns what ``results.json`` holds.
 
-    Raises:
-        BackendError, RunError: see their messages.
+    ``BackendError`` or ``RunError`` says what cannot be done.
     """
     settings = settings_of(options, planned, backend)
     folder = options.output
@@ -168,7 +181,7 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
             done[one.name] = entry(one, measured, failed)
             results["tasks"] = {task.name: done[task.name] for task in planned if task.name in done}
             tokens = sum(row["tokens"] for row in new)
-            add_timing(folder / TIMING, one.name, generation, grading, len(new), tokens)
+            add_timing(folder, one.name, generation, grading, len(new), tokens)
             write_json(folder / RESULTS, results)
     return results
 
@@ -176,27 +189,25 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
 def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     """Ask for the responses that are missing, and put those that failed into a file of their own.
 
-    ``responses`` has the finished ones, and afterwards the new ones too. Returns how many failed; the next session
-    tries them again.
-
-    Raises:
-        BackendError: the backend cannot go on. What is finished is kept.
+    ``responses`` has the finished ones, and afterwards the new ones too; they are kept where the backend cannot go on.
+    Returns how many failed; the next session tries them again.
     """
     asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in asked.values()]
     failed: dict[Any, Row] = {}
-    # Only its responses are asked for.
-    in_parts: Any = _InParts(backend, planned.decoding.batch_size or max(1, len(requests)))
+    # All that the bar wants of a backend.
+    in_parts: Any = SimpleNamespace(generate=partial(_in_parts, backend, planned.decoding.batch_size or len(requests)))
     with responses:
-        if requests:
-            for response in generate_with_progress(in_parts, requests, planned.name, done=len(responses.rows)):
-                problem, sample = asked[response.key]
-                values = {key: value for key, value in asdict(response).items() if key != "key"}
-                row = {"problem": problem, "sample": sample, "seed": planned.seed_of(problem, sample), **values}
-                if response.finish == "failed":
-                    failed[problem, sample] = row
-                else:
-                    responses.append(row)
+        for response in (
+            generate_with_progress(in_parts, requests, planned.name, len(responses.rows)) if requests else ()
+        ):
+            problem, sample = asked[response.key]
+            values = {key: value for key, value in asdict(response).items() if key != "key"}
+            row = {"problem": problem, "sample": sample, "seed": planned.seed_of(problem, sample), **values}
+            if response.finish == "failed":
+                failed[problem, sample] = row
+            else:
+                responses.append(row)
     path = responses.path.with_name(FAILED)
     if failed:
         write_json_lines(path, [failed[key] for key in planned.keys if key in failed])
@@ -205,21 +216,16 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     return len(failed)
 
 
-class _InParts:
-    """A backend that is asked for some of the responses at a time, and that leaves none out."""
-
-    def __init__(self, backend: Backend, size: int) -> None:
-        self._backend, self._size = backend, size
-
-    def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        for start in range(0, len(requests), self._size):
-            part = requests[start : start + self._size]
-            missing = {request.key for request in part}
-            for response in self._backend.generate(part):
-                missing.remove(response.key)
-                yield response
-            if missing:
-                raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
+def _in_parts(backend: Backend, size: int, requests: Sequence[Request]) -> Iterator[Response]:
+    """The responses of a backend that is asked for ``size`` of them at a time, and that leaves none out."""
+    for start in range(0, len(requests), size):
+        part = requests[start : start + size]
+        missing = {request.key for request in part}
+        for response in backend.generate(part):
+            missing.remove(response.key)
+            yield response
+        if missing:
+            raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
 
 
 def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> None:
@@ -243,11 +249,7 @@ def list_tasks() -> None:
 
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
-    """Write the reports, print the table, what to know about it and where the files are.
-
-    Returns:
-        The exit code: 1 if responses failed.
-    """
+    """Write the reports, print the table, what to know about it and where the files are; 1 if responses failed."""
     # Draws: matplotlib takes a second to import, which only the end of a run needs.
     from eval.report import write_reports
 
@@ -256,13 +258,20 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
     notes = []
     for name, task in results["tasks"].items():
         for number, (metric, own) in enumerate(_scores(task)):
-            score = "-" if own is None else f"{100 * own['value']:5.1f}"
-            if own is not None and own["standard_error"] is not None:
-                score += f" ± {100 * own['standard_error']:.1f}"
-            known = own is not None and own["low"] is not None
-            interval = f"[{100 * own['low']:.1f}, {100 * own['high']:.1f}]" if own is not None and known else ""
+            score, interval = "-", ""
+            if own is not None:
+                error = own["standard_error"]
+                score = f"{100 * own['value']:5.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+                interval = "" if own["low"] is None else f"[{100 * own['low']:.1f}, {100 * own['high']:.1f}]"
             rows.append(("" if number else name, metric, score, interval, _published(task, metric)))
-        notes += [f"{name}: {note}" for note in _remarks(task)]
+        failed, summary = task["failed_responses"], task["summary"]
+        if failed:
+            notes.append(f"{name}: {failed} responses FAILED and are in no mean; the same command tries them again")
+        if summary["grader_failures"]:
+            notes.append(f"{name}: {summary['grader_failures']} responses could not be judged; they are in no mean")
+        if summary["truncated"]:
+            share = f"{100 * summary['truncated']:.1f} %"
+            notes.append(f"{name}: {share} of the responses were cut off at their longest length")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -295,17 +304,6 @@ def _published(task: Mapping[str, Any], metric: str) -> str:
     other = reference["rows"] not in (None, task["summary"]["problems"])
     more = f" (+{len(found) - 2})" if len(found) > 2 else ""
     return text + more + (f" on {reference['rows']} rows" if other else "")
-
-
-def _remarks(task: Mapping[str, Any]) -> Iterator[str]:
-    """What to know about the scores of a task."""
-    failed, summary = task["failed_responses"], task["summary"]
-    if failed:
-        yield f"{failed} responses FAILED and are in no mean; the same command tries them again"
-    if summary["grader_failures"]:
-        yield f"{summary['grader_failures']} responses could not be judged; they are in no mean"
-    if summary["truncated"]:
-        yield f"{100 * summary['truncated']:.1f} % of the responses were cut off at their longest length"
 
 
 @command("eval.run", BackendError, NoData, SourceError, TaskError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of a benchmark with their uncertainty: mean, unbiased pass@k. Pure functions.
+"""Scores of a benchmark with their uncertainty: mean, pass@k, maj@k, and two runs on the same problems. Pure functions.
 
 What is estimated is the score on the population of problems from which the benchmark is a sample. Responses to one
 problem resemble each other, so the unit of everything here is the problem, never the response: every problem counts the
@@ -13,18 +13,22 @@ stays within [0, 1], is not empty at 0 and 1, and keeps its coverage with the 30
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypedDict
 
 import numpy as np
 from scipy.stats import t as student
 
+from prime_ext.tasks.votes import Ballot, Same
+
 CONFIDENCE = 0.95
+# Of the responses of each problem, in [0, 1]; None where the grader could not decide.
+Scores = Sequence[Sequence[float | None]]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A score over problems, as a fraction.
+class Estimate(TypedDict):
+    """A score over problems, as a fraction, ready for JSON.
 
     Attributes:
         value: mean over problems.
@@ -40,15 +44,11 @@ class Estimate:
     low: float | None
     high: float | None
     problems: int
-    left_out: int = 0
+    left_out: int
 
 
-class NoProblems(ValueError):
-    """There is nothing to average; the message says why."""
-
-
-def over_problems(values: Sequence[float], trials: float, left_out: int = 0) -> Estimate:
-    """The mean of one value per problem, each in [0, 1].
+def over_problems(values: Sequence[float], trials: float, left_out: int = 0) -> Estimate | None:
+    """The mean of one value per problem, each in [0, 1]; None without a value.
 
     Args:
         values: one per problem.
@@ -58,22 +58,23 @@ def over_problems(values: Sequence[float], trials: float, left_out: int = 0) -> 
         left_out: see :class:`Estimate`.
 
     Raises:
-        NoProblems: no value.
-        ValueError: a value outside [0, 1], or fewer trials than problems.
+        ValueError: a value outside [0, 1].
     """
     scores = np.asarray(values, dtype=float)
     if scores.size == 0:
-        raise NoProblems(f"no problem has enough judged responses ({left_out} left out)")
+        return None
     if not (np.isfinite(scores).all() and scores.min() >= 0 and scores.max() <= 1):
         raise ValueError(f"scores must be in [0, 1], got {scores.min():g} to {scores.max():g}")
-    if trials < scores.size:
-        raise ValueError(f"{trials:g} trials for {scores.size} problems; there is at least one each")
-    mean = float(scores.mean())
-    if scores.size == 1:
-        return Estimate(mean, None, None, None, 1, left_out)
-    error = float(scores.std(ddof=1)) / math.sqrt(scores.size)
-    low, high = _wilson(mean, error, scores.size, trials)
-    return Estimate(mean, error, low, high, int(scores.size), left_out)
+    mean, error, low, high = float(scores.mean()), None, None, None
+    if scores.size > 1:
+        error = float(scores.std(ddof=1)) / math.sqrt(scores.size)
+        low, high = _wilson(mean, error, scores.size, trials)
+    return Estimate(value=mean, standard_error=error, low=low, high=high, problems=int(scores.size), left_out=left_out)
+
+
+def _quantile(freedom: float) -> float:
+    """Student's, for both ends of an interval."""
+    return float(student.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 def _wilson(mean: float, error: float, problems: int, trials: float) -> tuple[float, float]:
@@ -83,51 +84,35 @@ def _wilson(mean: float, error: float, problems: int, trials: float) -> tuple[fl
         effective = float(problems)
     else:
         effective = min(trials, spread / error**2) if error > 0 else trials
-    quantile = float(student.ppf((1 + CONFIDENCE) / 2, problems - 1))
-    ratio = quantile**2 / effective
+    ratio = _quantile(problems - 1) ** 2 / effective
     centre = (mean + ratio / 2) / (1 + ratio)
     half = math.sqrt(ratio * spread + ratio**2 / 4) / (1 + ratio)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def average(scores: Sequence[Sequence[float | None]]) -> Estimate:
-    """avg@k: the mean score of a response. Of a greedy run it is the greedy score.
-
-    Args:
-        scores: of the responses of each problem, in [0, 1]; None where the grader could not decide.
-
-    Raises:
-        NoProblems: no response of any problem was judged.
-    """
+def average(scores: Scores) -> Estimate | None:
+    """avg@k: the mean score of a response. Of a greedy run it is the greedy score. None where nothing was judged."""
     judged = [[score for score in own if score is not None] for own in scores]
     means = [sum(own) / len(own) for own in judged if own]
     return over_problems(means, sum(map(len, judged)), left_out=len(judged) - len(means))
 
 
 def pass_probability(responses: int, correct: int, k: int) -> float:
-    """Probability that ``k`` of the responses, drawn without replacement, hold a correct one.
+    """Probability that ``k`` of the responses, drawn without replacement, hold a correct one; k <= responses.
 
     ``1 - C(n - c, k) / C(n, k)``, the unbiased estimate of pass@k (arXiv 2107.03374, equation 1), in whole numbers.
-
-    Raises:
-        ValueError: ``k`` responses cannot be drawn.
     """
-    if not 1 <= k <= responses or not 0 <= correct <= responses:
-        raise ValueError(f"k={k} must be from 1 to the {responses} responses, of which {correct} are correct")
     subsets = math.comb(responses, k)
     return (subsets - math.comb(responses - correct, k)) / subsets
 
 
-def pass_at_k(scores: Sequence[Sequence[float | None]], k: int) -> Estimate:
+def pass_at_k(scores: Scores, k: int) -> Estimate | None:
     """Unbiased pass@k; a response is correct if its score is 1.
 
-    Args:
-        scores: see :func:`average`. A problem with fewer than ``k`` judged responses is left out.
-        k: responses of which one must be correct.
+    A problem with fewer than ``k`` judged responses is left out; None if all are.
 
     Raises:
         ValueError: a problem has fewer than ``k`` responses.
-        NoProblems: no problem has ``k`` judged responses.
     """
     fewest = min(map(len, scores), default=0)
     if not 1 <= k <= fewest:
@@ -137,3 +122,158 @@ def pass_at_k(scores: Sequence[Sequence[float | None]], k: int) -> Estimate:
     values = [pass_probability(len(own), own.count(1.0), k) for own in counted]
     # Only disjoint draws are independent.
     return over_problems(values, sum(len(own) // k for own in counted), left_out=len(judged) - len(counted))
+
+
+# ---- maj@k: the answer that most of k responses give ---------------------------------------------------------------
+
+
+def majority_score(ballot: Ballot, k: int) -> float:
+    """Expected score of the majority of ``k`` responses, drawn without replacement; exact over all draws.
+
+    - Responses vote for the class of their answer: the answers that the verifier takes to be equal. One without an
+      answer does not vote, and where nobody votes, the score is 0.
+    - A tie is broken by lot: the score is the mean over the classes that share the first place.
+    - The score of a class is the mean score of its responses. They nearly always agree; where the verifier's equality
+      is not transitive, this is the expected score of handing in one of them.
+
+    For each class and each number m of its votes, the draws in which no other class has more than m are counted by the
+    number of classes that tie with it.
+    """
+    total = 0.0
+    subsets = math.comb(ballot.responses, k)
+    for index, (own, score) in enumerate(zip(ballot.votes, ballot.scores, strict=True)):
+        if score == 0:
+            continue
+        others = tuple(sorted(ballot.votes[:index] + ballot.votes[index + 1 :]))
+        for m in range(1, min(own, k) + 1):
+            ways = _ways(others, ballot.silent, k - m, m)
+            # Exact whole numbers up to here: they exceed every float where k is large.
+            total += score * sum(math.comb(own, m) * number / subsets / (ties + 1) for ties, number in enumerate(ways))
+    return min(total, 1.0)
+
+
+@lru_cache(maxsize=4096)
+def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[int, ...]:
+    """Ways to draw ``drawn`` responses, at most ``most`` per class, by the number of classes that reach ``most``."""
+    table = {(0, 0): 1}
+    for votes in others:
+        following: dict[tuple[int, int], int] = {}
+        for (used, ties), number in table.items():
+            for taken in range(min(votes, most, drawn - used) + 1):
+                place = (used + taken, ties + (taken == most))
+                following[place] = following.get(place, 0) + number * math.comb(votes, taken)
+        table = following
+    ways = [0] * (len(others) + 1)
+    for (used, ties), number in table.items():
+        ways[ties] += number * math.comb(silent, drawn - used)
+    return tuple(ways)
+
+
+def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
+    """maj@k over problems. One with fewer than ``k`` judged responses is left out; None if all are."""
+    counted = [ballot for ballot in ballots if ballot.responses >= k]
+    values = [majority_score(ballot, k) for ballot in counted]
+    trials = sum(ballot.responses // k for ballot in counted)
+    return over_problems(values, trials, left_out=len(ballots) - len(counted))
+
+
+def same_mathematics() -> Same:
+    """Equality of mathematics: each answer is right where the other is the gold answer.
+
+    Both ways, because the verifier lets an exact answer round to a gold decimal. What it cannot decide is different.
+    """
+    from prime_ext.verifiers.math import MathVerifier
+
+    verifier = MathVerifier()
+
+    def same(first: str, second: str) -> bool:
+        if first.strip() == second.strip():
+            return True
+        if not first.strip() or not second.strip():
+            return False
+        return verifier.verify_answer(second, first).correct and verifier.verify_answer(first, second).correct
+
+    return same
+
+
+# ---- two runs on the same problems ---------------------------------------------------------------------------------
+
+ScoresByProblem = Mapping[str, Sequence[float | None]]
+
+
+def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, Any] | None:
+    """Compare two runs problem by problem.
+
+    Pairing takes the difficulty of the problems out of the noise (arXiv 2411.00640, section 4.2). The interval is
+    Student's with two problems added whose differences are one response in either direction, 1/k and -1/k for k
+    responses per problem. With one right-or-wrong response per problem that is the adjusted Wald interval for paired
+    proportions (Bonett and Price, J. Educ. Behav. Stat. 37, 2012) with Student's quantile for the normal one, which,
+    unlike the plain interval, is not empty when no problem differs; with many responses per problem the addition
+    vanishes.
+
+    Args:
+        before: scores of the responses of each problem, by its id; None where the grader could not decide.
+        after: the same for the same problems in the other run. The numbers of responses may differ.
+
+    Returns:
+        As fractions and ready for JSON: ``difference``, the mean over problems of the second score minus the first, its
+        ``standard_error`` and the ends ``low`` and ``high`` of its 95 % interval (None with a single problem);
+        ``problems`` that were counted, and those ``left_out`` because one of the runs could not judge them at all;
+        ``gained`` and ``lost``, the problems that only the second or the first run solves (mean score above 1/2), each
+        with its score ``before`` and ``after``. None where no problem is judged in both.
+    """
+    pairs, fewest = {}, math.inf
+    for problem in before:
+        judged = [[score for score in run[problem] if score is not None] for run in (before, after)]
+        if all(judged):
+            pairs[problem] = (sum(judged[0]) / len(judged[0]), sum(judged[1]) / len(judged[1]))
+            fewest = min(fewest, *map(len, judged))
+    if not pairs:
+        return None
+    differences = np.array([second - first for first, second in pairs.values()])
+    error, low, high = _interval(differences, 1 / fewest)
+    flips: list[dict[str, Any]] = [
+        {"problem": problem, "before": first, "after": second}
+        for problem, (first, second) in pairs.items()
+        if (first > 0.5) != (second > 0.5)
+    ]
+    return {
+        "difference": float(differences.mean()),
+        "standard_error": error,
+        "low": low,
+        "high": high,
+        "problems": len(pairs),
+        "left_out": len(before) - len(pairs),
+        "gained": [flip for flip in flips if flip["after"] > 0.5],
+        "lost": [flip for flip in flips if flip["before"] > 0.5],
+    }
+
+
+def _interval(differences: np.ndarray, response: float) -> tuple[float | None, float | None, float | None]:
+    """Standard error and interval; ``response`` is what one response is worth."""
+    if differences.size == 1:
+        return None, None, None
+    error = float(differences.std(ddof=1)) / math.sqrt(differences.size)
+    wider = np.append(differences, [response, -response])
+    half = float(_quantile(wider.size - 1) * wider.std() / math.sqrt(wider.size))
+    centre = float(wider.mean())
+    return error, max(-1.0, centre - half), min(1.0, centre + half)
+
+
+def mean_difference(tasks: Sequence[Mapping[str, Any]]) -> dict[str, float | None] | None:
+    """Mean of the differences of :func:`compare_runs` over tasks that share no problem, with its interval.
+
+    The errors of the tasks are independent, so the standard error of the mean is the root of the sum of their squares,
+    over the number of tasks. The interval is Student's with Welch's and Satterthwaite's degrees of freedom (Biometrics
+    Bulletin 2, 1946). None with less than two tasks.
+    """
+    if len(tasks) < 2:
+        return None
+    value = sum(own["difference"] for own in tasks) / len(tasks)
+    known = [(own["standard_error"], own["problems"] - 1) for own in tasks if own["standard_error"] is not None]
+    error = math.sqrt(sum(own**2 for own, _ in known)) / len(tasks)
+    if len(known) < len(tasks) or error == 0:
+        return {"value": value, "standard_error": None, "low": None, "high": None}
+    freedom = sum(own**2 for own, _ in known) ** 2 / sum(own**4 / degrees for own, degrees in known)
+    half = _quantile(freedom) * error
+    return {"value": value, "standard_error": error, "low": max(-1.0, value - half), "high": min(1.0, value + half)}

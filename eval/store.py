@@ -52,11 +52,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 def parse(content: bytes | str, where: str) -> Row:
-    """The JSON object in ``content``.
-
-    Raises:
-        RunError: there is none.
-    """
+    """The JSON object in ``content``. ``RunError``: there is none."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
@@ -71,16 +67,13 @@ def parse(content: bytes | str, where: str) -> Row:
 
 
 class LineFile:
-    """JSON objects by key, one a line. Used as a context, it takes new ones.
+    """JSON objects by key, one a line; ``rows`` are what is there. Used as a context, it takes new ones.
 
     Args:
         path: of the file; it need not exist.
         fields: names of what a line holds.
         wanted: the keys that belong here, in order; None for any.
         key: of a row.
-
-    Attributes:
-        rows: what is there, by key.
 
     Raises:
         RunError: a line that is no such object, or belongs to no wanted key, or is there twice. Nothing is changed.
@@ -142,18 +135,21 @@ class LineFile:
             self._written = list(self.rows)
 
 
+def refuse_a_file(output: Path | None) -> Path | None:
+    """The folder of ``--output``, which need not exist. ``RunError``: it is a file."""
+    if output is not None and output.exists() and not output.is_dir():
+        raise RunError(f"--output {output} is a file; give a folder")
+    return output
+
+
 @contextmanager
 def run_folder(folder: Path, settings: dict[str, Any], name: str = "settings.json") -> Iterator[None]:
-    """Hold a folder for a run with these settings.
+    """Hold a folder for a run with these settings: everything that the results depend on, kept in the file ``name``.
 
-    ``settings`` is everything that the results depend on, for JSON, kept in the file ``name``.
-
-    Raises:
-        RunError: it holds a run with other settings, something else, or a run is under way there. Nothing is changed.
+    ``RunError``: it holds a run with other settings, something else, or a run is under way there. Nothing is changed.
     """
     settings = json.loads(json.dumps(settings))
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"--output {folder} is a file; give a folder")
+    refuse_a_file(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         path = folder / name
@@ -169,11 +165,7 @@ def run_folder(folder: Path, settings: dict[str, Any], name: str = "settings.jso
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; the lock ends with this process, however that ends.
-
-    Raises:
-        RunError: another process has it.
-    """
+    """Lock a folder; the lock ends with this process, however that ends. ``RunError``: another process has it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:

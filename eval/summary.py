@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run on one task amounts to: scores with intervals, rates, and the same for every subject and level."""
 
+import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.majority import majority_at_k, same_mathematics, same_text
-from eval.statistics import Estimate, NoProblems, average, pass_at_k
+from eval.statistics import Estimate, average, majority_at_k, pass_at_k, same_mathematics
 from eval.store import Key, Row
 from prime_ext.tasks.choice_metrics import METRICS
-from prime_ext.tasks.votes import Same, count_votes
+from prime_ext.tasks.votes import count_votes
 
 Scores = list[float | None]
 
@@ -49,18 +48,18 @@ def measure(
     there = [row for own in rows.values() for row in own if row is not None]
     tokens = [row["tokens"] for row in there] or [0]
     responses = max(1, len(there))
-    of_k: dict[str, Any] = {f"pass@{k}": _estimate(pass_at_k, list(scores.values()), k) for k in ks}
-    same = _same_answers(grader) if ks else None
-    if same is not None:
+    of_k: dict[str, Any] = {f"pass@{k}": pass_at_k(list(scores.values()), k) for k in ks}
+    if ks and grader in ("math", "choice"):
+        same = same_mathematics() if grader == "math" else operator.eq
         answers = {problem: [None if row is None else row["extracted"] for row in own] for problem, own in rows.items()}
         ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
-        of_k |= {f"maj@{k}": _estimate(majority_at_k, ballots, k) for k in ks}
+        of_k |= {f"maj@{k}": majority_at_k(ballots, k) for k in ks}
     return {
         "summary": {
             "problems": len(groups),
             "samples_per_problem": n,
             "grader_failures": sum(row["score"] is None for row in there),
-            "scores": {f"avg@{n}": _estimate(average, list(scores.values())), **of_k},
+            "scores": {f"avg@{n}": average(list(scores.values())), **of_k},
             "no_answer": sum(row["extracted"] is None for row in there) / responses,
             "truncated": sum(row["truncated"] for row in there) / responses,
             "tokens": {"mean": statistics.fmean(tokens), "median": statistics.median(tokens), "most": max(tokens)},
@@ -71,29 +70,16 @@ def measure(
     }
 
 
-def _estimate(estimate: Callable[..., Estimate], *arguments: Any) -> dict[str, Any] | None:
-    """An estimate for JSON, or None where the grader judged too little for one."""
-    try:
-        return asdict(estimate(*arguments))
-    except NoProblems:
-        return None
-
-
-def _same_answers(grader: str) -> Same | None:
-    if grader == "math":
-        return same_mathematics()
-    return same_text if grader == "choice" else None
-
-
-def _by_group(groups: Mapping[str, Mapping[str, str]], scores: Mapping[str, Scores]) -> dict[str, dict[str, Any]]:
+def _by_group(
+    groups: Mapping[str, Mapping[str, str]], scores: Mapping[str, Scores]
+) -> dict[str, dict[str, Estimate | None]]:
     """``avg@n`` for each value of each group, the values in order."""
     parts: dict[str, dict[str, list[Scores]]] = {}
     for problem, own in groups.items():
         for name, value in own.items():
             parts.setdefault(name, {}).setdefault(value, []).append(scores[problem])
     return {
-        name: {value: _estimate(average, members) for value, members in sorted(values.items())}
-        for name, values in parts.items()
+        name: {value: average(members) for value, members in sorted(values.items())} for name, values in parts.items()
     }
 
 
@@ -110,11 +96,11 @@ def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float
     return {name: statistics.fmean(metric(*one) for one in rounds) for name, metric in METRICS.items()}
 
 
-def _parts(rows: Mapping[str, Sequence[Row | None]]) -> dict[str, Any]:
+def _parts(rows: Mapping[str, Sequence[Row | None]]) -> dict[str, Estimate | None]:
     """The mean score of a response on each part of the tests; one without a program has no parts, and so 0 on each."""
     names = dict.fromkeys(name for own in rows.values() for row in own if row for name in row["parts"])
 
     def on_part(row: Row | None, name: str) -> float | None:
         return None if row is None or row["score"] is None else row["parts"].get(name, 0.0)
 
-    return {name: _estimate(average, [[on_part(row, name) for row in own] for own in rows.values()]) for name in names}
+    return {name: average([[on_part(row, name) for row in own] for own in rows.values()]) for name in names}

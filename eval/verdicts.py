@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from eval.plan import Planned, choose_ks
-from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, TIMING, add_timing, read_results, versions
+from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, read_results, versions
 from eval.store import Key, LineFile, Row, RunError, key_of, locked, parse
 from eval.summary import measure
 from prime_ext.utils.files import numbered_lines, write_json, write_json_lines
@@ -60,35 +60,43 @@ def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
 
 @cache
 def make_verifier(grader: str) -> TaskVerifier:
-    """What judges math, code or choice; one of each in a process.
-
-    Raises:
-        RunError: this machine cannot confine programs.
-    """
+    """What judges math, code or choice, one of each in a process; ``RunError`` where programs cannot be confined."""
     try:
         return make_task_verifier(grader)
     except SandboxUnavailable as error:
         raise RunError(f"programs cannot be judged on this machine: {' '.join(str(error).split())}") from error
 
 
-async def judged(
-    jobs: Iterable[Job], judge: Callable[[Job], Awaitable[Verdict]], concurrency: int = CONCURRENCY
-) -> AsyncIterator[tuple[Job, Verdict]]:
-    """Jobs with their verdicts as they finish, at most ``concurrency`` of them under way."""
-    running: dict[asyncio.Future[Verdict], Job] = {}
-    waiting = iter(jobs)
-    try:
-        while True:
-            while len(running) < concurrency and (job := next(waiting, None)) is not None:
-                running[asyncio.ensure_future(judge(job))] = job
-            if not running:
-                return
-            finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for work in finished:
-                yield running.pop(work), work.result()
-    finally:
-        for work in running:
-            work.cancel()
+def judge_all(
+    jobs: Sequence[Job],
+    judge: Callable[[Job], Awaitable[Verdict]],
+    keep: Callable[[Job, Verdict], None],
+    title: str,
+    done: int = 0,
+    concurrency: int = CONCURRENCY,
+) -> None:
+    """Judge jobs, ``concurrency`` of them at a time, and keep each verdict as it comes, beside a bar.
+
+    ``done`` are the verdicts of an earlier run, which are part of the whole.
+    """
+    waiting, failures = iter(jobs), 0
+
+    async def work() -> None:
+        nonlocal failures
+        for job in waiting:
+            verdict = await judge(job)
+            keep(job, verdict)
+            failures += verdict.grader_failure
+            bar.update()
+            if failures:
+                bar.set_postfix({"grader failures": failures}, refresh=False)
+
+    async def work_together() -> None:
+        await asyncio.gather(*(work() for _ in range(min(concurrency, len(jobs)))))
+
+    if jobs:
+        with tqdm(total=done + len(jobs), initial=done, desc=title, unit=" responses", file=sys.stderr) as bar:
+            asyncio.run(work_together())
 
 
 def grade(
@@ -106,29 +114,18 @@ def grade(
         )
     )
     todo = [row for key, row in responses.items() if key not in samples.rows]
-    started = time.perf_counter()
-    with samples:
-        if todo:
-            asyncio.run(_grade(name, verifier, problems, todo, samples))
-    return time.perf_counter() - started if todo else 0.0
 
-
-async def _grade(
-    name: str, verifier: TaskVerifier, problems: Mapping[str, Row], todo: Sequence[Row], samples: LineFile
-) -> None:
     def judge(response: Row) -> Awaitable[Verdict]:
         problem = problems[response["problem"]]
         return verifier.averify(response["text"], problem["gold"], **problem["options"])
 
-    done, failures = len(samples.rows), 0
-    bar = tqdm(total=done + len(todo), initial=done, desc=f"{name} graded", unit=" responses", file=sys.stderr)
-    with bar:
-        async for response, verdict in judged(todo, judge):
-            samples.append(_sample(problems[response["problem"]], response, verdict))
-            failures += verdict.grader_failure
-            bar.update()
-            if failures:
-                bar.set_postfix({"grader failures": failures}, refresh=False)
+    def keep(response: Row, verdict: Verdict) -> None:
+        samples.append(_sample(problems[response["problem"]], response, verdict))
+
+    started = time.perf_counter()
+    with samples:
+        judge_all(todo, judge, keep, f"{name} graded", len(samples.rows))
+    return time.perf_counter() - started if todo else 0.0
 
 
 def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
@@ -191,9 +188,8 @@ def _regrade(folder: Path, name: str, task: dict[str, Any], verifier: TaskVerifi
     seconds = grade(name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
     task["ks"] = choose_ks(task["metrics"], n, None)
-    groups = {problem: row["groups"] for problem, row in problems.items()}
-    task |= measure(task["grader"], n, groups, new.rows, task["ks"])
-    add_timing(folder / TIMING, name, grading=seconds)
+    task |= measure(task["grader"], n, {key: row["groups"] for key, row in problems.items()}, new.rows, task["ks"])
+    add_timing(folder, name, grading=seconds)
     judged_by = ("verdict", "score", "extracted")
     return sum(
         key not in old.rows or any(old.rows[key][field] != row[field] for field in judged_by)

@@ -39,8 +39,7 @@ NAMED_PROMPTS = {"actions": SYSTEM_PROMPT, "none": ""}
 def read_system_prompt(value: str, named: Mapping[str, T]) -> T | str:
     """The system message that ``--system-prompt`` asks for: one of ``named``, or the text of a file.
 
-    Raises:
-        SourceError: no such file, or no text in it.
+    ``SourceError``: no such file, or no text in it.
     """
     if value in named:
         return named[value]
@@ -55,15 +54,6 @@ def read_system_prompt(value: str, named: Mapping[str, T]) -> T | str:
 
 
 def messages(problem: str, ability: str, system: str = SYSTEM_PROMPT) -> list[dict[str, str]]:
-    """The chat that shows a problem.
-
-    Args:
-        problem: what is asked.
-        ability: ``math`` or ``code``.
-        system: the system message; empty for none.
-
-    Raises:
-        KeyError: there is no suffix for the ability.
-    """
+    """The chat that shows a problem of ``math`` or ``code``; an empty system message is none."""
     user = {"role": "user", "content": problem + SUFFIXES[ability]}
     return [{"role": "system", "content": system}, user] if system else [user]

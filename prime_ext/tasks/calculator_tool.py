@@ -12,13 +12,12 @@ number and time are bounded, so that no expression costs more than a fraction of
 import hashlib
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from verl.tools.schemas import OpenAIFunctionToolSchema
 
-from prime_ext.tasks.counted_tool import CountedTool
+from prime_ext.tasks.counted_tool import CountedTool, schema_of
 
 OUTCOMES = ("result", "malformed", "error", "timeout")
 # Field of a rollout's extra_fields with the number of calls by outcome.
@@ -30,11 +29,7 @@ _RANK = {"(": 0, "+": 1, "-": 1, "*": 2, "negative": 3}
 
 
 class Refused(ValueError):
-    """An expression without a result.
-
-    Attributes:
-        outcome: ``malformed``: it is none; ``error``: a number is too large; ``timeout``.
-    """
+    """No result; ``outcome``: ``malformed`` (it is no expression), ``error`` (a number is too large) or ``timeout``."""
 
     def __init__(self, outcome: str, message: str):
         super().__init__(message)
@@ -111,32 +106,19 @@ def calculate(text: str, most_characters: int = 200, most_digits: int = 30, dead
     return values[0]
 
 
-SCHEMA = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Calculates with whole numbers: + - * and parentheses.",
-        "parameters": {
-            "type": "object",
-            "properties": {"expression": {"type": "string", "description": "such as (2 + 3) * 4"}},
-            "required": ["expression"],
-        },
-    },
-}
+SCHEMA = schema_of(
+    "calculator", "Calculates with whole numbers: + - * and parentheses.", "expression", "such as (2 + 3) * 4"
+)
 
 
 class CalculatorTool(CountedTool):
     """``calculator(expression)``. The answer is the result, or one line that says why there is none.
 
     Args:
-        config: ``most_characters``, ``most_digits``, ``timeout_seconds``; ``rewards``: what a call is worth by outcome,
-            0 where nothing is said (each call's reward is one of verl's ``tool_rewards``); and ``timeout_share``: share
+        config: ``most_characters``, ``most_digits``, ``timeout_seconds``; ``rewards``; and ``timeout_share``: share
             of calls that are answered as if they had taken too long, for agents that must learn to ask again. A hash
             of the trajectory so far chooses them, so that a run can be repeated.
         tool_schema: None for the schema of this class.
-
-    Attributes:
-        outcomes: calls by outcome. Those of a trajectory are in its ``extra_fields``, under :data:`FIELD`.
 
     Raises:
         ValueError: a reward of an outcome that does not exist, or a share that is none.
@@ -151,29 +133,15 @@ class CalculatorTool(CountedTool):
         self._timeout_share = float(config.get("timeout_share", 0.0))
         if not 0.0 <= self._timeout_share <= 1.0:
             raise ValueError(f"timeout_share={self._timeout_share:g} of the calculator is not in [0, 1]")
-        self.outcomes: Counter[str] = Counter()
 
-    async def execute(
-        self, instance_id: str, parameters: Any, **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """One call. ``parameters`` is whatever JSON the policy wrote.
-
-        Returns:
-            the answer, its reward, and ``{"outcome": ...}``. Nothing is raised.
-        """
-        expression = parameters.get("expression") if isinstance(parameters, dict) else None
-        data = kwargs.get("agent_data")
+    async def run(self, text: str, agent_data: Any) -> tuple[str, str]:
         try:
-            if not isinstance(expression, str):
-                raise Refused("malformed", "give one argument, expression, a text")
-            if self._timeout_share and data is not None and _share_of(data.prompt_ids) < self._timeout_share:
-                raise Refused("timeout", TIMED_OUT)
-            told = str(calculate(expression, **self._bounds, deadline=time.monotonic() + self._seconds))
-            outcome = "result"
+            if self._timeout_share and agent_data is not None:
+                if _share_of(agent_data.prompt_ids) < self._timeout_share:
+                    raise Refused("timeout", TIMED_OUT)
+            return "result", str(calculate(text, **self._bounds, deadline=time.monotonic() + self._seconds))
         except Refused as refused:
-            told, outcome = f"Error: {refused}", refused.outcome
-        self.outcomes[outcome] += 1
-        return self.answered(outcome, told, data)
+            return refused.outcome, f"Error: {refused}"
 
 
 def _share_of(tokens: Sequence[int]) -> float:

@@ -14,6 +14,11 @@ from prime_ext.tasks.checked import NO_OTHER_KEYS, Pattern, Text, Texts
 PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
 
 
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """A text with the values in place of their names. One pass: braces inside a value are the value's."""
+    return PLACEHOLDER.sub(lambda match: values[match[1]], text)
+
+
 class RowError(ValueError):
     """A row that does not fit the task; the message says why."""
 
@@ -39,11 +44,7 @@ class Pick:
     pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """The text.
-
-        Raises:
-            RowError: the column is missing, no text, or does not match.
-        """
+        """The text. ``RowError``: the column is missing, no text, or does not match."""
         column = first_of(row, self.columns)
         text = text_of_cell(cell(row, column), column)
         if not self.pattern:
@@ -66,13 +67,9 @@ class Composed:
     texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """The text.
-
-        Raises:
-            RowError: the row has the cells of no text.
-        """
+        """The text. ``RowError``: the row has the cells of no text."""
         for text in self.texts:
-            if all(has(row, column) and row_has_text(row, column) for column in PLACEHOLDER.findall(text)):
+            if all(has(row, column) and _is_filled(cell(row, column), column) for column in PLACEHOLDER.findall(text)):
                 return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
         wanted = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
         raise RowError(f"no text in column {wanted}; {held(row)}")
@@ -86,13 +83,9 @@ Shown = Annotated[
 ]
 
 
-def row_has_text(row: Mapping[str, Any], column: str) -> bool:
-    """Whether the cell, which the row has, is neither null nor blank."""
-    value = cell(row, column)
-    if value is None or not str(value).strip():
-        return False
-    text_of_cell(value, column)
-    return True
+def _is_filled(value: Any, column: str) -> bool:
+    """Whether a cell is neither null nor blank; ``RowError``: it is no text and no number."""
+    return value is not None and bool(str(value).strip()) and bool(text_of_cell(value, column))
 
 
 def has(row: Mapping[str, Any], column: str) -> bool:
@@ -104,13 +97,8 @@ def has(row: Mapping[str, Any], column: str) -> bool:
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
-    """The cell of a row.
-
-    Raises:
-        RowError: there is none.
-    """
-    if not has(row, column):
-        raise RowError(f"no column {column}; {held(row)}")
+    """The cell of a row. ``RowError``: there is none."""
+    first_of(row, [column])
     if column in row:
         return row[column]
     outer, _, inner = column.partition(".")
@@ -118,15 +106,11 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
 
 
 def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """The first of the columns that a row has.
-
-    Raises:
-        RowError: it has none.
-    """
-    found = next((column for column in columns if has(row, column)), None)
-    if found is None:
-        raise RowError(f"no column {' or '.join(columns)}; {held(row)}")
-    return found
+    """The first of the columns that a row has. ``RowError``: it has none."""
+    for column in columns:
+        if has(row, column):
+            return column
+    raise RowError(f"no column {' or '.join(columns)}; {held(row)}")
 
 
 def held(row: Mapping[str, Any]) -> str:
@@ -137,8 +121,7 @@ def held(row: Mapping[str, Any]) -> str:
 def text_of_cell(value: Any, column: str) -> str:
     """A cell as text; numbers are written as Python writes them.
 
-    Raises:
-        RowError: it is no text and no number, or empty, or cannot be written as UTF-8.
+    ``RowError``: it is no text and no number, or empty, or cannot be written as UTF-8.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise RowError(f"{column} must be a text, got {str(value)[:40]!r}")

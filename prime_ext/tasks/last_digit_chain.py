@@ -68,11 +68,7 @@ class Problem:
 
 
 def parse_prompt(prompt: str) -> Problem:
-    """Read a problem back from its prompt.
-
-    Raises:
-        ValueError: the text is not a prompt of this task.
-    """
+    """Read a problem back from its prompt. ``ValueError``: the text is not a prompt of this task."""
     match = _PROMPT.fullmatch(prompt)
     if match is None:
         raise ValueError(f"not a last-digit chain such as '3*9+6?': {prompt!r}")
@@ -89,8 +85,7 @@ def split_of(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str
 def error_probability(mean_error: float, rng: random.Random) -> float:
     """How often a demonstrator gets something wrong: Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``.
 
-    Raises:
-        ValueError: ``mean_error`` is outside [0, 1).
+    ``ValueError``: ``mean_error`` is outside [0, 1).
     """
     if not 0 <= mean_error < 1:
         raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
@@ -101,8 +96,7 @@ def error_probability(mean_error: float, rng: random.Random) -> float:
 def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence[int] = CHAIN_LENGTHS) -> list[Problem]:
     """Draw ``count`` different problems of one split; the chain length is uniform over ``chain_lengths``.
 
-    Raises:
-        ValueError: the split is unknown, or there are not clearly more problems in it than wanted.
+    ``ValueError``: the split is unknown, or there are not clearly more problems in it than wanted.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {sorted(SPLITS)}, got {split!r}")
@@ -196,21 +190,14 @@ def check_steps(prompt: str, response: str) -> list[StepCheck]:
     offset, value = 0, problem.start
     for index, text in enumerate(response.split(";")[:-1]):
         match = _STEP.fullmatch(text)
-        if match is None:
-            checks.append(StepCheck(text, offset, None, follows_prompt=False, arithmetic_right=False))
-        else:
-            left, operator, operand, result = int(match[1]), match[2], int(match[3]), int(match[4])
+        result, follows, right = None, False, False
+        if match is not None:
+            left, operator, operand, stated = int(match[1]), match[2], int(match[3]), int(match[4])
             is_next = index < len(problem.operations) and problem.operations[index] == (operator, operand)
-            checks.append(
-                StepCheck(
-                    text,
-                    offset,
-                    offset + match.start(4),
-                    follows_prompt=is_next and left == value,
-                    arithmetic_right=apply_operation(left, operator, operand) == result,
-                )
-            )
-            value = result
+            result, follows = offset + match.start(4), is_next and left == value
+            right = apply_operation(left, operator, operand) == stated
+            value = stated
+        checks.append(StepCheck(text, offset, result, follows_prompt=follows, arithmetic_right=right))
         offset += len(text) + 1
     return checks
 
@@ -218,8 +205,7 @@ def check_steps(prompt: str, response: str) -> list[StepCheck]:
 def outcome_reward(response: str, ground_truth: str) -> float:
     """Return 1.0 if the verifier finds the ground truth in the last box, else 0.0. The steps do not count.
 
-    Raises:
-        RuntimeError: the verifier could not decide.
+    ``RuntimeError``: the verifier could not decide.
     """
     verdict = _verifier.verify(response, ground_truth)
     if verdict.score is None:
@@ -228,20 +214,13 @@ def outcome_reward(response: str, ground_truth: str) -> float:
 
 
 def generated(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
-    """Rows of the quickstart's task; its splits are disjoint whatever their sizes.
-
-    Raises:
-        SourceError: there are not so many problems.
-    """
+    """Rows of the quickstart's task. ``SourceError``: there are not so many problems."""
     try:
-        problems = generate_problems(_QUICKSTART_SPLITS[split], count, seed)
+        problems = generate_problems({"validation": "val"}.get(split, split), count, seed)
     except ValueError as error:
         raise SourceError(f"last_digit_chain: {error}") from error
     for problem in problems:
         yield {"problem": problem.prompt, "answer": str(problem.answer), "operations": len(problem.operations)}
-
-
-_QUICKSTART_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 
 GENERATED = {"last_digit_chain": generated}

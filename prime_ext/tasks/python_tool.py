@@ -11,9 +11,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from verl.tools.schemas import OpenAIFunctionToolSchema
 
-from prime_ext.tasks.counted_tool import CountedTool
+from prime_ext.tasks.counted_tool import CountedTool, schema_of
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
 
 # Field of a rollout's extra_fields with the number of calls by outcome.
@@ -21,19 +21,12 @@ FIELD = "python"
 OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
 _LIMITS = ("seconds", "memory_bytes", "output_bytes")
 
-
-SCHEMA = {
-    "type": "function",
-    "function": {
-        "name": "python",
-        "description": "Runs a Python program and returns what it prints. Nothing is kept between calls.",
-        "parameters": {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "the program; print what you want to see"}},
-            "required": ["code"],
-        },
-    },
-}
+SCHEMA = schema_of(
+    "python",
+    "Runs a Python program and returns what it prints. Nothing is kept between calls.",
+    "code",
+    "the program; print what you want to see",
+)
 
 
 @functools.cache
@@ -62,21 +55,9 @@ class PythonTool(CountedTool):
         self._limits = Limits(**{name: config[name] for name in _LIMITS if name in config})
         self._sandbox = _sandbox(int(config.get("workers", 2)))
 
-    async def execute(
-        self, instance_id: str, parameters: Any, **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """One call. ``parameters`` is whatever JSON the policy wrote.
-
-        Returns:
-            the answer, its reward, and ``{"outcome": ...}``. A program raises nothing here.
-        """
-        code = parameters.get("code") if isinstance(parameters, dict) else None
-        if isinstance(code, str):
-            execution = await asyncio.wrap_future(self._sandbox.submit(code, limits=self._limits))
-            outcome, told = str(execution.ending), _told(execution, self._limits)
-        else:
-            outcome, told = "malformed", "Error: give one argument, code, a text"
-        return self.answered(outcome, told, kwargs.get("agent_data"))
+    async def run(self, text: str, agent_data: Any) -> tuple[str, str]:
+        execution = await asyncio.wrap_future(self._sandbox.submit(text, limits=self._limits))
+        return str(execution.ending), _told(execution, self._limits)
 
 
 def _told(execution: Execution, limits: Limits) -> str:

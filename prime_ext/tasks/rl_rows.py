@@ -7,7 +7,6 @@ Every row has ``data_source`` (decides for the verifier), ``prompt`` (chat messa
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -76,23 +75,15 @@ class RowWriter:
     def __enter__(self) -> "RowWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._flush()
         self._writer.close()
 
 
 def refuse_leftovers(folder: Path, written: Collection[str]) -> None:
-    """Outputs of an earlier run must not stay beside new ones that do not replace them.
-
-    Raises:
-        SourceError: there is one.
-    """
-    for name in OUTPUTS:
-        path = folder / f"{name}.parquet"
-        if name not in written and path.exists():
-            raise SourceError(
-                f"{path} is of an earlier run and would not fit the new files; remove it, or write elsewhere"
-            )
+    """Outputs of an earlier run beside new ones that do not replace them are a ``SourceError``."""
+    for path in (folder / f"{name}.parquet" for name in OUTPUTS if name not in written):
+        if path.exists():
+            message = "is of an earlier run and would not fit the new files; remove it, or write elsewhere"
+            raise SourceError(f"{path} {message}")

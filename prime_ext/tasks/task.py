@@ -5,16 +5,18 @@ A task is read from one declarative file by :mod:`prime_ext.tasks.task_file`. Th
 of RL and the prompts of the evaluation, so that the two cannot differ.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from prime_ext.tasks.cells import PLACEHOLDER, Columns, Shown, cell, text_of_cell
+from prime_ext.tasks.cells import Columns, RowError, Shown, cell, filled, has, held, text_of_cell
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Addresses, Count, Number, Paths, Pattern, Text, Texts
-from prime_ext.tasks.gold import Gold, Style, read_gold
+from prime_ext.verifiers.math.extraction import STYLES, extract_answer
+from prime_ext.verifiers.math.verifier import read_tolerance
 from prime_ext.verifiers.sources import source_of
 
 # A split of a source; "all" where its authors made none.
@@ -63,11 +65,7 @@ class Source:
     generated: Text = ""
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of the files belongs to the task.
-
-        Raises:
-            RowError: it lacks a column by which that is decided.
-        """
+        """Whether a row of the files belongs to the task. ``RowError``: it lacks a column by which that is decided."""
         found = all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
         return found and all(
             first <= text_of_cell(cell(row, name), name)[: len(first)]
@@ -78,6 +76,89 @@ class Source:
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
         """Files by split: those of a data folder, or those that are fetched."""
         return self.local if local else self.files or self.url
+
+
+def _style(name: str) -> str:
+    if name not in STYLES:
+        raise ValueError(f"must be one of {', '.join(sorted(STYLES))}")
+    return name
+
+
+# How an answer is found in a text.
+Style = Annotated[Text, AfterValidator(_style)]
+Answer = Annotated[str, BeforeValidator(str)]
+AnyCase = Annotated[Text, AfterValidator(str.casefold)]
+
+
+@dataclass(frozen=True)
+class Gold:
+    """One way in which a source says what is right.
+
+    Attributes:
+        columns: one column that holds the gold answer, or several. Those of programs make a JSON object of tests.
+        values: what each value of the column stands for, in any case; empty if it is the answer itself.
+        extract: how the answer is found in the column (a style of :mod:`prime_ext.verifiers.math.extraction`), where it
+            holds a whole solution; empty if it holds the answer.
+        unit: column with the unit of the answer; empty for none. A response may leave it out, but not state another.
+        tolerance: column that says how far a number may be from the answer; empty for none.
+        corrections: gold answers in full by what the source says, for answers that nothing a model writes would equal.
+    """
+
+    __pydantic_config__ = NO_OTHER_KEYS
+    columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
+    values: Mapping[AnyCase, Answer] = field(default_factory=dict)
+    extract: Style = ""
+    unit: Text = ""
+    tolerance: Text = ""
+    corrections: Mapping[str, Text] = field(default_factory=dict)
+
+    def read(self, row: Mapping[str, Any], as_tests: bool) -> tuple[str, dict[str, str]]:
+        """The gold answer of a row that has the columns, and what the verifier is told besides.
+
+        With ``as_tests`` the columns are the tests of programs. ``RowError``: there is no answer in the columns, or the
+        tolerance is none.
+        """
+        if as_tests:
+            return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True), {}
+        (column,) = self.columns
+        options = {}
+        if self.tolerance and cell(row, self.tolerance) is not None:
+            options["tolerance"] = text_of_cell(cell(row, self.tolerance), self.tolerance)
+            try:
+                read_tolerance(options["tolerance"])
+            except ValueError as error:
+                raise RowError(f"{self.tolerance}: {error}") from error
+        return self._answer(row, column), options
+
+    def _answer(self, row: Mapping[str, Any], column: str) -> str:
+        value = cell(row, column)
+        if isinstance(value, list):
+            # Several answers: all of them are wanted.
+            value = ", ".join(text_of_cell(item, column) for item in value)
+        text = text_of_cell(value, column)
+        if self.extract:
+            found = extract_answer(text, self.extract)
+            if found is None:
+                raise RowError(f"{column} has no answer in style {self.extract}: {text[-60:]!r}")
+            text = found
+        if text in self.corrections:
+            return self.corrections[text]
+        if self.values:
+            if text.casefold() not in self.values:
+                raise RowError(f"{column} {text[:60]!r} is none of {', '.join(self.values)}")
+            return self.values[text.casefold()]
+        unit = cell(row, self.unit) if self.unit else None
+        return text if unit is None else _with_unit(text, text_of_cell(unit, self.unit))
+
+
+def _with_unit(answer: str, unit: str) -> str:
+    r"""The answer followed by its unit, in LaTeX; ``\%``, ``^{\circ}`` and units in dollar signs are LaTeX already."""
+    answer = answer.strip("$") if answer.count("$") == 2 else answer
+    if unit == "%":
+        return f"{answer}\\%"
+    if unit.startswith(("^", "\\", "$")):
+        return f"{answer} {unit.strip('$')}"
+    return f"{answer} \\text{{ {unit}}}"
 
 
 @dataclass(frozen=True)
@@ -237,13 +318,13 @@ class Task:
         return {**source_of(self.data_source).options, **extraction, **self.limits, **own}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
-        """A row of the source as a problem.
-
-        Raises:
-            RowError: a column is missing or empty, or the gold answer is not one.
-        """
+        """A row of the source as a problem. ``RowError``: a column is missing or empty, or the gold answer is none."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
-        gold, options = read_gold(self.gold, row, as_tests=self.grader == "code")
+        way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
+        if way is None:
+            wanted = " or ".join("+".join(way.columns) for way in self.gold)
+            raise RowError(f"no column {wanted}; {held(row)}")
+        gold, options = way.read(row, as_tests=self.grader == "code")
         return Problem(
             fields=fields,
             gold=gold,
@@ -253,18 +334,10 @@ class Task:
         )
 
     def messages(self, problem: Problem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:
-        """The chat that a model is shown.
-
-        Raises:
-            KeyError: no prompt of that name.
-        """
+        """The chat that a model is shown. ``KeyError``: no prompt of that name."""
         chosen = self.prompts[prompt]
-        # One pass: braces inside a problem are the problem's.
-        texts = {
-            role: PLACEHOLDER.sub(lambda match: problem.fields[match[1]], text)
-            for role, text in (("system", chosen.system), ("user", chosen.user))
-        }
-        return [{"role": role, "content": text} for role, text in texts.items() if text]
+        texts = {"system": chosen.system, "user": chosen.user}
+        return [{"role": role, "content": filled(text, problem.fields)} for role, text in texts.items() if text]
 
     def problem_texts(self, problem: Problem) -> tuple[str, ...]:
         """The problem without prompt and options."""

@@ -56,17 +56,15 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
             for number, problem in _problems(task, place, rows, stem):
                 name = problem.id or f"{stem}:{number}".lstrip(":")
                 if name in problems:
-                    message = f"the id {name!r} is not the first of that name"
-                    raise NoData(f"{task.name}: {place} row {number}: {message}")
+                    raise NoData(f"{task.name}: {place} row {number}: the id {name!r} is not the first of that name")
                 problems[name] = problem
         except SourceError as error:
             raise NoData(f"{task.name}: {error}") from error
     wanted = task.source.rows.get(split)
     if not problems or (data is not None and wanted not in (None, len(problems))):
         expected = f"; {wanted} were published" if wanted is not None else ""
-        raise NoData(
-            f"{task.name}: {', '.join(place for place, _ in parts)} has {len(problems)} rows of the task{expected}"
-        )
+        places = ", ".join(place for place, _ in parts)
+        raise NoData(f"{task.name}: {places} has {len(problems)} rows of the task{expected}")
     return problems
 
 
@@ -95,6 +93,7 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
 
 
 def _files(task: Task, data: Path | None, split: str) -> list[Path]:
+    """The files of a split; a local one that is packed may have been unpacked."""
     source = task.source
     splits = source.places(local=data is not None)
     if split not in splits:
@@ -102,27 +101,21 @@ def _files(task: Task, data: Path | None, split: str) -> list[Path]:
             where = "hub: give --data with a folder of local files" if data is None else "local file: leave out --data"
             raise NoData(f"{task.name} has no {where}{_hint(task, split)}")
         raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(splits)}")
-    if data is None:
-        try:
-            if source.url:
-                return [web_file(address) for address in splits[split]]
+    try:
+        if data is None and source.url:
+            return [web_file(address) for address in splits[split]]
+        if data is None:
             return [hub_file(source.hub, name, source.revision or None) for name in splits[split]]
-        except SourceError as error:
-            raise NoData(f"{task.name}: {error}{_hint(task, split)}") from error
-    return [_local(task, data / name, split) for name in splits[split]]
-
-
-def _local(task: Task, path: Path, split: str) -> Path:
-    """A local file; a packed one may have been unpacked.
-
-    Raises:
-        NoData: it is not there.
-    """
-    if path.is_file():
-        return path
-    if path.suffix == ".gz" and path.with_suffix("").is_file():
-        return path.with_suffix("")
-    raise NoData(f"{task.name}: {path} does not exist{_hint(task, split)}")
+    except SourceError as error:
+        raise NoData(f"{task.name}: {error}{_hint(task, split)}") from error
+    paths = []
+    for path in (data / name for name in splits[split]):
+        unpacked = path.with_suffix("") if path.suffix == ".gz" else path
+        found = next((one for one in (path, unpacked) if one.is_file()), None)
+        if found is None:
+            raise NoData(f"{task.name}: {path} does not exist{_hint(task, split)}")
+        paths.append(found)
+    return paths
 
 
 def _hint(task: Task, split: str) -> str:
@@ -132,22 +125,19 @@ def _hint(task: Task, split: str) -> str:
         return f"; it is published as {source.origin}"
     if split in source.url:
         return f"; get it from {' and '.join(source.url[split])}, or leave out --data"
-    if split in source.files and len(source.files[split]) > 1:
-        names, folder = " ".join(source.files[split]), Path(source.local.get(split, ("",))[0]).parent
-        return f"; get it with: hf download --repo-type dataset {source.hub} {names} --local-dir DATA/{folder}"
-    if split in source.files:
-        names = " ".join(source.files[split])
-        return f"; get it with: hf download --repo-type dataset {source.hub} {names}, and leave out --data"
-    return ""
+    if split not in source.files:
+        return ""
+    end = ", and leave out --data"
+    if len(source.files[split]) > 1:
+        end = f" --local-dir DATA/{Path(source.local.get(split, ('',))[0]).parent}"
+    return f"; get it with: hf download --repo-type dataset {source.hub} {' '.join(source.files[split])}{end}"
 
 
 def web_file(address: str) -> Path:
     """The local copy of a file on the web.
 
-    Kept below ``$XDG_CACHE_HOME/prime_ext/web``, or ``~/.cache``. Delete it there to fetch it anew.
-
-    Raises:
-        SourceError: it cannot be fetched; the message is one line and says what to do without the web.
+    Kept below ``$XDG_CACHE_HOME/prime_ext/web``, or ``~/.cache``. Delete it there to fetch it anew. ``SourceError``: it
+    cannot be fetched; the message is one line and says what to do without the web.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     # The addresses of two releases may end in the same name.

@@ -9,14 +9,7 @@ Same = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class Ballot:
-    """The votes of one problem.
-
-    Attributes:
-        votes: responses of each class.
-        scores: score of each class.
-        silent: responses without an answer.
-        answers: the first answer of each class.
-    """
+    """The votes of one problem: responses, score and first answer of each class; ``silent`` ones have no answer."""
 
     votes: tuple[int, ...]
     scores: tuple[float, ...]
@@ -35,9 +28,6 @@ def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], s
         answers: extracted answer of each response, None if it has none.
         scores: score of each response, None where the grader could not decide.
         same: whether two answers are equal; an answer is compared with the first of each class.
-
-    Raises:
-        ValueError: not one score per answer.
     """
     classes: list[tuple[str, list[float]]] = []
     known: dict[str, list[float]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the helpers importable (pytest's importlib mode leaves sys.path alone); small benchmarks and a run on them."""
+"""Makes the helpers importable (pytest's importlib mode leaves sys.path alone); small benchmarks, a run, and PRMs."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest  # noqa: E402
 from small_tasks import run, write_tasks  # noqa: E402
+from tiny_llama import save_llama  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,11 @@ def whole(tasks, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "out"
     assert run(*tasks, "--decoding", "several", "--output", out) == 0
     return out
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Folders of a PRM, its reference, and a classifier."""
+    folder = tmp_path_factory.mktemp("models")
+    made = {name: save_llama(folder / name, seed) for seed, name in enumerate(("prm", "reference"), start=1)}
+    return made | {"classifier": save_llama(folder / "classifier", 3, classes=2)}

@@ -7,7 +7,7 @@ import json
 import pytest
 from benchmark_rows import SAMPLES
 
-from eval.grade import Grader, main
+from eval.grade import job, main
 
 MATH = [
     {"gold": "1/2", "response": r"so \boxed{0.5}", "id": 7},
@@ -90,9 +90,11 @@ def test_an_interrupted_run_goes_on_where_it_was_with_the_same_rows_and_settings
     arguments = ("--task", "math", "--input", write(tmp_path / "pairs.jsonl", MATH), "--output", output)
     partial = output.with_name(".verdicts.jsonl.partial")
     # Killed after two rows, in the middle of writing the third. Marked, so that one sees which were not graded again.
-    grader = Grader("math")
     verdict = {"verdict": "wrong", "score": 0.25, "extracted": None, "seconds": 0.0, "detail": ""}
-    lines = [{"key": grader.key(row, ""), "verdict": {**verdict, "grader_failure": False}} for row in MATH[:2]]
+    lines = [
+        {"key": job("math", row, "", {}, "boxed", "all")[0], "verdict": {**verdict, "grader_failure": False}}
+        for row in MATH[:2]
+    ]
     killed = "".join(json.dumps(line) + "\n" for line in lines) + '{"key": "3", "verd'
     partial.write_text(killed)
     assert grade(*arguments) == 0
@@ -117,7 +119,7 @@ def test_an_interrupted_run_goes_on_where_it_was_with_the_same_rows_and_settings
         ("math", "[1]", "row 1: not an object"),
         ("math", "", "has no rows"),
         ("code", '{"program": "x"}', "row 1: no tests; give inputs and outputs"),
-        ("code", '{"inputs": [], "outputs": []}', "row 1: no response, program or completion"),
+        ("code", '{"inputs": [], "outputs": []}', "row 1: no field 'response' or 'program' or 'completion'"),
         ("code", '{"program": "x", "test_cases": "{"}', "row 1: test_cases is not JSON"),
         ("choice", '{"gold": 1, "pred": "1"}', "row 1: no field 'response'"),
     ],

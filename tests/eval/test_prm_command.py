@@ -2,6 +2,7 @@
 """``python -m eval.prm`` from files to results, for every task and scorer."""
 
 import json
+import os
 
 import pytest
 from tiny_llama import save_llama
@@ -10,14 +11,17 @@ from eval.prm import main
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    paths = {"prm": save_llama(folder / "prm", 1), "reference": save_llama(folder / "reference", 2)}
-    paths["classifier"] = save_llama(folder / "classifier", 3, classes=2)
-    description = {"beta": 0.25, "reference": "../reference", "step_prefix": "", "step_separator": "\n"}
-    paths["described"] = save_llama(folder / "described", 1)
-    (paths["described"] / "prime_ext_prm.json").write_text(json.dumps(description))
-    return paths
+def described(models, tmp_path_factory):
+    """A PRM that says how it was trained."""
+    folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
+    description = {
+        "beta": 0.25,
+        "reference": os.path.relpath(models["reference"], folder),
+        "step_prefix": "",
+        "step_separator": "\n",
+    }
+    (folder / "prime_ext_prm.json").write_text(json.dumps(description))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +62,9 @@ def evaluated(out, task, model, *words):
     return results_of(out), [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
 
 
-def test_processbench_with_the_protocols_threshold_and_the_oracles(models, bench, tmp_path, capsys):
+def test_processbench_with_the_protocols_threshold_and_the_oracles(models, described, bench, tmp_path, capsys):
     out = tmp_path / "out"
-    words = ["processbench", "--model", str(models["described"]), "--data", str(bench), "--output", str(out)]
+    words = ["processbench", "--model", str(described), "--data", str(bench), "--output", str(out)]
     words += ["--splits", "gsm8k,math", "--plot", "2"]
     assert main(words) == 0
     results = results_of(out)
@@ -103,8 +107,8 @@ def test_responses_that_are_too_long_count_as_wrong(models, bench, tmp_path):
     assert "count as wrong" in (tmp_path / "report.md").read_text()
 
 
-def test_best_of_n(models, candidates, tmp_path):
-    results, lines = evaluated(tmp_path / "out", "best-of-n", models["described"], "--input", candidates)
+def test_best_of_n(described, candidates, tmp_path):
+    results, lines = evaluated(tmp_path / "out", "best-of-n", described, "--input", candidates)
     table = results["best_of_n"]
     assert results["n"] == [1, 2, 4] and results["problems"] == 6
     for name, row in table.items():
@@ -127,14 +131,14 @@ def test_best_of_n_with_a_classifier_knows_the_product(models, candidates, tmp_p
     assert {"best, min", "best, product", "vote, product"} <= set(results["best_of_n"])
 
 
-def test_pairs_of_candidates_that_are_graded_by_their_gold_answer(models, tmp_path):
+def test_pairs_of_candidates_that_are_graded_by_their_gold_answer(described, tmp_path):
     rows = [
         {"problem": "1+1?", "responses": [r"\boxed{2}", [r"so \boxed{3}", "done"], r"\boxed{2.0}"], "gold": "2"},
         {"problem": "1+2?", "responses": [r"\boxed{2}"], "gold": "3"},
     ]
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    results, _ = evaluated(tmp_path / "out", "pairs", models["described"], "--input", path)
+    results, _ = evaluated(tmp_path / "out", "pairs", described, "--input", path)
     assert results["pairwise_accuracy"]["min of step"]["pairs"] == 2
 
 
@@ -162,10 +166,10 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         ([*BON, "--aggregations", "product"], ONE, "--aggregations product needs probabilities"),
     ],
 )
-def test_bad_input_is_one_line(models, bench, tmp_path, capsys, words, text, message):
+def test_bad_input_is_one_line(models, described, bench, tmp_path, capsys, words, text, message):
     source = tmp_path / "in.jsonl"
     source.write_text(text)
-    names = {**models, "bench": bench, "input": source}
+    names = {**models, "described": described, "bench": bench, "input": source}
     assert main([word.format(**names) for word in words] + ["--output", str(tmp_path / "out")]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and message in said[0]

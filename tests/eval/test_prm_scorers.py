@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from tiny_llama import byte_tokenizer, save_llama
+from tiny_llama import byte_tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, Gemma2Config, Gemma2ForCausalLM
 
 from eval.prm_data import Response, split_response
@@ -24,18 +24,8 @@ RESPONSES = [response(steps) for steps in STEPS]
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "prm": save_llama(folder / "prm", 1),
-        "reference": save_llama(folder / "reference", 2),
-        "classifier": save_llama(folder / "classifier", 3, classes=2),
-    }
-
-
-@pytest.fixture(scope="module")
-def scorer(paths):
-    model, reference = (LogProbModel(str(paths[k]), CPU, torch.float32, 7, False) for k in ("prm", "reference"))
+def scorer(models):
+    model, reference = (LogProbModel(str(models[k]), CPU, torch.float32, 7, False) for k in ("prm", "reference"))
     return ImplicitScorer(model, reference, TextEncoder(byte_tokenizer()), 200)
 
 
@@ -53,13 +43,13 @@ def slow_step_sums(path, item):
     return [sum(log_probs[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, paths):
+def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, models):
     rows = [scorer.tokens(item) for item in RESPONSES]
     together = scorer.score(rows)
     alone = [scorer.score([row])[0] for row in rows]
     assert scorer.model.chunked and scorer.reference.chunked
     for item, result, single in zip(RESPONSES, together, alone, strict=True):
-        own, other = slow_step_sums(paths["prm"], item), slow_step_sums(paths["reference"], item)
+        own, other = slow_step_sums(models["prm"], item), slow_step_sums(models["reference"], item)
         assert result["log_prob"] == pytest.approx(own, abs=1e-4)
         assert result["log_ratio"] == pytest.approx([a - b for a, b in zip(own, other, strict=True)], abs=1e-4)
         assert result["log_ratio"] == pytest.approx(single["log_ratio"], abs=1e-4)
@@ -74,8 +64,6 @@ def test_kinds_of_step_scores():
     assert step_scores(result, "prefix_mean", 1.0) == [0.5, pytest.approx(-0.1)]
     assert step_scores(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
     assert step_scores({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
-    with pytest.raises(ValueError, match="step score must be one of"):
-        step_scores(result, "sum", 1.0)
 
 
 def test_models_that_change_their_logits_are_recognised(tmp_path):
@@ -98,11 +86,11 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
 
 @pytest.mark.parametrize("separator", ["\n", ""])
 @pytest.mark.parametrize("layout", ["plain", "chat"])
-def test_a_classifier_is_read_after_each_step(paths, separator, layout):
-    reader = TokenReader(str(paths["classifier"]), layout=layout, separator=separator, max_length=200)
+def test_a_classifier_is_read_after_each_step(models, separator, layout):
+    reader = TokenReader(str(models["classifier"]), layout=layout, separator=separator, max_length=200)
     scorer = ClassifierScorer(TokenClassifier(reader, CPU))
     rows = [scorer.tokens(item) for item in RESPONSES]
-    model = AutoModelForTokenClassification.from_pretrained(paths["classifier"])
+    model = AutoModelForTokenClassification.from_pretrained(models["classifier"])
     tokenizer = byte_tokenizer()
     prompt = "2+2?" if layout == "plain" else "[user] 2+2?\n[assistant] "
     for item, result in zip(RESPONSES, scorer.score(rows), strict=True):

@@ -5,9 +5,18 @@ import json
 import os
 
 import pytest
-from benchmark_rows import SAMPLES
-from scripted_server import ScriptedServer
-from small_tasks import ROWS, TASKS, ScriptedBackend, gold_by_prompt, last_message, lines_of, results_of, run, score_of
+from small_tasks import (
+    ROWS,
+    TASKS,
+    ScriptedBackend,
+    gold_by_prompt,
+    last_message,
+    lines_of,
+    results_of,
+    run,
+    score_of,
+    write_tasks,
+)
 from tiny_llama import save_llama
 
 from eval.plan import choose_tasks
@@ -57,17 +66,16 @@ def test_what_a_run_leaves(whole):
 
 
 def test_seeds_are_those_of_the_response_whatever_else_is_asked(tasks, whole, tmp_path):
-    out = tmp_path / "out"
-    assert run(*tasks, "--decoding", "several", "--n", "2", "--limit", "3", "--output", out) == 0
-    seeds = {
-        folder: {(row["problem"], row["sample"]): row["seed"] for row in lines_of(folder / "sums" / "responses.jsonl")}
-        for folder in (out, whole)
-    }
-    assert len(seeds[out]) == 6 and seeds[out].items() <= seeds[whole].items()
-    assert len(set(seeds[whole].values())) == 48
-    other = tmp_path / "other"
-    assert run(*tasks, "--decoding", "several", "--limit", "3", "--seed", "1", "--output", other) == 0
-    assert {row["seed"] for row in lines_of(other / "sums" / "responses.jsonl")}.isdisjoint(seeds[whole].values())
+    def seeds_of(folder):
+        rows = lines_of(folder / "sums" / "responses.jsonl")
+        return {(row["problem"], row["sample"]): row["seed"] for row in rows}
+
+    words = [*tasks, "--decoding", "several", "--limit", "3"]
+    assert run(*words, "--n", "2", "--output", tmp_path / "fewer") == 0
+    fewer, all_of_them = seeds_of(tmp_path / "fewer"), seeds_of(whole)
+    assert len(fewer) == 6 and fewer.items() <= all_of_them.items() and len(set(all_of_them.values())) == 48
+    assert run(*words, "--seed", "1", "--output", tmp_path / "other") == 0
+    assert set(seeds_of(tmp_path / "other").values()).isdisjoint(all_of_them.values())
 
 
 def test_ks_are_those_of_the_task_or_those_asked_for(tasks, whole, tmp_path):
@@ -134,12 +142,13 @@ def test_what_cannot_work_is_one_line_before_the_model_is_asked(tasks, tmp_path,
         (["--tasks", "math500"], "--output is needed"),
         (["--output", "x"], "--tasks is needed"),
         (["--tasks", "a", "--top-p", "1.5"], "'1.5' must be above 0 and at most 1"),
+        (["--tasks", "a", "--n", "two"], "'two' must be a whole number from 1"),
     ],
 )
 def test_a_command_that_cannot_be_read(capsys, words, message):
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit, match="2"):
         run(*words)
-    assert caught.value.code == 2 and message in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
@@ -157,37 +166,19 @@ def test_a_group_has_no_problem_twice():
     assert [task.name for task in choose_tasks(["math", "aime2024", "math500"])] == [*math, "aime2024"]
 
 
-def test_base_and_plus_are_both_in_the_results_and_tests_of_megabytes_are_recorded_by_their_hash(tmp_path, capsys):
-    (tmp_path / "plus.yaml").write_text(
-        "name: plus\nextends: humaneval_plus\ntitle: Plus\nsource: {rows: null, local: {test: rows.jsonl}}\n"
-    )
-    right, wrong, silent = lines_of(SAMPLES / "humaneval_plus" / "HumanEvalPlus.jsonl")
-    right, wrong = wrong, right
-    right["plus_input"] += [[list(range(number))] for number in range(2, 150)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (right, wrong, silent)))
-
-    def answer(request):
-        shown = last_message(request.prompt)
-        if silent["entry_point"] in shown:
-            return "I do not know."
-        # Right on the tests of HumanEval, wrong on one of those that EvalPlus added.
-        flawed = "def spread(values):\n    return max(values) - min(values)\n"
-        program = flawed if wrong["entry_point"] in shown else right["prompt"] + right["canonical_solution"]
-        return f"```python\n{program}```"
-
-    words = ("--tasks", tmp_path / "plus.yaml", "--data", tmp_path, "--output", tmp_path / "out")
-    assert run(*words, backend=ScriptedBackend(answer)) == 0
-    results = results_of(tmp_path / "out")["tasks"]["plus"]
-    assert results["summary"]["scores"]["avg@1"]["value"] == 1 / 3
-    assert {name: part["value"] for name, part in results["parts"].items()} == {"base": 2 / 3, "plus": 1 / 3}
-    assert "66.7" in capsys.readouterr().out
-    samples = lines_of(tmp_path / "out" / "plus" / "samples.jsonl")
-    assert [row["parts"] for row in samples] == [{"base": 1.0, "plus": 1.0}, {"base": 1.0, "plus": 0.0}, {}]
-    assert samples[0]["gold"].startswith("sha256:")
-    # Given again, nothing is judged anew.
-    before = (tmp_path / "out" / "results.json").read_bytes()
-    assert run(*words, backend=ScriptedBackend(answer)) == 0
-    assert (tmp_path / "out" / "results.json").read_bytes() == before
+def test_tests_of_megabytes_are_recorded_by_their_hash_and_not_judged_anew(tmp_path, monkeypatch):
+    write_tasks(tmp_path)
+    row = {**ROWS["functions"][0], "test_list": [f"assert add0({n}) == {n}" for n in range(1000)]}
+    (tmp_path / "functions.jsonl").write_text(json.dumps(row) + "\n")
+    words = ("--tasks", tmp_path / "functions.yaml", "--data", tmp_path, "--output", tmp_path / "out")
+    backend = ScriptedBackend(lambda request: "```python\ndef add0(x):\n    return x\n```")
+    assert run(*words, backend=backend) == 0
+    before = (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes()
+    (sample,) = map(json.loads, before.splitlines())
+    assert sample["gold"].startswith("sha256:") and sample["score"] == 1
+    monkeypatch.setattr("eval.verdicts.judge_all", lambda jobs, *_: pytest.fail("judged anew") if jobs else None)
+    assert run(*words, backend=backend) == 0
+    assert (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes() == before
 
 
 def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path, capsys):
@@ -212,23 +203,6 @@ def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path, capsys
     capsys.readouterr()
     assert main([*words, "--show-prompt"]) == 0
     assert capsys.readouterr().out.endswith("exactly what the model sees\n[user] 0+1?\nBox it.\n[assistant] \n")
-
-
-def test_a_server_that_cannot_answer_some_requests_is_asked_again(tasks, tmp_path, capsys):
-    golds = gold_by_prompt(tasks)
-    words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--backend", "server", "--attempts", "1"]
-    words += ["--output", str(tmp_path / "out")]
-    with ScriptedServer(golds, faults=[500, 500]) as server:
-        assert main([*words, "--base-url", server.base_url]) == 1
-        task = results_of(tmp_path / "out")["tasks"]["sums"]
-        assert task["failed_responses"] == 2 and task["summary"]["scores"]["avg@1"]["problems"] == 10
-        assert main([*words, "--base-url", server.base_url]) == 0
-        assert len(server.requests) == 12 + 2
-    assert results_of(tmp_path / "out")["tasks"]["sums"]["summary"]["scores"]["avg@1"]["value"] == 1
-    capsys.readouterr()
-    assert main([*words, "--base-url", server.base_url]) == 2
-    said = capsys.readouterr().err
-    assert "cannot be reached" in said and said.count("\n") == 1
 
 
 def test_all_tasks_are_listed_without_a_model(capsys):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that were interrupted, anywhere, folders that hold something else, and new verdicts on old responses."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from small_tasks import ROWS, TASKS, ScriptedBackend, bytes_of, lines_of, result
 
 from eval import verdicts
 from eval.grade import main as grade_main
+from prime_ext.verifiers.verdict import correct
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,18 +85,20 @@ def test_another_run_is_refused_in_the_folder(tasks, whole, capsys, words, backe
     assert bytes_of(whole) == before and asked.asked == []
 
 
-def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
-    mine, out = tmp_path / "mine", tmp_path / "out"
-    words = [*small_tasks.write_tasks(mine), "--output", out]
+@pytest.mark.parametrize(
+    ("file", "old", "new", "key"),
+    [
+        ("sums.jsonl", '"answer": 1,', '"answer": 7,', "data_sha256"),
+        ("sums.yaml", "Box it", "Put it in a box", "prompt_sha256"),
+    ],
+)
+def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys, file, old, new, key):
+    words = [*small_tasks.write_tasks(tmp_path), "--output", tmp_path / "out"]
     assert run(*words) == 0
-    rows = [{**row, "answer": 7} for row in ROWS["sums"]]
-    (mine / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = (tmp_path / file).read_text()
+    (tmp_path / file).write_text(text.replace(old, new, 1))
     assert run(*words) == 2
-    assert "holds a run with tasks.sums.data_sha256" in capsys.readouterr().err
-    small_tasks.write_tasks(mine)
-    (mine / "sums.yaml").write_text((mine / "sums.yaml").read_text().replace("Box it", "Put it in a box"))
-    assert run(*words) == 2
-    assert "holds a run with tasks.sums.prompt_sha256" in capsys.readouterr().err
+    assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
 
 
 LINE = dict.fromkeys(("tokens", "prompt_tokens", "sample"), 0) | dict.fromkeys(("text", "finish", "detail"), "")
@@ -140,12 +144,10 @@ def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
 
 
 class Generous:
-    """A verifier for which every answer is right."""
+    """A verifier for which every answer is right, on a part of the tests too."""
 
     async def averify(self, response, gold, **options):
-        from prime_ext.verifiers.verdict import correct
-
-        return correct("7", 0.0)
+        return dataclasses.replace(correct("7", 0.0), parts={"base": 1.0})
 
 
 def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, monkeypatch, capsys):
@@ -161,6 +163,7 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert grade_main(["--run", str(out)]) == 0
     assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
     assert score_of(out, "sums", "avg@4") == 1 and score_of(out, "functions", "pass@4") == 1
+    assert results_of(out)["tasks"]["functions"]["parts"]["base"]["value"] == 1
     assert (out / "sums" / "responses.jsonl").read_bytes() == before["sums/responses.jsonl"]
     # The run itself leaves the new verdicts alone, and says with what they were made.
     assert run(*words) == 0

@@ -3,6 +3,7 @@
 
 import itertools
 import math
+import operator
 from collections import Counter
 
 import numpy as np
@@ -10,39 +11,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.majority import majority_score, same_mathematics, same_text
-from eval.paired import compare_runs
-from eval.statistics import NoProblems, average, over_problems, pass_at_k, pass_probability
+from eval.statistics import (
+    average,
+    compare_runs,
+    majority_score,
+    over_problems,
+    pass_at_k,
+    pass_probability,
+    same_mathematics,
+)
 from eval.summary import measure
 from prime_ext.tasks.votes import Ballot, count_votes
 
 
 def test_every_problem_counts_the_same_however_many_responses_it_has():
     found = average([[1.0, 0.0, 0.0, 0.0], [1.0], [None, 0.5]])
-    assert found.value == pytest.approx((0.25 + 1 + 0.5) / 3) and found.problems == 3
+    assert found["value"] == pytest.approx((0.25 + 1 + 0.5) / 3) and found["problems"] == 3
     # The spread of the problem means, not of the seven responses.
-    assert found.standard_error == pytest.approx(np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3))
+    assert found["standard_error"] == pytest.approx(np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3))
     alone = average([[1.0, 0.0]])
-    assert alone.value == 0.5 and alone.standard_error is alone.low is alone.high is None
+    assert alone["value"] == 0.5 and alone["standard_error"] is alone["low"] is alone["high"] is None
 
 
 def test_undecided_responses_are_left_out_and_problems_without_any_other_are_counted():
     found = average([[None, 1.0], [None, None], [0.0, 0.0]])
-    assert (found.value, found.problems, found.left_out) == (0.5, 2, 1)
-    with pytest.raises(NoProblems, match="no problem has enough judged responses \\(1 left out\\)"):
-        average([[None]])
+    assert (found["value"], found["problems"], found["left_out"]) == (0.5, 2, 1)
+    assert average([[None]]) is None and pass_at_k([[None]], 1) is None
 
 
 def test_the_interval_at_the_ends_is_not_empty_and_stays_inside():
     perfect, hopeless = average([[1.0]] * 30), average([[0.0]] * 30)
-    assert perfect.standard_error == 0 and perfect.high == 1.0 and 0.85 < perfect.low < 0.9
-    assert hopeless.low == 0.0 and hopeless.high == pytest.approx(1 - perfect.low)
+    assert perfect["standard_error"] == 0 and perfect["high"] == 1.0 and 0.85 < perfect["low"] < 0.9
+    assert hopeless["low"] == 0.0 and hopeless["high"] == pytest.approx(1 - perfect["low"])
 
 
-@pytest.mark.parametrize(("values", "trials"), [([1.5], 1), ([-0.1, 0], 2), ([float("nan")], 1), ([0.5, 0.5], 1)])
-def test_what_is_no_score_is_refused(values, trials):
-    with pytest.raises(ValueError, match="scores must be in|trials for 2 problems"):
-        over_problems(values, trials)
+@pytest.mark.parametrize("values", [[1.5], [-0.1, 0], [float("nan")]])
+def test_what_is_no_score_is_refused(values):
+    with pytest.raises(ValueError, match="scores must be in"):
+        over_problems(values, len(values))
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
@@ -61,7 +67,7 @@ def test_pass_at_k_has_no_rounding_where_it_is_nearly_one_or_numbers_are_large()
 def test_pass_at_k_over_problems():
     scores = [[1.0, 0.0, 0.0, 0.5], [0.0] * 4, [None, 1.0, 1.0, None], [None, None, None, 1.0]]
     found = pass_at_k(scores, 2)
-    assert found.value == pytest.approx((0.5 + 0 + 1) / 3) and (found.problems, found.left_out) == (3, 1)
+    assert found["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (found["problems"], found["left_out"]) == (3, 1)
     # Of four responses two draws of two are independent.
     assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == over_problems([5 / 6] * 30, 60)
     with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
@@ -83,15 +89,13 @@ def _majority_by_hand(answers, scores, k):
 def test_the_majority_is_exact_over_all_draws(answers, data):
     k = data.draw(st.integers(1, len(answers)))
     scores = {"a": 1.0, "b": 0.0, "c": 0.25, "d": 0.0}
-    ballot = count_votes(answers, [scores.get(answer, 0.0) for answer in answers], same_text)
+    ballot = count_votes(answers, [scores.get(answer, 0.0) for answer in answers], operator.eq)
     assert majority_score(ballot, k) == pytest.approx(_majority_by_hand(answers, scores, k))
 
 
 def test_the_majority_of_64_responses_is_counted_exactly_and_soon():
     # By symmetry each of eight answers with equal votes wins as often.
     assert majority_score(Ballot((8,) * 8, (1.0,) + (0.0,) * 7, 0), 16) == pytest.approx(1 / 8)
-    with pytest.raises(ValueError, match="k=5 must be from 1 to the 4 responses"):
-        majority_score(Ballot((), (), 4), 5)
 
 
 def test_mathematics_votes_by_the_equality_of_the_verifier():
@@ -107,7 +111,7 @@ def _coverage(design, runs=1000):
     """Share of simulated benchmarks whose interval holds the true score; ``design`` returns (truth, estimate)."""
     generator = np.random.default_rng(0)
     found = [design(generator) for _ in range(runs)]
-    return np.mean([estimate.low <= truth <= estimate.high for truth, estimate in found])
+    return np.mean([estimate["low"] <= truth <= estimate["high"] for truth, estimate in found])
 
 
 @pytest.mark.parametrize(
@@ -128,23 +132,18 @@ def test_the_interval_of_the_average_and_of_pass_at_k_holds_the_truth_19_times_o
     assert 0.93 <= _coverage(design) <= 0.985
 
 
-def _runs(generator, problems, n, gain):
-    ability = generator.beta(0.5, 0.8, problems)
-    better = np.clip(ability + gain * generator.beta(1, 1, problems), 0, 1)
-    return [
-        {str(i): (generator.random(n) < p).astype(float).tolist() for i, p in enumerate(chances)}
-        for chances in (ability, better)
-    ]
-
-
 @pytest.mark.parametrize(("problems", "n", "gain"), [(60, 1, 0.2), (30, 16, 0.1), (100, 1, 0.0)])
 def test_the_paired_interval_holds_the_truth(problems, n, gain):
-    many = np.random.default_rng(7)
-    ability = many.beta(0.5, 0.8, 400_000)
-    truth = (np.clip(ability + gain * many.beta(1, 1, ability.size), 0, 1) - ability).mean()
+    def chances(generator, number):
+        ability = generator.beta(0.5, 0.8, number)
+        return ability, np.clip(ability + gain * generator.beta(1, 1, number), 0, 1)
+
+    before, after = chances(np.random.default_rng(7), 400_000)
+    truth = (after - before).mean()
 
     def design(generator):
-        return truth, compare_runs(*_runs(generator, problems, n, gain))
+        drawn = [(generator.random((problems, n)) < own[:, None]).astype(float) for own in chances(generator, problems)]
+        return truth, compare_runs(*({str(i): row for i, row in enumerate(run.tolist())} for run in drawn))
 
     assert 0.92 <= _coverage(design, runs=400) <= 0.995
 
@@ -154,9 +153,10 @@ def test_flipped_problems_are_named_with_both_scores():
     after = {"a": [1.0], "b": [0.0], "c": [1.0], "d": [1.0], "e": [1.0, 0.0]}
     found = compare_runs(before, after)
     # Half of the responses is not solved.
-    assert [(flip.problem, flip.before, flip.after) for flip in found.gained] == [("a", 0.5, 1.0)]
-    assert [flip.problem for flip in found.lost] == ["b"]
-    assert (found.difference, found.problems, found.left_out) == (0.0, 4, 1)
+    assert found["gained"] == [{"problem": "a", "before": 0.5, "after": 1.0}]
+    assert [flip["problem"] for flip in found["lost"]] == ["b"]
+    assert (found["difference"], found["problems"], found["left_out"]) == (0.0, 4, 1)
+    assert compare_runs({"a": [None]}, {"a": [1.0]}) is None
 
 
 def test_the_interval_of_single_responses_is_that_of_bonett_and_price():
@@ -166,16 +166,9 @@ def test_the_interval_of_single_responses_is_that_of_bonett_and_price():
     gained, lost = 16 / 102, 11 / 102
     error = math.sqrt((gained + lost - (gained - lost) ** 2) / 102)
     found = compare_runs(before, after)
-    assert found.difference == pytest.approx(0.05)
-    assert found.low == pytest.approx(gained - lost - 1.98373 * error, abs=1e-4)
-    assert found.high == pytest.approx(gained - lost + 1.98373 * error, abs=1e-4)
-
-
-def test_runs_on_different_problems_are_refused():
-    with pytest.raises(ValueError, match="the runs differ in 2 problems, e.g. 'a' is not in the second"):
-        compare_runs({"a": [1.0]}, {"b": [1.0]})
-    with pytest.raises(NoProblems, match="no problem is judged in both runs \\(1 left out\\)"):
-        compare_runs({"a": [None]}, {"a": [1.0]})
+    assert found["difference"] == pytest.approx(0.05)
+    assert found["low"] == pytest.approx(gained - lost - 1.98373 * error, abs=1e-4)
+    assert found["high"] == pytest.approx(gained - lost + 1.98373 * error, abs=1e-4)
 
 
 def _sample(score, answer, tokens, truncated=False, **parts):

@@ -160,9 +160,7 @@ def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
     # The keys of the source are taken one by one, all others as a whole.
     assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
     assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
-
-
-def test_a_file_may_extend_one_that_extends_another(tmp_path):
+    # The other may extend one itself.
     task = load_task(write(tmp_path, {"name": "mine", "extends": "humaneval_plus", "source": {"rows": None}}))
     assert task.source.url == load_task("humaneval_plus").source.url and task.source.rows == {}
     assert task.decoding == load_task("humaneval").decoding
