@@ -99,15 +99,15 @@ def test_an_error_that_verl_swallows_is_shown(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, said",
+    ("name", "text", "said"),
     [
-        (compat.VerlName("verl.nowhere", "x", "scoring"), "verl.nowhere.x, needed for scoring, is gone or changed"),
-        (compat.VerlName("verl.protocol", "DataProto.gone", "tests"), "verl.protocol.DataProto.gone, needed for tests"),
-        (compat.VerlName("verl.protocol", "DataProto.chunk", "tests", "no such text"), "its source no longer contains"),
+        ("verl.nowhere:x", "", "verl.nowhere.x, needed for scoring, is gone or changed"),
+        ("verl.protocol:DataProto.gone", "", "verl.protocol.DataProto.gone, needed for scoring"),
+        ("verl.protocol:DataProto.chunk", "no such text", "its source no longer contains"),
     ],
 )
-def test_a_private_name_of_verl_that_is_gone_or_changed(monkeypatch, capsys, name, said):
-    monkeypatch.setattr(compat, "VERL_NAMES", (*compat.VERL_NAMES, name))
+def test_a_private_name_of_verl_that_is_gone_or_changed(monkeypatch, capsys, name, text, said):
+    monkeypatch.setitem(compat.VERL_NAMES, name, ("scoring", text))
     problem = only_problem(capsys)
     assert said in problem and f"install verl=={compat.SUPPORTED_VERL}" in problem
 
