@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
@@ -82,17 +82,12 @@ def _platform() -> str:
 def _versions(report: Report) -> Iterable[str]:
     report.add("versions", "python", platform.python_version())
     for label, names in DISTRIBUTIONS.items():
-        found = [f"{version(name)} ({name})" if len(names) > 1 else version(name) for name in names if _installed(name)]
-        report.add("versions", label, found[0] if found else "not installed")
+        found = "not installed"
+        for name in reversed(names):
+            with suppress(PackageNotFoundError):
+                found = f"{version(name)} ({name})" if len(names) > 1 else version(name)
+        report.add("versions", label, found)
     return ()
-
-
-def _installed(distribution: str) -> bool:
-    try:
-        version(distribution)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _machine(report: Report) -> Iterable[str]:
@@ -103,25 +98,19 @@ def _machine(report: Report) -> Iterable[str]:
     report.add("machine", "logical CPUs", os.cpu_count())
     report.add("machine", "memory", f"{available:.1f} of {total:.1f} GB available")
     if available < LEAST_MEMORY_GB:
-        yield (
-            f"only {available:.1f} GB of memory are available; close other programs, a run needs at least "
-            f"{LEAST_MEMORY_GB:g} GB"
-        )
+        yield f"only {available:.1f} GB of memory are available; close other programs, it takes {LEAST_MEMORY_GB:g} GB"
     if not os.path.isdir("/dev/shm"):
         report.add("machine", "/dev/shm", "missing")
         return
     free = shutil.disk_usage("/dev/shm").free / 2**30
     report.add("machine", "/dev/shm", f"{free:.2f} GB free")
     if free < LEAST_SHARED_MEMORY_GB:
-        yield (
-            f"/dev/shm has {free * 1024:.0f} MB free, too few for weight transfers; start the container with "
-            f"--shm-size=1g or lower actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
-        )
+        key = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+        few = f"/dev/shm has {free * 1024:.0f} MB free, too few for weight transfers"
+        yield f"{few}; start the container with --shm-size=1g, or lower {key}"
     elif _gpus() and free < LEAST_SHARED_MEMORY_OF_GPUS_GB:
-        yield (
-            f"/dev/shm has {free:.1f} GB free, too few for NCCL and Ray on GPUs; start the container with "
-            f"--shm-size=10g or more, or with --ipc=host"
-        )
+        container = "start the container with --shm-size=10g or more, or with --ipc=host"
+        yield f"/dev/shm has {free:.1f} GB free, too few for NCCL and Ray on GPUs; {container}"
 
 
 def _gpus() -> list[str]:
@@ -143,20 +132,16 @@ def _accelerators(report: Report) -> Iterable[str]:
     elif gpus:
         yield from _run_on_gpus(len(gpus))
     elif not accelerators and not on_cpu:
-        yield _unusable_gpu() or (
-            "no accelerator was found and VERL_PLATFORM is not cpu; to train on the CPU: export VERL_PLATFORM=cpu and "
-            "use --config-name=prime_trainer_cpu"
-        )
+        on_cpu_instead = "export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu"
+        yield _unusable_gpu() or f"no accelerator was found; to train on the CPU: {on_cpu_instead}"
 
 
 def _run_on_gpus(n_gpus: int) -> Iterable[str]:
     """What a run on all GPUs of this machine lacks, beside those in it."""
     cpus, needed = os.cpu_count() or 1, Reservation(n_gpus, 0, STORAGE_UNITS)
     if cpus < needed.cpus:
-        yield (
-            f"{cpus} logical CPUs are too few for {n_gpus} GPUs: {needed}; they are only a number to Ray, so set "
-            f"ray_kwargs.ray_init.num_cpus={needed.cpus}, or train on fewer GPUs"
-        )
+        remedy = f"set ray_kwargs.ray_init.num_cpus={needed.cpus}, only a number to Ray, or train on fewer GPUs"
+        yield f"{cpus} logical CPUs are too few for {n_gpus} GPUs: {needed}; {remedy}"
     problem = "is not installed, and verl loads models with it"
     if find_spec("flash_attn") is not None:
         try:
@@ -164,10 +149,9 @@ def _run_on_gpus(n_gpus: int) -> Iterable[str]:
             return
         except Exception as error:
             problem = f"cannot be imported ({_first_line(error)})"
-    yield (
-        f"flash-attn {problem}: install a wheel for this PyTorch, CUDA and Python (docs/how_to/install.md); to do "
-        f"without it, set +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
-    )
+    wheel = "install a wheel for this PyTorch, CUDA and Python (docs/how_to/install.md)"
+    without = "set +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+    yield f"flash-attn {problem}: {wheel}; to do without it, {without}"
 
 
 def _unusable_gpu() -> str:
@@ -210,10 +194,7 @@ def _plugin(report: Report) -> Iterable[str]:
     try:
         importlib.import_module("verl")
     except Exception as error:
-        yield (
-            f"verl cannot be imported ({_first_line(error)}); reinstall prime-ext with its dependencies in this "
-            f"environment, {sys.prefix}"
-        )
+        yield f"verl cannot be imported ({_first_line(error)}); reinstall prime-ext and what it needs in {sys.prefix}"
         return
     loud = PLUGIN_MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
     allowed = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
@@ -221,20 +202,17 @@ def _plugin(report: Report) -> Iterable[str]:
     report.add("plug-in", "entry point", "present" if present else "missing")
     report.add("plug-in", "VERL_USE_EXTERNAL_MODULES", "names it" if loud else "does not name it")
     if not loud and not present:
-        yield (
-            f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; run "
-            f"pip install . in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
-        )
+        remedy = f"run pip install . in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
+        yield f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; {remedy}"
     elif not loud and allowed != "auto" and PLUGIN_NAME not in allowed.split(","):
         yield f"VERL_USE_EXTERNAL_PLUGINS={allowed} keeps verl from loading prime_ext; unset it or add {PLUGIN_NAME}"
     try:
         importlib.import_module(PLUGIN_MODULE)
     except Exception as error:
         report.add("plug-in", "import", "failed")
-        yield (
-            f"{PLUGIN_MODULE} cannot be imported, which verl hides ({type(error).__name__}: {_first_line(error)}); "
-            f"python -c 'import {PLUGIN_MODULE}' shows where"
-        )
+        cause = f"{type(error).__name__}: {_first_line(error)}"
+        shown = f"python -c 'import {PLUGIN_MODULE}' shows where"
+        yield f"{PLUGIN_MODULE} cannot be imported, which verl hides ({cause}); {shown}"
     else:
         report.add("plug-in", "import", "works")
         yield from _registered(report)
@@ -250,11 +228,10 @@ def _registered(report: Report) -> Iterable[str]:
 
     trainers = [mode for mode in TRAINER_MODES if mode in TRAINER_REGISTRY]
     report.add("plug-in", "trainers", ", ".join(trainers) or "none")
-    missing = {f"trainer.v1.trainer_mode={mode}": mode not in TRAINER_REGISTRY for mode in TRAINER_MODES}
-    missing[f"reward.reward_manager.name={MANAGER}"] = MANAGER not in REWARD_MANAGER
-    for key, is_missing in missing.items():
-        if is_missing:
-            yield f"{key} is not registered with verl although {PLUGIN_MODULE} loads; this is an error of prime_ext"
+    missing = [f"trainer.v1.trainer_mode={mode}" for mode in TRAINER_MODES if mode not in trainers]
+    missing += [] if MANAGER in REWARD_MANAGER else [f"reward.reward_manager.name={MANAGER}"]
+    for key in missing:
+        yield f"{key} is not registered with verl although {PLUGIN_MODULE} loads; this is an error of prime_ext"
     if _platform() == "cpu":
         device = get_device_name()
         report.add("plug-in", "device of verl", device)
@@ -267,10 +244,8 @@ def _rollout_engines(report: Report) -> Iterable[str]:
     engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if find_spec(name) is not None]
     report.add("rollout", "engines", ", ".join(engines) or "none")
     if not engines:
-        yield (
-            "no rollout engine is installed; on accelerators: pip install -e '.[gpu]' (docs/how_to/install.md), on the "
-            "CPU: export VERL_PLATFORM=cpu"
-        )
+        on_accelerators = "on accelerators: pip install -e '.[gpu]' (docs/how_to/install.md)"
+        yield f"no rollout engine is installed; {on_accelerators}, on the CPU: export VERL_PLATFORM=cpu"
 
 
 def _first_line(error: Exception) -> str:
@@ -279,15 +254,11 @@ def _first_line(error: Exception) -> str:
 
 def render(report: Report) -> str:
     """The report as a table, and the problems below it."""
-    width = max(len(name) for facts in report.facts.values() for name in facts)
-    lines = []
+    width, lines = max(len(name) for facts in report.facts.values() for name in facts), []
     for section, facts in report.facts.items():
-        lines.append(section)
-        lines.extend(f"  {name:<{width}}  {value}" for name, value in facts.items())
-    lines.append("")
-    lines.extend(f"problem: {problem}" for problem in report.problems)
-    lines.append("no problems found" if not report.problems else f"{len(report.problems)} problem(s) found")
-    return "\n".join(lines)
+        lines += [section, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]
+    lines += ["", *(f"problem: {problem}" for problem in report.problems)]
+    return "\n".join([*lines, f"{len(report.problems)} problem(s) found" if report.problems else "no problems found"])
 
 
 def main(arguments: list[str] | None = None) -> int:

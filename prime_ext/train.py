@@ -88,12 +88,11 @@ def _ready_to_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunC
             checks = RunChecks.from_environment(path, default_conditions(config), checkpoints)
         except ConditionError as error:
             problems.append(str(error))
-    # Before anything of a run that is under way is touched.
-    if config is not None and not problems and (in_use := folder_in_use(config)):
-        problems.append(in_use)
+        # Before anything of a run that is under way is touched.
+        if not problems and (in_use := folder_in_use(config)):
+            problems.append(in_use)
     if config is None or problems:
-        for problem in problems:
-            print(f"prime_ext: {problem}", file=sys.stderr)
+        print(*(f"prime_ext: {problem}" for problem in problems), sep="\n", file=sys.stderr)
         raise SystemExit(2)
     if "prime" in config:
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
@@ -146,26 +145,18 @@ def failure_message(checkpoints: Path, error: BaseException | None) -> str:
         error: what ended the run; None if it is not known.
     """
     what = f"the run failed with {one_line(error)}" if error is not None else "the run failed"
-    steps = complete_steps(checkpoints)
-    full = _fullness(checkpoints)
-    saved = (
-        f"the newest whole checkpoint is {checkpoints}/global_step_{steps[-1]}, and the same command goes on from there"
-        if steps
-        else f"nothing was saved in {checkpoints}"
-    )
-    return "; ".join(part for part in (what, full, saved) if part)
-
-
-def innermost(error: BaseException) -> BaseException:
-    """The error that a chain of Ray's task errors began with."""
-    while isinstance(cause := getattr(error, "cause", None), BaseException):
-        error = cause
-    return error
+    saved = f"nothing was saved in {checkpoints}"
+    if steps := complete_steps(checkpoints):
+        newest = f"{checkpoints}/global_step_{steps[-1]}"
+        saved = f"the newest whole checkpoint is {newest}, and the same command goes on from there"
+    return "; ".join(part for part in (what, _fullness(checkpoints), saved) if part)
 
 
 def one_line(error: BaseException) -> str:
-    """Class and message, the class named once."""
-    root = innermost(error)
+    """Class and message, the class named once, of the error that a chain of Ray's task errors began with."""
+    root = error
+    while isinstance(cause := getattr(root, "cause", None), BaseException):
+        root = cause
     lines = [line.strip() for line in str(root).splitlines() if line.strip()]
     name = type(root).__name__
     # A class that Ray made up for the error of a task is called RayTaskError(Name).

@@ -16,6 +16,9 @@ PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
 Threshold = Annotated[Count | None, Field(description="null or a whole number >= 1")]
 
 
+_SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
+
+
 def _whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
@@ -43,7 +46,7 @@ def rollout_ranks(config: DictConfig) -> int:
 
 def check_async(config: DictConfig) -> Iterable[str]:
     """Everything that can be wrong with an asynchronous mode; nothing for the synchronous one."""
-    section = base_mode(config)
+    section, rollout = base_mode(config), "actor_rollout_ref.rollout"
     if section not in VERL_MODES[1:]:
         return
     kinds = {
@@ -51,39 +54,30 @@ def check_async(config: DictConfig) -> Iterable[str]:
         "trainer.v1.sampler.max_off_policy_threshold": Threshold,
         "trainer.v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
     }
+    own = dict.fromkeys((_SYNC_STEP, f"{rollout}.nnodes", f"{rollout}.n_gpus_per_node"), Count)
     yield from wrong_values(config, kinds)
     if OmegaConf.select(config, "skip.rollout_tq.enable"):
         yield "skip.rollout_tq.enable=true replays whole batches, which no asynchronous mode submits; set it to false"
     if section == "separate_async":
-        yield from _check_separate(config)
+        yield from [*wrong_values(config, own)] or _check_separate(config)
 
 
 def _check_separate(config: DictConfig) -> Iterable[str]:
-    mode, rollout = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout
-    sync_step = config.trainer.v1.separate_async.parameter_sync_step
-    sync_key = f"trainer.v1.separate_async.parameter_sync_step={sync_step!r}"
-    prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
-    if not _whole(sync_step, 1):
-        yield f"{sync_key} must be a whole number >= 1"
-    elif prompts != sync_step * mini_batch:
-        wanted = f"{sync_key} times actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}"
-        yield f"data.train_batch_size={prompts} must be {sync_step * mini_batch}: {wanted}"
-    for name in ("nnodes", "n_gpus_per_node"):
-        if not _whole(rollout[name], 1):
-            key = f"actor_rollout_ref.rollout.{name}={rollout[name]!r}"
-            yield f"{key}: {mode} needs devices of its own for rollouts, >= 1"
+    mode, separate = config.trainer.v1.trainer_mode, config.trainer.v1.separate_async
+    key, policy = "actor_rollout_ref", config.actor_rollout_ref
+    rollout, prompts, sync_step = policy.rollout, config.data.train_batch_size, separate.parameter_sync_step
+    wanted = sync_step * policy.actor.ppo_mini_batch_size
+    if prompts != wanted:
+        product = f"{_SYNC_STEP}={sync_step} times {key}.actor.ppo_mini_batch_size"
+        yield f"data.train_batch_size={prompts} must be {wanted}, which is {product}"
     servers = rollout_ranks(config)
     replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
     if servers % replica:
-        yield f"actor_rollout_ref.rollout has {servers} devices, not a multiple of the {replica} devices of a server"
+        yield f"{key}.rollout has {servers} devices, not a multiple of the {replica} devices of a server"
     if rollout.checkpoint_engine.backend == "naive":
         other = "tcp" if config.trainer.device == "cpu" else "nccl"
-        yield (
-            f"actor_rollout_ref.rollout.checkpoint_engine.backend=naive reaches servers on the trainer's own devices "
-            f"only; {mode} needs another, {other} for example"
-        )
-    if config.actor_rollout_ref.actor.strategy == "megatron" and sync_step != 1:
-        yield f"{sync_key} must be 1 with actor_rollout_ref.actor.strategy=megatron: snapshots are for FSDP engines"
-    hybrid = config.trainer.v1.separate_async.hybrid_rollout
-    if hybrid.enable_switch and not config.actor_rollout_ref.get("hybrid_engine", True):
-        yield "trainer.v1.separate_async.hybrid_rollout.enable_switch=true needs actor_rollout_ref.hybrid_engine=true"
+        yield f"{key}.rollout.checkpoint_engine.backend=naive: {mode} needs one between devices; set it to {other}"
+    if policy.actor.strategy == "megatron" and sync_step != 1:
+        yield f"{_SYNC_STEP}={sync_step} must be 1 with {key}.actor.strategy=megatron: snapshots are for FSDP engines"
+    if separate.hybrid_rollout.enable_switch and not policy.get("hybrid_engine", True):
+        yield f"trainer.v1.separate_async.hybrid_rollout.enable_switch=true needs {key}.hybrid_engine=true"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of how the steps of a response become one reward: the configuration group ``chain``.
-
-It stands under ``prime.process`` for the implicit PRM and under ``pspo`` for step reward models, which is why the
-rules are given the name of the section. Nothing here imports torch; a test compares the names with the algorithms.
+"""The settings of how the steps of a response become one reward: the configuration group ``chain``, which stands under
+``prime.process`` and ``pspo``. Nothing here imports torch; a test compares the names with the algorithms.
 """
 
 from collections.abc import Iterable
@@ -11,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, PositiveShare, Share
+from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, PositiveShare, Share, defaults_of, unread
 
 # Those of prime_ext.algorithms: step_scores, accumulation, chain_reward, shaping, process_shaping, step_credit.
 StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
@@ -34,15 +32,10 @@ class AccumulationSettings:
 
     mode: Accumulation
     temperature: Positive
-    """Of ``softmin``."""
     first_weight: Positive
-    """Factor on the first step's score."""
     power: Positive
-    """Of the accumulated score."""
     single_step: SingleStep
-    """What a response of one step is worth."""
     reward_position: RewardPosition
-    """Where the reward is paid."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -52,7 +45,6 @@ class WeibullSettings:
     shape: Positive
     scale: Positive
     constant: Positive | None
-    """None: so that the peak is 1."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -62,7 +54,6 @@ class GaussianSettings:
     mean: PositiveOrZero
     std: Positive
     area: Positive | None
-    """None: so that the peak is 1."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -93,29 +84,26 @@ class ShapingSettings:
         return {} if self.name == "none" else asdict(getattr(self, self.name))
 
 
-def chain_problems(
-    prefix: str, accumulation: AccumulationSettings, shaping: ShapingSettings, credit: Credit, threshold: float | None
-) -> Iterable[str]:
-    """What does not go together under the section ``prefix``: how scores accumulate, are shaped and are paid."""
-    mode, shape, weibull = f"{prefix}.accumulation.mode", shaping.name, shaping.weibull
-    accumulates = accumulation.mode != "none"
-    for key, plain in {"first_weight": 1.0, "power": 1.0, "reward_position": "last_token"}.items():
-        value = getattr(accumulation, key)
-        if not accumulates and value != plain:
-            yield f"{prefix}.accumulation.{key}={value} has no effect with {mode}=none; leave it at {plain}"
-    if accumulation.single_step != "zero" and not accumulates and shape == "none":
-        yield f"{prefix}.accumulation.single_step=keep is read with an accumulation or a shape; leave it at zero"
+def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
+    """What does not go together in ``prime.process`` or ``pspo``: how scores accumulate, are shaped and are paid."""
+    accumulation, shape, weibull = settings.accumulation, settings.shaping.name, settings.shaping.weibull
+    credit, accumulates = settings.credit, accumulation.mode != "none"
+    plain = f"with {prefix}.accumulation.mode=none"
+    readings = [
+        (("accumulation.first_weight", "accumulation.power", "accumulation.reward_position"), accumulates, plain),
+        (("accumulation.single_step",), accumulates or shape != "none", f"{plain} and {prefix}.shaping.name=none"),
+        (("credit_threshold",), credit in CREDITS_WITH_A_THRESHOLD, f"with {prefix}.credit={credit}"),
+    ]
+    yield from unread(settings, defaults_of("chain/plain.yaml") | {"credit_threshold": None}, prefix, readings)
     if shape in SHAPES_OF_THE_SCORE and not accumulates:
-        yield f"{prefix}.shaping.name={shape} reads the accumulated score; set {mode}, for example to geometric"
+        yield f"{prefix}.shaping.name={shape} reads the accumulated score; set {prefix}.accumulation.mode=geometric"
     if weibull.shape <= 1 and weibull.constant is None:
         yield f"{prefix}.shaping.weibull.shape={weibull.shape} has no peak; set it above 1, or the constant"
-    if credit in CREDITS_WITH_A_THRESHOLD and threshold is None:
+    if credit in CREDITS_WITH_A_THRESHOLD and settings.credit_threshold is None:
         yield f"{prefix}.credit_threshold=None must be a number with {prefix}.credit={credit}"
-    if credit not in CREDITS_WITH_A_THRESHOLD and threshold is not None:
-        yield f"{prefix}.credit_threshold={threshold} is read by {prefix}.credit=clip and clip_delta; leave it null"
     shares = credit in CREDITS_WITH_SHARES and accumulation.reward_position == "step_ends"
     if accumulates and credit != "sum" and not shares:
-        yield f"{prefix}.credit={credit} is for steps paid each for itself ({mode}=none); set it to sum"
+        yield f"{prefix}.credit={credit} is for steps paid each for itself (accumulation.mode=none); set it to sum"
 
 
 def chain_arguments(accumulation: AccumulationSettings, shaping: ShapingSettings) -> dict[str, Any]:

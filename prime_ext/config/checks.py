@@ -5,16 +5,18 @@ errors become one line each here. Nothing here imports verl or torch.
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, Field, StrictBool, TypeAdapter, ValidationError
+from typing_extensions import Self
 
 T = TypeVar("T")
 
-# Of every settings class: a key that it does not have is an error.
+# Of every settings class: a key that it does not have is an error. What a key means stands above it in its YAML file.
 STRICT = ConfigDict(extra="forbid")
 
 Switch = StrictBool
@@ -63,6 +65,29 @@ def read(kind: type[T], values: Any, prefix: str) -> T:
         raise SettingsError(*dict.fromkeys(_line(one, schema, prefix, values) for one in error.errors())) from error
 
 
+class Section:
+    """The settings of a whole section, with rules that types cannot say."""
+
+    section: ClassVar[str]
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build from the resolved section. Raises :class:`SettingsError`."""
+        settings = read(cls, values, cls.section)
+        refuse(settings.problems())
+        return settings
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Self:
+        """Build from the whole configuration. Raises :class:`SettingsError`."""
+        values: Any = config.get(cls.section)
+        return cls.from_mapping(OmegaConf.to_container(values, resolve=True) if values else values)
+
+    def problems(self) -> Iterable[str]:
+        """What does not go together. May raise :class:`SettingsError`, too."""
+        raise NotImplementedError
+
+
 def wrong_values(config: DictConfig, kinds: Mapping[str, Any]) -> Iterable[str]:
     """One line for each of these keys of a whole configuration whose value is not of its type."""
     for key, kind in kinds.items():
@@ -78,12 +103,34 @@ def defaults_of(file: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(Path(__file__).parent / file))
 
 
-def changed(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str, str]]:
-    """Name, value and default of the keys of a section that have another value than in its file."""
+# Keys or sections of keys, whether they are read, and with or without which other value they are not.
+Reading = tuple[Sequence[str], bool, str]
+
+
+def unread(settings: Any, defaults: Mapping[str, Any], prefix: str, readings: Iterable[Reading]) -> Iterable[str]:
+    """One line for each key of a section that has another value than its default, and that nothing reads.
+
+    Args:
+        settings: those of the section.
+        defaults: the section, or the part of it that is asked about, as it stands in its file.
+        prefix: its name.
+        readings: keys with dots, below it.
+    """
+    without = [
+        (tuple(f"{prefix}.{name}." for name in names), where) for names, is_read, where in readings if not is_read
+    ]
+    for key, value, default in _changed(asdict(settings), defaults, prefix):
+        where = next((where for names, where in without if f"{key}.".startswith(names)), None)
+        if where is not None:
+            yield f"{key}={value} has no effect {where}; leave it at {default}"
+
+
+def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str, str]]:
+    """Name, value and default of the keys that have another value than their default."""
     for name, default in defaults.items():
-        if isinstance(default, Mapping):
-            yield from changed(values[name], default, f"{prefix}.{name}")
-        elif values[name] != default:
+        if isinstance(default, Mapping) and isinstance(values.get(name), Mapping):
+            yield from _changed(values[name], default, f"{prefix}.{name}")
+        elif name in values and values[name] != default:
             yield f"{prefix}.{name}", _shown(values[name]), _shown(default)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choices for verl's engines: their names, and what a section says of its own."""
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 CHUNKED = "chunked"
 VERL_BACKENDS = ("torch", "triton", "liger")
@@ -21,3 +21,32 @@ def sequence_parallel_ranks(section: DictConfig) -> int:
     key, engine = "ulysses_sequence_parallel_size", section.get("engine") or section.get("fsdp_config")
     own = section.get(key) or 1
     return own if own > 1 or engine is None else engine.get(key) or 1
+
+
+ENGINE_SECTIONS = (
+    "actor_rollout_ref.actor.fsdp_config",
+    "actor_rollout_ref.ref.fsdp_config",
+    "critic.fsdp",
+    "prm.engine",
+)
+
+
+def shard_over_all_ranks(config: DictConfig) -> None:
+    """:func:`name_all_ranks` for every engine of a run.
+
+    FSDP1 keeps the root of a model, its embeddings and output layer, gathered behind a forward pass without gradients.
+    verl 0.9.1 frees it at the end of such a pass, but only if ``fsdp_size > 1``. With the default of -1 every scoring
+    pass leaves 2 bytes for each of these weights on every device, also while the rollout engine is awake, and the next
+    pass does not see weights that were written into the shards in between, as snapshots of the policy are.
+    """
+    for name in ENGINE_SECTIONS:
+        section = OmegaConf.select(config, name)
+        if section is not None:
+            name_all_ranks(section, config.trainer.n_gpus_per_node * config.trainer.nnodes)
+
+
+def name_all_ranks(engine: DictConfig, ranks: int) -> None:
+    """Replace ``fsdp_size`` by the number of ranks if it is -1, in place; the shards are the same."""
+    if engine.get("fsdp_size") == -1:
+        with open_dict(engine):
+            engine.fsdp_size = ranks

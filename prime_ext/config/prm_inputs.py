@@ -23,9 +23,7 @@ class InputSettings:
     """``prm.inputs``: a prompt that says more than the policy's, and tokens of the PRM's own tokenizer."""
 
     retokenize: Switch
-    """The PRM has a tokenizer of its own."""
     template: Text | Mapping[str, Text] | None
-    """The user's last message for the PRM, of all rows or by data source; None: as the policy has it."""
 
     @property
     def rewrites(self) -> bool:

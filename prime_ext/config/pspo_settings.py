@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of the reward manager ``pspo_wrs``: the section ``pspo``. Nothing here imports verl or torch."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.chain_settings import AccumulationSettings, Credit, ShapingSettings, chain_problems
@@ -13,12 +12,11 @@ from prime_ext.config.checks import (
     Number,
     Positive,
     PositiveOrZero,
+    Section,
     SettingsError,
     Share,
     Switch,
     Text,
-    read,
-    refuse,
 )
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.config.settings import OnFailure
@@ -45,45 +43,31 @@ MANAGER = "pspo_wrs"
 
 
 @dataclass(frozen=True, config=STRICT)
-class PSPOSettings:
+class PSPOSettings(Section):
     """The section ``pspo``."""
 
+    section = SECTION
     steps: StepSettings
     accumulation: AccumulationSettings
-    """``mode`` ``none``: every step is paid for itself."""
     shaping: ShapingSettings
     credit: Credit
-    """What a step's score pays, or the shares of an accumulated reward at step ends."""
     credit_temperature: Positive
-    """Of ``min_form``."""
     credit_threshold: Number | None
-    """Of ``clip`` and ``clip_delta``."""
     judge: Switch
-    """Whether responses are judged where there is a gold answer."""
     outcome_coefficient: PositiveOrZero
-    """Times the verdict, added to the reward."""
     on_failure: OnFailure
-    """What becomes of responses that could not be scored."""
     warn_rate: Share
-    """Fraction of such responses in a step above which a warning is logged."""
     log_path: Text | None
-    """Folder for JSON lines."""
 
     @property
     def pays_tokens(self) -> bool:
         """Whether rewards are paid elsewhere than at the last token."""
         return self.accumulation.mode == "none" or self.accumulation.reward_position != "last_token"
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "PSPOSettings":
-        """Build from the resolved section. Raises :class:`SettingsError`."""
-        settings = read(cls, values, SECTION)
-        refuse(settings._problems())
-        return settings
-
-    def _problems(self) -> Iterable[str]:
+    def problems(self) -> Iterable[str]:
+        """What does not go together."""
         yield from self.steps.problems("pspo.steps")
-        yield from chain_problems(SECTION, self.accumulation, self.shaping, self.credit, self.credit_threshold)
+        yield from chain_problems(SECTION, self)
         if self.outcome_coefficient > 0 and not self.judge:
             yield f"pspo.outcome_coefficient={self.outcome_coefficient} needs verdicts; set pspo.judge=true"
 
@@ -96,8 +80,7 @@ def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
             f"reward.reward_manager.name={MANAGER} needs the section {missing[0]}; use --config-name=pspo_trainer, or "
             f"add it with +{missing[0]}={missing[0]}"
         )
-    pspo, scorer = (OmegaConf.to_container(config[name], resolve=True) for name in (SECTION, SCORER_SECTION))
-    return PSPOSettings.from_mapping(pspo), ScorerSettings.from_mapping(scorer)  # type: ignore[arg-type]
+    return PSPOSettings.of(config), ScorerSettings.of(config)
 
 
 def uses_manager(config: DictConfig) -> bool:

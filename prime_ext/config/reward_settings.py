@@ -28,9 +28,12 @@ from prime_ext.config.checks import (
     Positive,
     PositiveOrZero,
     PositiveShare,
+    Reading,
     Share,
     Switch,
     Text,
+    defaults_of,
+    unread,
 )
 
 Granularity = Literal["token", "step", "turn", "response", "prefix_value"]
@@ -58,13 +61,14 @@ TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "
 TEXT_SPLITTERS = get_args(TextSplitter)
 
 
-def estimator_problems(section: str, settings: "OutcomeSettings | ProcessSettings") -> Iterable[str]:
-    """What does not go together in how one source becomes an advantage."""
-    estimator = f"{section}.estimator={settings.estimator}"
-    if settings.gae_lambda != 1 and settings.estimator != "gae":
-        yield f"{section}.gae_lambda={settings.gae_lambda} is read by {section}.estimator=gae only; leave it at 1.0"
-    if settings.discount != 1 and settings.estimator in ESTIMATORS_WITHOUT_DISCOUNT:
-        yield f"{section}.discount={settings.discount}: {estimator} has none; leave it at 1.0"
+def estimator_readings(section: str, settings: "OutcomeSettings | ProcessSettings") -> list[Reading]:
+    """Where the keys of how one source becomes an advantage are read, by their names below ``prime``."""
+    where = f"with prime.{section}.estimator={settings.estimator}"
+    has_discount = settings.estimator not in ESTIMATORS_WITHOUT_DISCOUNT
+    return [
+        ([f"{section}.gae_lambda"], settings.estimator == "gae", where),
+        ([f"{section}.discount"], has_discount, where),
+    ]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -72,13 +76,9 @@ class OutcomeSettings:
     """How the outcome reward enters the advantage (``prime.outcome``)."""
 
     coefficient: PositiveOrZero
-    """Weight in the sum of sources, before whitening."""
     discount: PositiveShare
-    """Discount of the outcome's return; 0 would leave the outcome to the last token alone."""
     estimator: OutcomeEstimator
-    """How rewards become an advantage."""
     gae_lambda: Share
-    """Lambda of ``gae``."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -86,11 +86,8 @@ class AnswerSettings:
     """How the gold answer is asked for after a step (``prime.process.answer``)."""
 
     template: Text
-    """What is put behind the step; ``{gold}`` and what follows it are scored."""
     per_token: Switch
-    """The geometric mean of the probabilities of its tokens, not their product."""
     most: Count
-    """Times that it is asked for after a step of one response; steps in between are paid together."""
 
     @property
     def parts(self) -> list[str]:
@@ -108,66 +105,36 @@ class ProcessSettings:
     """How the PRM's rewards enter the advantage (``prime.process``): docs/explanation/process_rewards.md."""
 
     scorer: Literal["implicit_prm", "step_scorer", "answer_likelihood"]
-    """What gives the rewards."""
     answer: AnswerSettings
     coefficient: PositiveOrZero
-    """Weight in the sum of sources, before whitening; of the divergence with ``kl``, of the factor with
-    ``sign_preserving``."""
     target: Literal["reference", "policy"]
-    """What the PRM's log-probabilities are measured against."""
     form: Literal["sampled", "kl", "sign_preserving"]
-    """How the policy learns of them."""
     top_k: Count | None
-    """Of ``form=kl``: tokens of the vocabulary that are compared; None: all."""
     clip: Positive | None
-    """Largest absolute advantage, before the coefficient; with ``sign_preserving`` the largest change of the factor."""
     granularity: Granularity
-    """What receives a reward."""
     reward_lambda: Share
-    """Rewards become lambda-weighted sums of what follows them; 0 leaves them alone."""
     step_score: StepScore
-    """How the sum over a step becomes its score."""
     step_score_scale: Positive
-    """Factor on the sum before the sigmoid."""
     accumulation: AccumulationSettings
-    """How the scores of the steps become one reward of the response."""
     shaping: ShapingSettings
-    """What it is multiplied by for the number of steps."""
     credit: Credit
-    """What a step's score pays."""
     credit_temperature: Positive
-    """Of ``min_form``."""
     credit_threshold: Number | None
-    """Of ``clip`` and ``clip_delta``, in units of the score of a step."""
     redistribution: Literal["none", "uniform", "last"]
-    """How the rewards of a response are made to sum to zero."""
     normalization: Normalization
     relative_share: Positive
-    """Of ``outcome_relative``: spread of the process advantage over that of the outcome."""
     relative_decay: Share
-    """Of ``outcome_relative``: weight of the past in the running means."""
     relative_limit: Positive
-    """Of ``outcome_relative``: the largest factor."""
     noise_per_token: PositiveOrZero | None
-    """Standard deviation of the rounding noise of a token's log-ratio; None: by the dtype of the PRM's passes."""
     discount: Share
-    """Discount of the process return; 0 takes the rewards themselves as the return."""
     estimator: ProcessEstimator
-    """How rewards become an advantage."""
     gae_lambda: Share
-    """Lambda of ``gae``."""
     baseline: Literal["released", "paper"]
-    """Form of the leave-one-out baseline of ``rloo``."""
     warm_up_steps: CountOrZero
-    """Training steps in which the PRM learns and its rewards do not count yet."""
     decay_steps: Count | None
-    """Training steps after the warm-up over which the coefficient falls to 0, linearly; None: it stays."""
     reliability_gate: Switch | None
-    """Scale the rewards by how well the PRM orders responses it had not trained on. None: where both sources count."""
     gate_decay: Share
-    """Weight of the past in the gate's running pair accuracy."""
     gate_start: Share
-    """The running pair accuracy before the first step."""
 
     @property
     def accumulates(self) -> bool:
@@ -184,71 +151,56 @@ class ProcessSettings:
         """Whether steps are paid; those of the granularity ``turn`` are turns."""
         return self.granularity in ("step", "turn")
 
+    def _readings(self) -> list[Reading]:
+        """What keys are read with, beside those of the estimator and of the group ``chain``."""
+        key, place, scorer = "prime.process", self.granularity, self.scorer
+        of_steps = ("credit", "step_score", "accumulation.mode", "shaping.name")
+        of_tokens = ("target", "form", "step_score", "noise_per_token")
+        return [
+            (of_steps, self.of_steps, f"with {key}.granularity={place}, only with step or turn"),
+            (of_tokens, scorer == "implicit_prm", f"with {key}.scorer={scorer}, see variant={scorer}"),
+            (["discount"], self.credit != "strict_min", f"with {key}.credit=strict_min"),
+        ]
+
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        key, granularity = "prime.process", self.granularity
-        mode, shape = self.accumulation.mode, self.shaping.name
+        key, granularity, position = "prime.process", self.granularity, self.accumulation.reward_position
+        defaults = defaults_of("prime/prime.yaml")["process"] | defaults_of("chain/plain.yaml")
         yield from self.answer.problems(f"{key}.answer")
-        yield from self._problems_of_log_ratios() if self.scorer == "implicit_prm" else self._problems_of_step_scores()
+        yield from unread(self, defaults, key, self._readings())
+        yield from chain_problems(key, self)
+        if self.scorer == "implicit_prm":
+            yield from self._problems_of_log_ratios()
+        places = ("step", "response") if self.scores_steps else ("step", "turn", "response")
+        if self.scorer != "implicit_prm" and granularity not in places:
+            yield f"{key}.granularity={granularity}: {key}.scorer={self.scorer} scores steps; set {' or '.join(places)}"
         if not self.scores_steps:
             yield from self._problems_of_signed_scores()
-        yield from estimator_problems(key, self)
-        yield from chain_problems(key, self.accumulation, self.shaping, self.credit, self.credit_threshold)
-        about_steps: dict[str, tuple[str, str]] = {
-            "credit": (self.credit, "sum"),
-            "step_score": (self.step_score, "none"),
-            "accumulation.mode": (mode, "none"),
-            "shaping.name": (shape, "none"),
-        }
-        for name, (value, plain) in about_steps.items():
-            if value != plain and not self.of_steps:
-                yield f"{key}.{name}={value} is about steps; set {key}.granularity=step, or leave it at {plain}"
-        if self.credit == "strict_min" and self.discount != 1:
-            yield f"{key}.discount={self.discount}: {key}.credit=strict_min has no discount; leave it at 1.0"
         if self.reward_lambda > 0 and granularity not in ("token", "prefix_value"):
             yield f"{key}.reward_lambda={self.reward_lambda} is about tokens; set it to 0.0, or {key}.granularity=token"
         if self.reward_lambda > 0 and self.estimator == "gae":
             yield f"{key}.reward_lambda={self.reward_lambda} comes on top of {key}.estimator=gae; set it to 0.0"
-        single = {
-            f"{key}.granularity=response": granularity == "response",
-            f"{key}.accumulation.reward_position=last_token": self.accumulates
-            and self.accumulation.reward_position == "last_token",
-        }
-        for name, pays_one in single.items():
-            if self.redistribution != "none" and pays_one:
-                yield f"{key}.redistribution={self.redistribution} leaves nothing of the one reward of {name}; set none"
-
-    def _problems_of_step_scores(self) -> Iterable[str]:
-        """What does not go together with scores of steps in place of log-ratios of tokens."""
-        key, scorer = "prime.process", f"prime.process.scorer={self.scorer}"
-        of_tokens = {"target": (self.target, "reference"), "form": (self.form, "sampled")}
-        for name, (value, plain) in of_tokens.items():
-            if value != plain:
-                yield f"{key}.{name}={value}: {scorer} gives no probabilities of tokens; choose variant={self.scorer}"
-        places = ("step", "response") if self.scores_steps else ("step", "turn", "response")
-        if self.granularity not in places:
-            yield f"{key}.granularity={self.granularity}: {scorer} scores steps; set {' or '.join(places)}"
-        if self.step_score != "none":
-            yield f"{key}.step_score={self.step_score}: {scorer} gives probabilities already; leave it at none"
-        if self.noise_per_token is not None:
-            yield f"{key}.noise_per_token={self.noise_per_token} is of log-ratios, not of {scorer}; leave it null"
+        one_reward = granularity == "response" or (self.accumulates and position == "last_token")
+        if self.redistribution != "none" and one_reward:
+            yield f"{key}.redistribution={self.redistribution} leaves nothing of one reward of a response; set none"
 
     def _problems_of_log_ratios(self) -> Iterable[str]:
         """What does not go together with the implicit PRM's rewards of tokens."""
-        key, granularity = "prime.process", self.granularity
+        key, tokens = "prime.process", self.granularity == "token" and not self.accumulates
         if self.form == "kl" and self.target != "policy":
             yield f"{key}.form=kl is the divergence between policy and PRM; set {key}.target=policy, or form=sampled"
-        if self.target == "policy" and (granularity != "token" or self.accumulates):
+        if self.target == "policy" and not tokens:
             yield f"{key}.target=policy needs {key}.granularity=token and no accumulation; or choose variant=guarded"
         if self.target == "policy" and self.form == "sampled" and self.discount != 0:
             yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
-        if self.form == "sign_preserving":
-            if granularity != "token" or self.accumulates:
-                yield f"{key}.form=sign_preserving scales the advantage of each token; set {key}.granularity=token"
-            if self.coefficient > 1:
-                yield f"{key}.coefficient={self.coefficient} is above 1; with {key}.form=sign_preserving it is a share"
-            if self.clip is None or self.clip >= 1:
-                yield f"{key}.clip={self.clip} must be in (0, 1) with {key}.form=sign_preserving, such as 0.2"
+        if self.form != "sign_preserving":
+            return
+        if not tokens:
+            yield f"{key}.form=sign_preserving scales the advantage of each token; set {key}.granularity=token"
+        if self.coefficient > 1:
+            yield f"{key}.coefficient={self.coefficient} is above 1; with {key}.form=sign_preserving it is a share"
+        if self.clip is None or self.clip >= 1:
+            yield f"{key}.clip={self.clip} must be in (0, 1) with {key}.form=sign_preserving, such as 0.2"
 
     def _problems_of_signed_scores(self) -> Iterable[str]:
         """What does not go together with scores of steps that are no probabilities."""
@@ -268,17 +220,11 @@ class TurnSettings:
     """Rewards of turns that the agent loop reports, and how turns are compared (``prime.turns``)."""
 
     coefficient: PositiveOrZero
-    """Weight of these rewards in the sum of sources; 0: they are not read."""
     field: Literal["tool_rewards", "turn_scores"]
-    """Where the agent loop reports them."""
     discount: Share
-    """Of their return; per turn with an estimator over turns."""
     estimator: TurnEstimator
-    """How they become an advantage."""
     state: Literal["history", "observation"]
-    """What makes two states equal, for ``gigpo`` and ``gigpo_mean``."""
     step_weight: PositiveOrZero
-    """Of ``gigpo`` and ``gigpo_mean``: weight of the comparison of turns."""
 
     @property
     def pays(self) -> bool:
@@ -292,11 +238,8 @@ class AnchorSettings:
 
     kind: Literal["none", "ema"]
     coefficient: Positive
-    """Weight of the divergence in the policy's loss."""
     decay: Share
-    """What stays of the average in a step."""
     fallback: Switch
-    """Count only as far as the reliability gate is closed."""
 
     @property
     def enable(self) -> bool:
@@ -318,12 +261,10 @@ class StepSettings:
 
     splitter: Literal[TextSplitter, "pattern", "delimiters"]
     pattern: Annotated[Text, AfterValidator(_compiles)] | None
-    """Of ``pattern``: a regular expression that matches where a step begins."""
     delimiters: Annotated[
         Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None,
         Field(description="a list of strings, or a list of token ids"),
     ]
-    """Of ``delimiters``: strings, or token ids, behind which a step ends."""
 
     def problems(self, section: str) -> Iterable[str]:
         """``pattern`` and ``delimiters`` are there where they are read, and only there."""
@@ -339,9 +280,7 @@ class SegmentSettings:
 
     cuts: Literal["steps", "low_probability"]
     threshold: PositiveShare
-    """Of ``low_probability``: the policy is unsure of tokens below this probability."""
     every: Count
-    """Of ``low_probability``: one cut for so many such tokens."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -349,10 +288,6 @@ class SelectionSettings:
     """Which rollouts of a prompt the policy is not trained on (``prime.selection``, PROF)."""
 
     remove: CountOrZero
-    """Rollouts to drop per prompt; 0 keeps all."""
     length_penalty: PositiveOrZero
-    """Taken from the consistency of responses with too few or too many steps."""
     fewest_steps: CountOrZero
-    """Steps below which the penalty applies."""
     most_steps: CountOrZero
-    """Steps above which the penalty applies."""

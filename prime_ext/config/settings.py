@@ -4,12 +4,12 @@
 Nothing here imports verl or torch, so that a mistake is reported before anything starts.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from typing_extensions import Self
 
 from prime_ext.config.checks import (
     STRICT,
@@ -18,14 +18,17 @@ from prime_ext.config.checks import (
     Number,
     Positive,
     PositiveOrZero,
-    SettingsError,
+    Reading,
+    Section,
     Share,
     Switch,
     Text,
-    changed,
     defaults_of,
     read,
-    refuse,
+    unread,
+)
+from prime_ext.config.checks import (
+    SettingsError as SettingsError,
 )
 from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.config.reward_settings import (
@@ -39,7 +42,7 @@ from prime_ext.config.reward_settings import (
     SelectionSettings,
     StepSettings,
     TurnSettings,
-    estimator_problems,
+    estimator_readings,
 )
 from prime_ext.config.variant import VARIANTS
 
@@ -69,9 +72,7 @@ class FilterSettings:
     upper: Share
     drop_truncated: Switch
     oversample: AtLeastOne
-    """Prompts in flight at most, in units of the training batch."""
     max_examined: AtLeastOne
-    """Prompts examined per step at most, in units of the training batch."""
     on_exhausted: Literal["error", "partial"]
 
 
@@ -81,15 +82,14 @@ class VerifierSettings:
 
     on_failure: OnFailure
     warn_rate: Share
-    """Fraction of undecided rollouts in a step above which a warning is logged."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class PrimeSettings:
+class PrimeSettings(Section):
     """The section ``prime`` of the configuration."""
 
+    section = "prime"
     variant: str
-    """One of :data:`prime_ext.config.variant.VARIANTS`."""
     outcome: OutcomeSettings
     process: ProcessSettings
     turns: TurnSettings
@@ -98,19 +98,10 @@ class PrimeSettings:
     segments: SegmentSettings
     selection: SelectionSettings
     whitening: Switch | None
-    """None: whiten if the definition of an estimator in use does."""
     label_key: Text
-    """Of the reward's extra info."""
     verifier: VerifierSettings
     filter: FilterSettings
     poll_interval: Positive
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "PrimeSettings":
-        """Build from the resolved section ``prime``. Raises :class:`SettingsError`."""
-        settings = read(cls, values, "prime")
-        refuse(settings._problems())
-        return settings
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
@@ -196,24 +187,23 @@ class PrimeSettings:
         """Whether turns that begin in the same state are compared."""
         return any(name in STATE_ESTIMATORS for name in self.estimators)
 
-    def _problems_of_turns(self) -> Iterable[str]:
-        """Keys of turns that nothing would read."""
-        turns, plain = dataclasses.asdict(self.turns), defaults_of("prime/prime.yaml")["turns"]
-        for name in ("state", "step_weight"):
-            if not self.needs_states and turns[name] != plain[name]:
-                readers = " and ".join(STATE_ESTIMATORS)
-                yield f"prime.turns.{name}={turns[name]} is read by the estimators {readers}; leave it at {plain[name]}"
-        if not self.turns.pays and any(turns[name] != plain[name] for name in ("discount", "field")):
-            yield "prime.turns.discount and prime.turns.field are read with prime.turns.coefficient > 0 only; set it"
+    def _readings(self) -> list[Reading]:
+        """What keys are read with, beside what ``process`` says itself."""
+        of_states = f"without an estimator of {' and '.join(STATE_ESTIMATORS)}"
+        return [
+            (("turns.state", "turns.step_weight"), self.needs_states, of_states),
+            (("turns.discount", "turns.field"), self.turns.pays, "with prime.turns.coefficient=0"),
+            *estimator_readings("outcome", self.outcome),
+            *estimator_readings("process", self.process),
+        ]
 
-    def _problems(self) -> Iterable[str]:
+    def problems(self) -> Iterable[str]:
         """What does not go together."""
         outcome, process, band, selection = self.outcome, self.process, self.filter, self.selection
         relative = process.normalization == "outcome_relative" and process.coefficient > 0
-        yield from estimator_problems("prime.outcome", outcome)
+        yield from unread(self, defaults_of("prime/prime.yaml"), "prime", self._readings())
         yield from process.problems()
         yield from self.steps.problems("prime.steps")
-        yield from self._problems_of_turns()
         if self.variant not in VARIANTS:
             yield f"prime.variant={self.variant!r} is not one of {', '.join(VARIANTS)}"
         if band.lower > band.upper:
@@ -228,11 +218,7 @@ class PrimeSettings:
         if relative and outcome.coefficient == 0:
             yield "prime.process.normalization=outcome_relative needs prime.outcome.coefficient > 0"
         if self.anchor.enable and self.anchor.fallback and not self.gates:
-            yield (
-                "prime.anchor.fallback=true fills what the reliability gate leaves out, but there is no gate; for the "
-                "outcome alone add variant=paper, for it with an anchor set prime.anchor.fallback=false, otherwise "
-                "prime.process.reliability_gate=true"
-            )
+            yield "prime.anchor.fallback=true needs a gate: set it to false, or prime.process.reliability_gate=true"
         if self.scales_advantages and outcome.coefficient == 0:
             yield "prime.process.form=sign_preserving scales the outcome's advantage; set prime.outcome.coefficient > 0"
         if self.distils and self.outcome_reads_prm:
@@ -273,7 +259,6 @@ class BiasSettings:
     enable: Switch
     lr: Positive
     init: Annotated[Number, Field(ge=-20, le=20)] | None
-    """None: the logit of the mean outcome of the first rollouts that are trained on, within [-4, 4]."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -281,9 +266,7 @@ class ReplaySettings:
     """Rollouts of earlier steps in the updates of the PRM (``prm.replay``)."""
 
     batches: CountOrZero
-    """Updates whose rollouts are remembered; 0: none."""
     ratio: Positive
-    """Replayed rollouts per new one."""
     store: Literal["disk", "memory"]
 
 
@@ -292,9 +275,7 @@ class FollowSettings:
     """Weights of a PRM that is never trained (``prm.follow_policy``)."""
 
     freq: CountOrZero
-    """Training steps between two times that they take over the policy's; 0: never."""
     decay: Share
-    """What stays of them then."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -302,21 +283,13 @@ class ServerSettings:
     """A server that scores in place of a PRM in the actor's processes (``prm.server``)."""
 
     address: Text | None
-    """URL of vLLM's server with OpenAI's interface; None: the PRM is here."""
     model: Text | None
-    """Name it is served under; None for the only one."""
     concurrency: Count
-    """Requests at a time."""
     attempts: Count
-    """How often a request is made before the run ends."""
     timeout_seconds: Positive
-    """For one attempt."""
     api_key_variable: Text | None
-    """Environment variable with the server's key."""
     check_rows: CountOrZero
-    """Responses of the first step that are also scored by ``prm.model.path`` in the trainer's process; 0: none."""
     max_difference: Positive
-    """Mean absolute difference of a token's log-probabilities above which the run ends."""
 
 
 # Sections of prm that are verl's own dataclasses.
@@ -324,46 +297,36 @@ VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
 
 @dataclass(frozen=True, config=STRICT)
-class PRMSettings:
+class PRMSettings(Section):
     """The section ``prm`` of the configuration, less :data:`VERL_SECTIONS`."""
 
+    section = "prm"
     enable: Switch
     beta: Positive
     loss: Loss
     loss_options: Mapping[str, Any]
-    """Options of the loss, see :data:`LOSS_OPTIONS`."""
     bias: BiasSettings
     teachers: Mapping[str, Text] | None
-    """Models that score rows of these data sources in place of the PRM."""
     inputs: InputSettings
     follow_policy: FollowSettings
     server: ServerSettings
     update_mode: Literal["none", "before", "after", "interleaved", "reverse"]
     update_freq: Count
-    """Training steps between two updates of the PRM; between them it only scores."""
     train_on: Literal["kept", "judged"]
-    """Kept prompts, or all judged ones."""
     judged_limit: Count | None
-    """Rollouts of dropped prompts per step at most, with ``judged``; None for all."""
     replay: ReplaySettings
     epochs: Count
-    """Passes over the rollouts of a step in an update."""
     trainable_layers: Count | Annotated[Number, Field(gt=0, lt=1)] | None
-    """Decoder layers that are trained, the last ones, or below 1 their share; None for the whole model."""
     reference: Literal["frozen", "policy", "kl", "base", "none"]
     reference_path: str | None
     reference_refresh_freq: CountOrZero
-    """Training steps after which the frozen reference takes over newer weights; 0: never."""
     reference_refresh_source: Literal["policy", "prm"]
-    """Whose weights."""
     mini_batch_size: Count
-    """Prompts per optimiser step; times ``rollout.n`` rollouts."""
     use_dynamic_bsz: Switch
     micro_batch_size_per_gpu: Count | None
     max_token_len_per_gpu: Count
     infer_micro_batch_size_per_gpu: Count | None
     infer_max_token_len_per_gpu: Count | None
-    """Of passes without gradients; None for :func:`forward_tokens`."""
     accuracy_freq: CountOrZero
 
     @property
@@ -382,23 +345,20 @@ class PRMSettings:
         return self.reference in ("policy", "kl")
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from the resolved section ``prm``. Raises :class:`SettingsError`."""
         if isinstance(values, Mapping):
             values = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
-        settings = read(cls, values, "prm")
-        settings._check_loss_options()
-        refuse(settings._problems())
-        return settings
+        return super().from_mapping(values)
 
-    def _check_loss_options(self) -> None:
+    def _problems_of_loss_options(self) -> Iterable[str]:
         allowed = LOSS_OPTIONS.get(self.loss, {})
         for name, value in self.loss_options.items():
             key = f"prm.loss_options.{name}"
-            if name not in allowed:
-                known = f"it has {', '.join(allowed) or 'none'}"
-                raise SettingsError(f"{key} is not an option of prm.loss={self.loss}; {known}")
-            read(_OPTION_TYPES[allowed[name]], value, key)
+            if name in allowed:
+                read(_OPTION_TYPES[allowed[name]], value, key)
+            else:
+                yield f"{key} is not an option of prm.loss={self.loss}; it has {', '.join(allowed) or 'none'}"
 
     def _problems_of_server(self) -> Iterable[str]:
         """What a server cannot do."""
@@ -410,58 +370,42 @@ class PRMSettings:
         if self.follow_policy.freq or self.teachers:
             yield f"{key} is one model that stays as it is; leave prm.follow_policy.freq=0 and prm.teachers=null"
 
-    def _problems(self) -> Iterable[str]:
+    def _readings(self) -> list[Reading]:
+        """What keys are read with."""
+        in_updates = ("update_freq", "epochs", "bias.enable", "trainable_layers", "replay.batches", "train_on")
+        of_bias = f"with prm.loss={self.loss}, only with {', '.join(LOSSES_WITH_BIAS)}"
+        return [
+            (in_updates, self.trained or not self.enable, "with prm.update_mode=none"),
+            (["server"], self.server.address is not None, "without prm.server.address"),
+            (["follow_policy.decay"], self.follow_policy.freq > 0, "with prm.follow_policy.freq=0"),
+            (["bias.enable"], self.loss in LOSSES_WITH_BIAS, of_bias),
+            (["judged_limit"], self.train_on == "judged", "with prm.train_on=kept"),
+            (["reference_refresh_freq"], self.reference == "frozen", f"with prm.reference={self.reference}"),
+        ]
+
+    def problems(self) -> Iterable[str]:
         """What does not go together."""
+        trained = f"; set prm.update_mode=none (it is {self.update_mode})" if self.trained else ""
         of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
+        yield from self._problems_of_loss_options()
         yield from self.inputs.problems()
+        yield from unread(self, defaults_of("prm/implicit_prm.yaml"), "prm", self._readings())
         if self.server.address is not None:
             yield from self._problems_of_server()
-        else:
-            defaults = defaults_of("prm/implicit_prm.yaml")["server"]
-            for key, value, default in changed(dataclasses.asdict(self.server), defaults, "prm.server"):
-                yield f"{key}={value} has no effect without prm.server.address; set that, or leave it at {default}"
         if self.follow_policy.freq and self.trained:
-            yield "prm.follow_policy is for a PRM that is never trained; set prm.update_mode=none or freq=0"
-        if self.follow_policy.decay and not self.follow_policy.freq:
-            yield f"prm.follow_policy.decay={self.follow_policy.decay} has no effect with prm.follow_policy.freq=0"
+            yield f"prm.follow_policy is for a PRM that is never trained{trained}, or freq=0"
         if self.follow_policy.freq and self.teachers:
             yield "prm.follow_policy is for one PRM that is the policy's average, not for prm.teachers; set freq=0"
         if self.teachers and self.trained:
-            yield f"prm.teachers are models that are never trained; set prm.update_mode=none (it is {self.update_mode})"
+            yield f"prm.teachers are models that are never trained{trained}"
         for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
             if not self.use_dynamic_bsz and getattr(self, key) is None:
                 yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
         if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
-            yield (
-                f"prm.loss={self.loss} compares with the PRM's scores before the update, which "
-                f"prm.update_mode=interleaved does not have; set prm.update_mode to after, reverse or before"
-            )
-        if self.bias.enable and self.loss not in LOSSES_WITH_BIAS:
-            yield (
-                f"prm.bias.enable=true adds a bias to a cross-entropy ({', '.join(LOSSES_WITH_BIAS)}), which "
-                f"prm.loss={self.loss} is not; set prm.bias.enable=false"
-            )
-        if self.judged_limit is not None and self.train_on == "kept":
-            yield (
-                f"prm.judged_limit={self.judged_limit} limits the rollouts that prm.train_on=judged adds, and "
-                f"prm.train_on=kept adds none; set it to null"
-            )
+            yield f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after, reverse or before"
         if self.train_on == "judged" and of_policy:
-            yield (
-                f"prm.train_on=judged trains on rollouts that do not go through the policy's passes, from which "
-                f"prm.reference={self.reference} takes its log-probabilities; set prm.reference to frozen, base or none"
-            )
+            yield f"prm.train_on=judged is beyond prm.reference={self.reference}; set that to frozen, base or none"
         if self.replay.batches and (of_policy or self.reference_refresh_freq):
-            yield (
-                f"{replay} keeps the log-probabilities of a reference that never changes; set prm.reference to frozen, "
-                f"base or none, and prm.reference_refresh_freq=0"
-            )
+            yield f"{replay} needs prm.reference to stay: frozen, base or none, and prm.reference_refresh_freq=0"
         if self.replay.batches and self.loss != "ce":
-            yield (
-                f"{replay} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set prm.loss=ce"
-            )
-        if self.reference_refresh_freq and self.reference != "frozen":
-            yield (
-                f"prm.reference_refresh_freq={self.reference_refresh_freq} refreshes the weights of a frozen "
-                f"reference, and prm.reference={self.reference} has none; set it to 0, or prm.reference to frozen"
-            )
+            yield f"{replay} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set it to ce"

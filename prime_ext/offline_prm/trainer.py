@@ -19,7 +19,7 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.kto import mismatched_partners
-from prime_ext.config.sharding import name_all_ranks
+from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import (
     Batch,
     TokenRow,

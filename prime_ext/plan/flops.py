@@ -13,39 +13,31 @@ FORWARD, ACTIVATION_GRADIENT, WEIGHT_GRADIENT = 2, 2, 2
 
 @dataclass(frozen=True)
 class Passes:
-    """How often a model goes over every token of a step.
+    """How often a model goes over every token of a step; one forward pass unless told otherwise.
 
     Attributes:
-        forward: forward passes.
-        repeated: forward passes repeated within a backward pass, because activations were not kept.
-        backward: backward passes; a fraction where only so much of the model is trained.
-        adapter: whether only an adapter is trained, so that the weights get no gradient.
+        flops_per_token_and_weight: the number before N in "10 N FLOPs per token".
+        attention_forwards: attention has no weights: its backward pass costs two forward passes, whatever is trained.
     """
 
-    forward: float = 1
-    repeated: float = 0
-    backward: float = 0
-    adapter: bool = False
+    flops_per_token_and_weight: float = FORWARD
+    attention_forwards: float = 1
 
     def times(self, number: float) -> "Passes":
         """The same, so many times."""
-        return Passes(number * self.forward, number * self.repeated, number * self.backward, self.adapter)
-
-    @property
-    def flops_per_token_and_weight(self) -> float:
-        """The number before N in "10 N FLOPs per token"."""
-        gradients = ACTIVATION_GRADIENT + (0 if self.adapter else WEIGHT_GRADIENT)
-        return FORWARD * (self.forward + self.repeated) + gradients * self.backward
-
-    @property
-    def attention_forwards(self) -> float:
-        """Attention has no weights: its backward pass costs two forward passes, whatever is trained."""
-        return self.forward + self.repeated + 2 * self.backward
+        return Passes(number * self.flops_per_token_and_weight, number * self.attention_forwards)
 
 
 def training_passes(recompute: bool, adapter: bool = False, share: float = 1) -> Passes:
-    """One pass of gradient descent over the tokens, through the last ``share`` of the layers backwards."""
-    return Passes(forward=1, repeated=share * recompute, backward=share, adapter=adapter)
+    """One pass of gradient descent over the tokens, through the last ``share`` of the layers backwards.
+
+    Args:
+        recompute: whether activations are not kept, but computed again within the backward pass.
+        adapter: whether only an adapter is trained, so that the weights get no gradient.
+        share: of the layers.
+    """
+    forward, gradients = 1 + share * recompute, ACTIVATION_GRADIENT + (0 if adapter else WEIGHT_GRADIENT)
+    return Passes(FORWARD * forward + gradients * share, forward + 2 * share)
 
 
 def flops(passes: Passes, weights: int, attention_width: int, tokens: int, length: float) -> float:

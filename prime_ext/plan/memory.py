@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of one engine on one device: what it holds, and what it needs while it works.
+"""One engine, as verl's sections of a configuration describe it, and its memory on one device: what it holds, and what
+it needs while it works.
 
 Weights, gradients and optimiser states are exact. What a pass needs (gathered weights, activations, logits) is an
 estimate from the sizes of the model; ``docs/how_to/cost.md`` says how far it is from measured runs.
@@ -7,9 +8,12 @@ estimate from the sizes of the model; ``docs/how_to/cost.md`` says how far it is
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
-from prime_ext.config.engines import CHUNKED
-from prime_ext.plan.model_shape import ModelShape
+from prime_ext.config.engines import CHUNKED, DTYPE_BYTES
+from prime_ext.plan.model_shape import ModelShape, PlanError, adapter_weights, read_shape
+
+STRATEGIES = ("fsdp", "fsdp2")
 
 # Logits that exist at once, in matrices of (tokens, vocabulary): measured on the CPU in float32
 # (tests/benchmarks/chunked_log_probs.py). In 16 bit: logits and gradient, and one copy in float32 for the softmax.
@@ -67,6 +71,79 @@ class Engine:
         return 1 if self.trained_layers is None else self.trained_layers / self.shape.layers
 
 
+def read_engine(
+    name: str, key: str, model: Any, engine: Any, batches: Any, *, devices: int, cpu: bool, longest: int
+) -> Engine:
+    """What the configuration says about one model, as if it were trained.
+
+    Args:
+        name: in the table.
+        key: of the model's section, for messages; or of its path, if it ends in that.
+        model, engine: verl's sections.
+        batches: the section that says how mini-batches are cut.
+        devices: of the run.
+        cpu: whether these are no accelerators.
+        longest: tokens of a sequence at most.
+
+    Raises:
+        PlanError: the model cannot be read, or the engine is none of FSDP's.
+    """
+    strategy = engine.get("strategy") or batches.get("strategy")
+    if strategy not in STRATEGIES:
+        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {name}")
+    trust, rank = bool(model.trust_remote_code), lora_rank(model)
+    shape = read_shape(key if key.endswith("path") else f"{key}.path", str(model.path), trust)
+    adapter = adapter_weights(key, shape, rank, model.target_modules, trust) if rank else 0
+    # verl's mixed precision is bf16 unless told otherwise.
+    precision = (engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
+    group = int(engine.get("fsdp_size", -1))
+    return Engine(
+        name=name,
+        shape=shape,
+        trained=adapter or shape.weights,
+        adapter=adapter,
+        weight_bytes=DTYPE_BYTES[engine.model_dtype or "fp32"],
+        compute_bytes=DTYPE_BYTES[precision],
+        shards=min(group, devices) if group >= 0 else devices,
+        tokens=_micro_batch_tokens(batches, longest, engine.get("ulysses_sequence_parallel_size", 1) or 1),
+        recompute=bool(model.enable_gradient_checkpointing),
+        backend=(model.get("fused_kernel_options") or {}).get("impl_backend") if model.use_fused_kernels else None,
+        # On the CPU the weights are in host memory anyway, and prime_ext leaves them there.
+        param_offload=bool(engine.param_offload) and not cpu,
+        optimizer_offload=bool(engine.optimizer_offload) and not cpu,
+        stays_on_host=bool(engine.get("offload_policy")) and not cpu,
+    )
+
+
+def lora_rank(model: Any) -> int:
+    """Rank of the model's adapter, 0 without one."""
+    return int(model.get("lora_rank", 0) or 0)
+
+
+def with_forward(engine: Engine, batches: Any, tokens: int | None) -> Engine:
+    """The same, with a token budget of its own for passes without gradients."""
+    return replace(engine, forward_tokens=int(tokens)) if batches.use_dynamic_bsz and tokens else engine
+
+
+def frozen(engine: Engine, cpu: bool) -> Engine:
+    """A model of its own that is never trained; on accelerators verl keeps its weights on the host."""
+    only_forward = replace(engine, trained=0, tokens=engine.forward_tokens or engine.tokens, recompute=False)
+    return replace(only_forward, param_offload=False, optimizer_offload=False, stays_on_host=not cpu)
+
+
+def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
+    """Tokens of the largest micro-batch on one device, with sequences of full length."""
+    if batches.use_dynamic_bsz:
+        # The first one is a critic's, the last one a PRM's.
+        keys = ("ppo_infer_max_token_len_per_gpu", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu")
+        budget = next(batches[key] for key in keys if batches.get(key))
+        return max(int(budget), -(-longest // parallel))
+    rows = batches.get("ppo_micro_batch_size_per_gpu") or batches.get("micro_batch_size_per_gpu")
+    if not rows:
+        raise PlanError("neither use_dynamic_bsz=true nor a micro-batch size per GPU is set")
+    return -(-int(rows) * longest // parallel)
+
+
 @dataclass(frozen=True)
 class EngineMemory:
     """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes.
@@ -91,24 +168,24 @@ def engine_memory(engine: Engine) -> EngineMemory:
     """Memory of an engine, per device."""
     weights = (engine.shape.weights + engine.adapter) * engine.weight_bytes / engine.shards
     gradients = engine.trained * engine.weight_bytes / engine.shards
-    optimizer = ADAM_STATES * gradients
-    gathered, activations, logits = gathered_bytes(engine), activation_bytes(engine), logit_bytes(engine)
+    optimizer, waits_on_host = ADAM_STATES * gradients, engine.stays_on_host or engine.param_offload
+    needed = gathered, activations, logits = _pass_bytes(engine)
     held = 0.0 if engine.stays_on_host else weights + gradients + optimizer
-    working = held + gathered + activations + logits
+    working = held + sum(needed)
     if engine.trained and engine.forward_tokens is not None:
-        forward = replace(engine, trained=0, tokens=engine.forward_tokens)
-        needed = gathered_bytes(forward) + activation_bytes(forward) + logit_bytes(forward)
-        working = max(working, held - gradients - (optimizer if engine.optimizer_offload else 0.0) + needed)
+        forward = sum(_pass_bytes(replace(engine, trained=0, tokens=engine.forward_tokens)))
+        working = max(working, held - gradients - (optimizer if engine.optimizer_offload else 0.0) + forward)
     # verl frees the gradients when the optimiser has stepped.
-    on_host = pinned_bytes(weights, engine.shape) if engine.stays_on_host or engine.param_offload else 0.0
-    idle = 0.0 if engine.stays_on_host or engine.param_offload else weights
+    host, idle = (pinned_bytes(weights, engine.shape), 0.0) if waits_on_host else (0.0, weights)
     if engine.optimizer_offload:
-        on_host += ADAM_STATES * pinned_bytes(gradients, engine.shape)
+        host += ADAM_STATES * pinned_bytes(gradients, engine.shape)
     elif not engine.stays_on_host:
         idle += optimizer
-    return EngineMemory(
-        engine.name, weights, gradients, optimizer, gathered, activations, logits, idle, on_host, working
-    )
+    return EngineMemory(engine.name, weights, gradients, optimizer, gathered, activations, logits, idle, host, working)
+
+
+def _pass_bytes(engine: Engine) -> tuple[float, float, float]:
+    return gathered_bytes(engine), activation_bytes(engine), logit_bytes(engine)
 
 
 def pinned_bytes(total: float, shape: ModelShape) -> float:

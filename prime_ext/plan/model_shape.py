@@ -44,13 +44,8 @@ class ModelShape:
         """The same model with one value per token in place of logits: a critic."""
         output = self.vocabulary * self.width
         own = 0 if self.product_weights == self.weights else output
-        return replace(
-            self,
-            weights=self.weights - own,
-            product_weights=self.product_weights - output,
-            root_weights=self.root_weights - own,
-            vocabulary=1,
-        )
+        weights, products, root = self.weights - own, self.product_weights - output, self.root_weights - own
+        return replace(self, weights=weights, product_weights=products, root_weights=root, vocabulary=1)
 
 
 @cache
@@ -125,14 +120,13 @@ def _empty_model(path: str, trust_remote_code: bool, classes: int | None = None)
 def adapter_weights(
     key: str, shape: ModelShape, rank: int, target_modules: Any, trust_remote_code: bool = False
 ) -> int:
-    """Weights of a LoRA adapter: rank x (inputs + outputs) of every adapted layer.
+    """Weights of a LoRA adapter, as PEFT makes it: rank x (inputs + outputs) of every adapted layer.
 
     Args:
         key: the configuration's key, for messages.
         shape: of the model.
         rank: of the adapter.
-        target_modules: as PEFT's: ``all-linear`` (all but the output layer), names that a layer's name ends in, or the
-            regular expression of whole names.
+        target_modules: as PEFT's: ``all-linear``, names that a layer's name ends in, or a regular expression.
         trust_remote_code: as in verl.
 
     Raises:

@@ -68,7 +68,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the plan sees it. rl.py, offline.py and supervised.py read it from the configurations of their trainers.
+    """A run as the plan sees it. rl.py and supervised.py read it from the configurations of their trainers.
 
     Attributes:
         facts: what the numbers rest on.
@@ -188,9 +188,9 @@ def make_plan(run: Run) -> Plan:
 
 
 def _work(run: Run, part: Part) -> Work:
-    shape = run.engines[part.model].shape
-    size = flops(part.passes, shape.product_weights, shape.layers * shape.attention_width, run.tokens, run.length)
-    return Work(part.name, part.passes.flops_per_token_and_weight, size, part.of_prm)
+    shape, passes = run.engines[part.model].shape, part.passes
+    size = flops(passes, shape.product_weights, shape.layers * shape.attention_width, run.tokens, run.length)
+    return Work(part.name, passes.flops_per_token_and_weight, size, part.of_prm)
 
 
 def _advice(plan: Plan, phase: str) -> str:

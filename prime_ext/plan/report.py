@@ -22,10 +22,9 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import SFT_CONFIG, compose_config
 from prime_ext.plan.estimate import UTILISATION
 from prime_ext.plan.model_shape import PlanError
-from prime_ext.plan.offline import read_offline
 from prime_ext.plan.plan import GIB, Known, Plan, make_plan
 from prime_ext.plan.rl import read_rl
-from prime_ext.plan.supervised import STEP_RM_CONFIG, check_step_rm, read_sft, read_step_rm
+from prime_ext.plan.supervised import STEP_RM_CONFIG, check_step_rm, read_offline, read_sft, read_step_rm
 from prime_ext.preflight.sft import check_sft
 
 OFFLINE_CONFIG = "offline_prm"
@@ -33,13 +32,7 @@ SUPERVISED = (SFT_CONFIG, STEP_RM_CONFIG)
 # Of the other names, read_rl.
 READERS = {OFFLINE_CONFIG: read_offline, SFT_CONFIG: read_sft, STEP_RM_CONFIG: read_step_rm}
 # The last one is that of trainers of a single model.
-MODEL_KEYS = (
-    "actor_rollout_ref.model.path",
-    "critic.model.path",
-    "prm.model.path",
-    "prm.reference_path",
-    "model.path",
-)
+MODEL_KEYS = ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path", "model.path")
 COLUMNS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "idle", "host", "working")
 # Where models take turns.
 WAITING = ("idle", "host")
@@ -61,19 +54,14 @@ def main(arguments: list[str]) -> int:
         help=f"of prime_ext.train, or {OFFLINE_CONFIG}, {SFT_CONFIG}, {STEP_RM_CONFIG}; default: %(default)s",
     )
     parser.add_argument("--device-memory", type=float, metavar="GIB", help="default: the device found here")
-    parser.add_argument(
-        "--devices",
-        type=int,
-        default=1,
-        metavar="N",
-        help=f"of {OFFLINE_CONFIG} and {STEP_RM_CONFIG}; default: 1",
-    )
-    parser.add_argument("--rows", type=int, metavar="N", help="training rows of supervised runs; default: the files'")
-    parser.add_argument("--prompts", type=int, metavar="N", help=f"of {OFFLINE_CONFIG}, for the number of steps")
-    parser.add_argument("--responses", type=int, metavar="N", default=8, help="of such a prompt; default: %(default)s")
-    parser.add_argument(
-        "--mean-tokens", type=int, metavar="N", help="mean length of prompt and response, or of a row; default: longest"
-    )
+    for name, default, text in (
+        ("devices", 1, f"of {OFFLINE_CONFIG} and {STEP_RM_CONFIG}; default: %(default)s"),
+        ("rows", None, "training rows of supervised runs; default: the files'"),
+        ("prompts", None, f"of {OFFLINE_CONFIG}, for the number of steps"),
+        ("responses", 8, "of such a prompt; default: %(default)s"),
+        ("mean-tokens", None, "mean length of prompt and response, or of a row; default: longest"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
     parser.add_argument("--model-configs", type=Path, metavar="DIR", help="DIR/NAME/config.json of models not here")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table; sizes in bytes")
     parser.add_argument("overrides", nargs="*", help="as for the trainer, key=value")
@@ -85,7 +73,8 @@ def main(arguments: list[str]) -> int:
         try:
             config, problems, not_here = _compose(name, options.overrides)
             if problems and name in SUPERVISED:
-                return _refuse(problems, 1)
+                print(*(f"prime_ext: {problem}" for problem in problems), sep="\n", file=sys.stderr)
+                return 1
             replaced = stand_in(config, options.model_configs)
             if name in SUPERVISED:
                 not_here = [f"model.path: {path}; its sizes are from {folder}" for path, folder in replaced]
@@ -94,16 +83,11 @@ def main(arguments: list[str]) -> int:
             run = READERS.get(name, read_rl)(config, Known(device_bytes, *more))
             plan = make_plan(replace(run, not_here=[*not_here, *run.not_here]))
         except (SettingsError, PlanError) as error:
-            return _refuse([*problems, str(error)], 2)
+            print(*(f"prime_ext: {problem}" for problem in [*problems, error]), sep="\n", file=sys.stderr)
+            return 2
     plan.warnings.extend(problems)
     print(json.dumps(as_dict(plan), indent=2) if options.json else render(plan))
     return 1 if plan.warnings else 0
-
-
-def _refuse(problems: list[str], status: int) -> int:
-    for problem in problems:
-        print(f"prime_ext: {problem}", file=sys.stderr)
-    return status
 
 
 def _compose(name: str, overrides: list[str]) -> tuple[DictConfig, list[str], list[str]]:
@@ -157,18 +141,11 @@ def detect_device_bytes(trainer: Any) -> float | None:
 def as_dict(plan: Plan) -> dict[str, Any]:
     """The plan for programs; sizes in bytes."""
     run, (name, size) = plan.run, plan.peak
-    computed = asdict(plan)
-    del computed["run"]
+    computed = {key: value for key, value in asdict(plan).items() if key != "run"}
+    of_run = ("facts", "rollout", "forward", "tokens", "steps", "checkpoint", "kept", "device_bytes", "not_here")
     return computed | {
-        "facts": run.facts,
-        "rollout": run.rollout,
+        **{key: getattr(run, key) for key in of_run},
         "forward": [asdict(passes) for passes in run.forward],
-        "tokens": run.tokens,
-        "steps": run.steps,
-        "checkpoint": run.checkpoint,
-        "kept": run.kept,
-        "device_bytes": run.device_bytes,
-        "not_here": run.not_here,
         "peak": {"phase": name, "bytes": size},
         "prm_share_of_flops": plan.prm_share,
         "flops": plan.flops,

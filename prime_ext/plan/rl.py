@@ -12,9 +12,18 @@ from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scores_steps
 from prime_ext.config.settings import forward_tokens
-from prime_ext.plan.engines import STRATEGIES, frozen, lora_rank, read_engine, with_forward
 from prime_ext.plan.flops import Passes, training_passes
-from prime_ext.plan.memory import Engine, EngineMemory, checkpoint_bytes, gathered_bytes
+from prime_ext.plan.memory import (
+    STRATEGIES,
+    Engine,
+    EngineMemory,
+    checkpoint_bytes,
+    frozen,
+    gathered_bytes,
+    lora_rank,
+    read_engine,
+    with_forward,
+)
 from prime_ext.plan.model_shape import ModelShape, PlanError
 from prime_ext.plan.plan import GIB, ROLLOUT, UPDATE, ForwardPasses, Known, Part, Run
 from prime_ext.prm.frozen_layers import number_of_layers
@@ -75,29 +84,28 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
     if _has_kl_penalty(config) and not lora_rank(policy.model):
         engine = read("KL reference", key, policy.model, policy.ref.fsdp_config, actor)
         engines["KL reference"] = frozen(with_forward(engine, actor, policy.ref.log_prob_max_token_len_per_gpu), cpu)
-    if _has_critic(config):
+    if config.algorithm.adv_estimator == "gae":
         engine = read("critic", "critic.model", config.critic.model, config.critic.fsdp, config.critic)
         values = engine.shape.with_values()
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
-    if _has_average(config):
+    if "prime" in config and config.prime.anchor.kind != "none":
+        # An average of its own weights, towards which the policy is pulled.
         engines["policy average"] = frozen(replace(trained, name="policy average"), cpu)
-    if not _has_prm(config):
+    # The trainers of PSPO-WRS have none, and one behind a server is not on these devices.
+    if not prm or not prm.enable or prm.server.address is not None:
         return engines
     engine = read("PRM", "prm.model", prm.model, prm.engine, prm)
     engine = with_forward(engine, prm, forward_tokens(prm) if prm.use_dynamic_bsz else None)
     engines["PRM"] = engine
-    if prm.reference == "frozen":
-        model = prm.model.copy()
-        OmegaConf.update(model, "path", prm.reference_path)
-        OmegaConf.update(model, "lora_rank", 0)
-        reference = read("PRM reference", "prm.reference_path", model, prm.engine, prm)
-        engines["PRM reference"] = frozen(replace(reference, forward_tokens=engine.forward_tokens), cpu)
-    for number, path in enumerate(sorted(set((prm.teachers or {}).values())), start=1):
+    others = [("PRM reference", "prm.reference_path", prm.reference_path)] if prm.reference == "frozen" else []
+    teachers = sorted(set((prm.teachers or {}).values()))
+    others += [(f"PRM teacher {number}", "prm.teachers", path) for number, path in enumerate(teachers, start=1)]
+    for name, key, path in others:
         model = prm.model.copy()
         OmegaConf.update(model, "path", path)
         OmegaConf.update(model, "lora_rank", 0)
-        teacher = read(f"PRM teacher {number}", "prm.teachers", model, prm.engine, prm)
-        engines[teacher.name] = frozen(replace(teacher, forward_tokens=engine.forward_tokens), cpu)
+        other = read(name, key, model, prm.engine, prm)
+        engines[name] = frozen(replace(other, forward_tokens=engine.forward_tokens), cpu)
     if prm.trainable_layers is not None:
         shape = engine.shape
         layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)
@@ -109,20 +117,6 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
 
 def _has_kl_penalty(config: DictConfig) -> bool:
     return bool(config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-
-
-def _has_critic(config: DictConfig) -> bool:
-    return bool(config.algorithm.adv_estimator == "gae")
-
-
-def _has_prm(config: DictConfig) -> bool:
-    """Whether one is on these devices; the trainers of PSPO-WRS have none."""
-    return bool(config.get("prm") and config.prm.enable and config.prm.server.address is None)
-
-
-def _has_average(config: DictConfig) -> bool:
-    """Whether the policy is pulled towards an average of its own weights."""
-    return bool("prime" in config and config.prime.anchor.kind != "none")
 
 
 def _distils(config: DictConfig) -> bool:
@@ -159,11 +153,9 @@ def _rollout(config: DictConfig, shape: ModelShape, device_bytes: float | None) 
     else:
         cache = rollout.gpu_memory_utilization * device_bytes - weights
         if cache < one_sequence:
-            warnings = [
-                f"actor_rollout_ref.rollout.gpu_memory_utilization={rollout.gpu_memory_utilization} leaves "
-                f"{cache / GIB:.1f} GiB for the cache of the rollout engine, less than one sequence needs; raise it or "
-                f"tensor_model_parallel_size"
-            ]
+            key = f"actor_rollout_ref.rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}"
+            few = f"{cache / GIB:.1f} GiB for its cache, less than one sequence needs"
+            warnings = [f"{key} leaves {few}; raise it or tensor_model_parallel_size"]
     total = weights + cache
     stays = 0.0 if rollout.free_cache_engine else total
     sizes = {"weights": weights, "cache": cache, "total": total, "stays": stays, "cache_bytes_per_token": per_token}
@@ -175,8 +167,8 @@ def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:
 
     Those of all targets are held until the backward pass, with ``prime.process.top_k`` those of one at a time.
     """
-    targets = [engines["PRM"]] if _distils(config) else []
-    targets += [engines["policy average"]] if _has_average(config) else []
+    names = ["PRM", "policy average"] if _distils(config) else ["policy average"]
+    targets = [engines[name] for name in names if name in engines]
     if not targets:
         return 0.0
     logits = [engines["policy"].tokens * target.shape.vocabulary * target.compute_bytes for target in targets]
@@ -218,14 +210,14 @@ def _parts(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Part]:
     if _has_kl_penalty(config):
         yield Part("KL reference", "policy", Passes())
     yield Part(UPDATE, "policy", training_passes(policy.recompute, bool(policy.adapter)).times(epochs))
-    if _has_critic(config):
+    if "critic" in engines:
         critic = engines["critic"]
         update = training_passes(critic.recompute, bool(critic.adapter))
         yield Part("critic values", "critic", Passes())
         yield Part("critic update", "critic", update.times(config.critic.ppo_epochs))
-    if _has_average(config):
+    if "policy average" in engines:
         yield Part("policy average", "policy average", Passes().times(epochs))
-    if _has_prm(config):
+    if "PRM" in engines:
         yield from _prm_parts(config, engines)
 
 
@@ -271,14 +263,15 @@ def _forward_passes(config: DictConfig, engines: dict[str, Engine], parts: set[s
 
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
-    missing = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
-    if config.get("prm") and config.prm.enable and not _has_prm(config):
-        missing = {"not in the plan": "the server of the PRM"}
-    if "prime" in config and config.prime.process.scorer == "answer_likelihood":
-        missing = {"not in the plan": "of K steps, (K + 1) / 2 passes ask for the answer; one is counted (PRM score)"}
-    if rollout_ranks(config):
-        missing = {"not in the plan": f"the {rollout_ranks(config)} devices that generate at the same time"}
-    return missing | {
+    scorer, servers = config.prime.process.scorer if "prime" in config else None, rollout_ranks(config)
+    missing = {
+        f"the {servers} devices that generate at the same time": servers,
+        "of K steps, (K + 1) / 2 passes ask for the answer; one is counted (PRM score)": scorer == "answer_likelihood",
+        "the server of the PRM": config.get("prm") and config.prm.enable and "PRM" not in engines,
+        "the step reward model": scores_steps(config),
+    }
+    first = next((what for what, is_missing in missing.items() if is_missing), None)
+    return ({} if first is None else {"not in the plan": first}) | {
         "device": config.trainer.device,
         "devices": _devices(config),
         "rollouts per step": _rollouts(config),

@@ -23,14 +23,7 @@ from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
-from prime_ext.preflight.machine import (
-    actor_optimiser,
-    check_machine,
-    check_trainer,
-    check_whole_numbers,
-    critic_optimiser,
-    policy_strategies,
-)
+from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_trainer, check_whole_numbers
 from prime_ext.step_rm.scorers.build import check_model, check_server
 
 # Estimators that verl's V1 trainer names but gives less than they need.
@@ -49,18 +42,9 @@ def read_pspo(config: DictConfig) -> PSPOSettings:
     except SettingsError as error:
         raise SettingsError(*problems, *error.problems) from error
     refuse(problems)
-    optimisers, strategies = [actor_optimiser(config)], policy_strategies(config)
-    if config.algorithm.adv_estimator == "gae":
-        optimisers.append(critic_optimiser(config))
-        strategies["critic.strategy"] = config.critic.strategy
-    refuse(
-        [
-            *_check_trainer(config, pspo),
-            *check_scorer(config, scorer),
-            *check_async(config),
-            *check_machine(config, optimisers, {"actor_rollout_ref.model": config.actor_rollout_ref.model}, strategies),
-        ]
-    )
+    trained = [ACTOR, CRITIC] if config.algorithm.adv_estimator == "gae" else [ACTOR]
+    own = (*_check_trainer(config, pspo), *check_scorer(config, scorer))
+    refuse([*own, *check_async(config), *check_machine(config, trained)])
     return pspo
 
 
@@ -68,30 +52,25 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     mode, estimator = config.trainer.v1.trainer_mode, config.algorithm.adv_estimator
-    rollout = config.actor_rollout_ref.rollout
+    rollout, position = config.actor_rollout_ref.rollout, pspo.accumulation.reward_position
+    key, known = f"algorithm.adv_estimator={estimator}", sorted(ADV_ESTIMATOR_REGISTRY)
     yield from check_trainer(config, PSPO_MODES + VERL_MODES)
     if not uses_manager(config):
         yield f"reward.reward_manager.name={config.reward.reward_manager.name} does not read pspo; set it to {MANAGER}"
     if mode in VERL_MODES and pspo.on_failure != "zero":
         yield f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set that, or zero"
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
-        what = (
-            "mode=none" if pspo.accumulation.mode == "none" else f"reward_position={pspo.accumulation.reward_position}"
-        )
+        what = "mode=none" if pspo.accumulation.mode == "none" else f"reward_position={position}"
         yield f"pspo.accumulation.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
-    key, known = f"algorithm.adv_estimator={estimator}", sorted(ADV_ESTIMATOR_REGISTRY)
     if estimator in _NOT_IN_V1:
         yield f"{key} needs more than verl's V1 trainer gives it; choose another"
     elif estimator not in known:
         yield f"{key} is not one of {', '.join(known)}"
     if estimator in GROUP_ESTIMATORS and rollout.n < 2:
         yield f"actor_rollout_ref.rollout.n={rollout.n}: {key} compares the rollouts of a prompt; set 2 or more"
-    position = pspo.accumulation.reward_position
     if position != "last_token" and estimator not in TOKEN_ESTIMATORS:
-        yield (
-            f"pspo.accumulation.reward_position={position}: {key} sums the rewards of a response, wherever they are; "
-            f"leave it at last_token, or use {' or '.join(TOKEN_ESTIMATORS)}"
-        )
+        remedy = f"leave it at last_token, or use {' or '.join(TOKEN_ESTIMATORS)}"
+        yield f"pspo.accumulation.reward_position={position}: {key} sums over a response; {remedy}"
 
 
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
@@ -117,10 +96,8 @@ def _check_server(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
         yield "step_scorer.address is not set, nor verl's pool of reward models on; give a URL, or turn the pool on"
     if scorer.address is None and pool.enable and scorer.model_path and pool.model_path:
         if Path(scorer.model_path).expanduser() != Path(pool.model_path).expanduser():
-            yield (
-                f"reward.reward_model.model_path={pool.model_path} is served, but step_scorer.model_path="
-                f"{scorer.model_path} says what it reads; make them equal"
-            )
+            ours = f"step_scorer.model_path={scorer.model_path}"
+            yield f"reward.reward_model.model_path={pool.model_path} is served, and {ours} is read; make them equal"
 
 
 def check_step_rm(config: DictConfig) -> Iterable[str]:
@@ -137,18 +114,28 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
 
 
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """Whether the manager gives PRIME what it reads: an outcome reward, and step scores where they are asked for."""
-    yield from _check_step_scores(config, prime)
-    if not uses_manager(config):
-        if config.get(SECTION) is not None:
-            yield f"the section pspo is read with reward.reward_manager.name={MANAGER} only; set it, or drop +pspo=pspo"
-        return
+    """Whether manager and ``prime.process.scorer`` agree, and the manager gives PRIME what it reads."""
+    key, scorer = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.process.scorer
+    manager, wanted = manager_of(config), prime.process.scores_steps
+    if manager == STEP_SCORES_MANAGER and not wanted:
+        yield f"{key}: prime.process.scorer={scorer} reads no step scores; choose variant=step_scorer"
+    elif manager != STEP_SCORES_MANAGER and wanted:
+        yield f"{key}: prime.process.scorer=step_scorer reads the scores of {STEP_SCORES_MANAGER}; set that"
+    elif config.get(SCORER_SECTION) is not None and manager not in (MANAGER, STEP_SCORES_MANAGER):
+        yield f"the section {SCORER_SECTION} is read by nothing; choose variant=step_scorer, or drop +{SCORER_SECTION}"
+    if manager != MANAGER and config.get(SECTION) is not None:
+        yield f"the section pspo is read with reward.reward_manager.name={MANAGER} only; set it, or drop +pspo=pspo"
     try:
-        pspo, scorer = sections_of(config)
+        if manager == STEP_SCORES_MANAGER:
+            yield from check_scorer(config, scorer_of(config))
+        elif manager == MANAGER:
+            pspo, of_steps = sections_of(config)
+            yield from (*check_scorer(config, of_steps), *_check_pspo_in_prime(pspo, prime))
     except SettingsError as error:
         yield from error.problems
-        return
-    yield from check_scorer(config, scorer)
+
+
+def _check_pspo_in_prime(pspo: PSPOSettings, prime: PrimeSettings) -> Iterable[str]:
     if not pspo.judge and prime.label_key == "acc":
         yield "pspo.judge=false leaves PRM and prompt filter without labels (prime.label_key=acc); set it to true"
     if (position := pspo.accumulation.reward_position) != "last_token":
@@ -157,19 +144,3 @@ def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable
         ours, theirs = getattr(pspo, key), getattr(prime.verifier, key)
         if ours != theirs:
             yield f"pspo.{key}={ours}: in PRIME, prime.verifier.{key}={theirs} counts; set both alike"
-
-
-def _check_step_scores(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """Whether ``prime.process.scorer``, the reward manager and the section of the scorer agree."""
-    key, wanted = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.process.scores_steps
-    if manager_of(config) == STEP_SCORES_MANAGER:
-        if not wanted:
-            yield f"{key}: prime.process.scorer={prime.process.scorer} reads no step scores; choose variant=step_scorer"
-        try:
-            yield from list(check_scorer(config, scorer_of(config)))
-        except SettingsError as error:
-            yield from error.problems
-    elif wanted:
-        yield f"{key}: prime.process.scorer=step_scorer reads the scores of {STEP_SCORES_MANAGER}; set that"
-    elif config.get(SCORER_SECTION) is not None and not uses_manager(config):
-        yield f"the section {SCORER_SECTION} is read by nothing; choose variant=step_scorer, or drop +{SCORER_SECTION}"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from omegaconf import DictConfig
 
-from prime_ext.config.checks import defaults_of
+from prime_ext.config.checks import defaults_of, unread
 from prime_ext.config.engines import sequence_parallel_ranks
 from prime_ext.config.reward_settings import GROUP_ESTIMATORS, OutcomeSettings, ProcessSettings, TurnSettings
 from prime_ext.config.settings import PrimeSettings, PRMSettings
@@ -13,26 +13,17 @@ from prime_ext.config.settings import PrimeSettings, PRMSettings
 # verl's, and prime_ext.cpu's.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
 TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
-# Keys of prime.process that shape the rewards of sampled tokens.
-OF_SAMPLED = (
-    "clip",
-    "reward_lambda",
-    "redistribution",
-    "normalization",
-    "noise_per_token",
-    "discount",
-    "estimator",
-    "gae_lambda",
-    "baseline",
-)
+# Keys of prime.process that shape the rewards of sampled tokens; with sign_preserving, clip is that of the factor.
+_OF_RETURN = ("discount", "estimator", "gae_lambda", "baseline")
+OF_SAMPLED = ("clip", "reward_lambda", "redistribution", "normalization", "noise_per_token", *_OF_RETURN)
 
 
 def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     """Whether everything is there that the chosen rewards and estimators read."""
     outcome, process, remove = prime.outcome, prime.process, prime.selection.remove
     estimator, n_rollouts = f"prime.outcome.estimator={outcome.estimator}", config.actor_rollout_ref.rollout.n
+    scorer, sampler = f"prime.process.scorer={process.scorer}", config.trainer.v1.sampler.custom_sampler
     if process.scores_steps and prm.enable:
-        scorer = "prime.process.scorer=step_scorer"
         yield f"prm.enable=true: nothing reads the implicit PRM with {scorer}; set it to false"
     if not process.scores_steps and not prm.enable:
         readers = {
@@ -44,15 +35,13 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     if process.scorer == "answer_likelihood":
         yield from _check_answer_likelihood(prm)
     if process.scorer != "implicit_prm" and prime.outcome_reads_prm:
-        yield f"{estimator} reads the implicit PRM, which prime.process.scorer={process.scorer} stands in for"
+        yield f"{estimator} reads the implicit PRM, which {scorer} stands in for"
     told_more = prm.trained or prm.teachers or prm.inputs.template or prm.server.address
     untrained = prm.enable and process.scorer == "implicit_prm" and not told_more
     same = config.prm.model.path == config.actor_rollout_ref.model.path or prm.follow_policy.freq
     if untrained and prm.reference == "policy" and same and not prm.follow_policy.decay:
-        yield (
-            f"prm.model.path={config.prm.model.path} is the policy's own start and never trained "
-            f"(prm.update_mode=none); name a teacher, or give it a hint with prm.inputs.template"
-        )
+        key = f"prm.model.path={config.prm.model.path}"
+        yield f"{key} is the policy itself; name a teacher, give it a hint with prm.inputs.template, or train it"
     if outcome.estimator == "segment" and prm.enable and prm.loss != "ce":
         yield f"{estimator} reads the PRM's scores as chances, which prm.loss={prm.loss} are not; set it to ce"
     scored = prm.enable or process.scores_steps
@@ -62,7 +51,6 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         yield "prime.process.warm_up_steps > 0 needs prime.outcome.coefficient > 0: nothing would be learned meanwhile"
     if remove and remove >= n_rollouts - 1:
         yield f"prime.selection.remove={remove} leaves fewer than 2 of actor_rollout_ref.rollout.n={n_rollouts}"
-    sampler = config.trainer.v1.sampler.custom_sampler
     if prime.needs_greedy and sampler.path and sampler.name:
         yield f"{estimator} needs the trainer's own sampler; unset trainer.v1.sampler.custom_sampler"
     if prime.needs_greedy and config.trainer.v1.trainer_mode != "prime_sync":
@@ -72,8 +60,11 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     if n_rollouts < 2:
         yield from _check_single_rollouts(n_rollouts, prime)
     if prime.distils or prime.scales_advantages:
-        yield from _check_not_sampled(config)
-    yield from _check_targets(config, prime, prm)
+        names = [name for name in OF_SAMPLED if name != "clip" or prime.distils]
+        defaults, where = defaults_of("prime/prime.yaml")["process"], f"with prime.process.form={process.form}"
+        yield from unread(process, defaults, "prime.process", [(names, False, where)])
+    if prime.distils or prime.anchor.enable:
+        yield from _check_targets(config, prime, prm)
 
 
 def _check_answer_likelihood(prm: PRMSettings) -> Iterable[str]:
@@ -101,17 +92,6 @@ def _check_turn_rewards(config: DictConfig, prime: PrimeSettings) -> Iterable[st
         yield f"{key} does not say which turn a reward is of with {where}; set it to 1"
 
 
-def _check_not_sampled(config: DictConfig) -> Iterable[str]:
-    """Keys that have no effect where the rewards of sampled tokens are no source of their own."""
-    default, process = defaults_of("prime/prime.yaml")["process"], config.prime.process
-    for key in OF_SAMPLED:
-        if process[key] != default[key] and not (key == "clip" and process.form == "sign_preserving"):
-            yield (
-                f"prime.process.{key}={process[key]} changes the rewards of sampled tokens, which are no source "
-                f"of their own with prime.process.form={process.form}; leave it at {default[key]}"
-            )
-
-
 def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:
     key = f"actor_rollout_ref.rollout.n={n_rollouts}"
     sources: dict[str, OutcomeSettings | ProcessSettings | TurnSettings]
@@ -125,18 +105,12 @@ def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[st
 
 def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     """What a pull over the whole vocabulary needs: logits of the policy, and targets that pack tokens as it does."""
-    if not (prime.distils or prime.anchor.enable):
-        return
     name = "prime.process.form=kl" if prime.distils else f"prime.anchor.kind={prime.anchor.kind}"
     policy = config.actor_rollout_ref
     if policy.actor.strategy not in ("fsdp", "fsdp2"):
         yield f"{name} needs actor_rollout_ref.actor.strategy=fsdp or fsdp2, it is {policy.actor.strategy}"
     if policy.model.use_fused_kernels:
-        yield (
-            f"{name} compares distributions over the vocabulary, and fused kernels of the policy give none; set "
-            f"actor_rollout_ref.model.use_fused_kernels=false (prm.model.use_fused_kernels may stay), or choose "
-            f"variant=guarded"
-        )
+        yield f"{name} needs its logits: actor_rollout_ref.model.use_fused_kernels=false (the PRM's may stay)"
     if config.distillation.enabled:
         yield f"{name} and verl's distillation.enabled=true both change the policy's loss; choose one"
     if config.trainer.v1.trainer_mode == "prime_separate_async":
@@ -147,10 +121,10 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield f"{name} reads one model, and prm.teachers are several; set prime.process.form=sampled"
     if prm.enable and prm.update_mode not in ("before", "none"):
         yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode}), or none"
-    size = "ulysses_sequence_parallel_size"
     ours, theirs = sequence_parallel_ranks(policy.actor), sequence_parallel_ranks(config.prm)
     if prm.enable and ours != theirs:
-        yield f"{name} needs prm.engine.{size}={ours} as the policy has, it is {theirs}"
+        size = "prm.engine.ulysses_sequence_parallel_size"
+        yield f"{name} needs {size}={ours} as the policy has, it is {theirs}"
 
 
 def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:

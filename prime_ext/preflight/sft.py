@@ -59,26 +59,19 @@ def _keys(config: DictConfig) -> Iterable[str]:
 def _batches(config: DictConfig) -> Iterable[str]:
     data, engine = config.data, config.engine
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
-    parallel = engine.ulysses_sequence_parallel_size
+    parallel, batch, micro = engine.ulysses_sequence_parallel_size, data.train_batch_size, data.micro_batch_size_per_gpu
+    size = f"engine.ulysses_sequence_parallel_size={parallel}"
     if devices % parallel:
-        yield f"engine.ulysses_sequence_parallel_size={parallel} does not divide the {devices} devices"
+        yield f"{size} does not divide the {devices} devices"
         return
-    ranks, batch = devices // parallel, data.train_batch_size
+    ranks = devices // parallel
     if batch % ranks:
-        yield (
-            f"data.train_batch_size={batch} is no multiple of the {ranks} groups of devices that share a batch; verl "
-            f"would train on {batch // ranks * ranks} rows per step"
-        )
-    elif not data.use_dynamic_bsz and (batch // ranks) % data.micro_batch_size_per_gpu:
-        yield (
-            f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu} does not divide the {batch // ranks} rows "
-            f"of a device"
-        )
+        trained = f"verl would train on {batch // ranks * ranks} rows per step"
+        yield f"data.train_batch_size={batch} is no multiple of the {ranks} groups of devices that share it; {trained}"
+    elif not data.use_dynamic_bsz and (batch // ranks) % micro:
+        yield f"data.micro_batch_size_per_gpu={micro} does not divide the {batch // ranks} rows of a device"
     if data.use_dynamic_bsz and data.max_token_len_per_gpu * parallel < data.max_length:
-        yield (
-            f"data.max_token_len_per_gpu={data.max_token_len_per_gpu} times "
-            f"engine.ulysses_sequence_parallel_size={parallel} is less than data.max_length={data.max_length}, so that "
-            f"a long conversation fits into no micro-batch"
-        )
+        tokens = f"data.max_token_len_per_gpu={data.max_token_len_per_gpu}"
+        yield f"{tokens} times {size} is less than data.max_length={data.max_length}, of the longest conversation"
     if engine.get("fsdp_size", -1) > 0 and devices % engine.fsdp_size:
         yield f"engine.fsdp_size={engine.fsdp_size} does not divide the {devices} devices"

@@ -21,9 +21,9 @@ from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.checks import refuse
+from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import uses_manager
 from prime_ext.config.settings import SettingsError
-from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.model_card import CARD_FILE, model_name
 from prime_ext.preflight.check import read_prime

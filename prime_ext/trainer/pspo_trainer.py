@@ -16,8 +16,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from prime_ext.algorithms.steps import valid_ends
 from prime_ext.config.checks import refuse
+from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings
-from prime_ext.config.sharding import shard_over_all_ranks
 from prime_ext.preflight.pspo import read_pspo
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin

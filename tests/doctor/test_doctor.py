@@ -36,9 +36,8 @@ def only_problem(capsys, arguments=()):
 def test_a_sound_installation(capsys):
     assert doctor.main([]) == 0
     out = capsys.readouterr().out
-    assert out.endswith("no problems found\n") and all(
-        fact in out for fact in ("TransferQueue", "/dev/shm", "transformers")
-    )
+    assert out.endswith("no problems found\n")
+    assert all(fact in out for fact in ("TransferQueue", "/dev/shm", "transformers"))
 
 
 def test_the_command_prints_nothing_but_json_when_asked(tmp_path):
@@ -61,12 +60,7 @@ def test_the_command_prints_nothing_but_json_when_asked(tmp_path):
     ("owner", "name", "value", "said"),
     [
         (doctor, "entry_points", lambda group: [], "the entry point prime_ext of verl.plugins is missing; run pip"),
-        (
-            doctor,
-            "TRAINER_MODES",
-            ("prime_sync", "prime_other"),
-            "trainer.v1.trainer_mode=prime_other is not registered",
-        ),
+        (doctor, "TRAINER_MODES", ("prime_sync", "other"), "trainer.v1.trainer_mode=other is not registered"),
         (compat, "SUPPORTED_VERL", "0.9.9", "pip install verl==0.9.9"),
         (doctor, "LEAST_MEMORY_GB", 1e6, "GB of memory are available; close other programs"),
         (doctor, "LEAST_SHARED_MEMORY_GB", 1e6, "--shm-size=1g"),
@@ -99,15 +93,15 @@ def test_an_error_that_verl_swallows_is_shown(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, said",
+    ("name", "text", "said"),
     [
-        (compat.VerlName("verl.nowhere", "x", "scoring"), "verl.nowhere.x, needed for scoring, is gone or changed"),
-        (compat.VerlName("verl.protocol", "DataProto.gone", "tests"), "verl.protocol.DataProto.gone, needed for tests"),
-        (compat.VerlName("verl.protocol", "DataProto.chunk", "tests", "no such text"), "its source no longer contains"),
+        ("verl.nowhere:x", "", "verl.nowhere.x, needed for scoring, is gone or changed"),
+        ("verl.protocol:DataProto.gone", "", "verl.protocol.DataProto.gone, needed for scoring"),
+        ("verl.protocol:DataProto.chunk", "no such text", "its source no longer contains"),
     ],
 )
-def test_a_private_name_of_verl_that_is_gone_or_changed(monkeypatch, capsys, name, said):
-    monkeypatch.setattr(compat, "VERL_NAMES", (*compat.VERL_NAMES, name))
+def test_a_private_name_of_verl_that_is_gone_or_changed(monkeypatch, capsys, name, text, said):
+    monkeypatch.setitem(compat.VERL_NAMES, name, ("scoring", text))
     problem = only_problem(capsys)
     assert said in problem and f"install verl=={compat.SUPPORTED_VERL}" in problem
 
@@ -179,11 +173,7 @@ def test_flash_attention_is_missing_or_built_for_something_else(gpus, monkeypatc
 @pytest.mark.parametrize(
     ("cuda", "driver", "said"),
     [
-        (
-            "13.0",
-            "550.54.15",
-            "550.54.15, but it is too old for CUDA 13.0 of this PyTorch; install driver R580 or newer",
-        ),
+        ("13.0", "550.54.15", "550.54.15, but it is too old for CUDA 13.0 of this PyTorch; install driver R580 or"),
         ("12.8", "580.65.06", "but PyTorch finds no GPU behind it; give the container its GPUs"),
         (None, "580.65.06", "but this PyTorch is built for the CPU only"),
     ],

@@ -99,17 +99,14 @@ def step_rm(models):
     return plan
 
 
-def test_fsdp_shards_weights_gradients_and_states(sft, models):
-    weights, (memory,) = models[1]["llama"], make_plan(read_sft(sft(), Known())).memory
+def test_memory_is_sharded_and_flops_time_and_steps_follow_from_rows_and_their_mean_length(sft, models):
+    config = sft("data.max_length=512", "trainer.total_epochs=3")
+    plan = make_plan(read_sft(config, Known(rows=1000, mean_tokens=100)))
+    (memory,), weights = plan.memory, models[1]["llama"]
     assert (memory.weights, memory.gradients, memory.optimizer) == (weights / 2, weights / 2, weights)
     # A micro-batch of 8,192 tokens; logits in 16 bit.
     assert memory.logits == 8192 * 1000 * 8
-
-
-def test_flops_time_and_steps_follow_from_rows_and_their_mean_length(sft, models):
-    config = sft("data.max_length=512", "trainer.total_epochs=3")
-    plan = make_plan(read_sft(config, Known(rows=1000, mean_tokens=100)))
-    products = models[1]["llama"] - 1000 * 64
+    products = weights - 1000 * 64
     # With recomputation: 8 N, and 4 forward passes of attention.
     wanted = 96 * 100 * (8 * products + 2 * 3 * 64 * 100 * 4)
     assert plan.run.tokens == 9600 and plan.flops == wanted

@@ -144,7 +144,8 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
 
 def leaves(cls, prefix):
     """Key and type of every value of a settings class."""
-    for name, kind in get_type_hints(cls, include_extras=True).items():
+    kinds = get_type_hints(cls, include_extras=True)
+    for name, kind in ((field.name, kinds[field.name]) for field in dataclasses.fields(cls)):
         if dataclasses.is_dataclass(kind):
             yield from leaves(kind, f"{prefix}.{name}")
         else:
@@ -301,6 +302,7 @@ FINE = [
 REFUSED = [
     # single values
     ("cpu", {"prm.server.attempts": 3}, None),
+    ("cpu", {"prime.variant": "papre"}, None),
     ("cpu", {"prime.filter.lower": 0.9}, None),
     ("cpu", {"prime.filter.upper": 1.5}, None),
     ("cpu", {"prime.filter.max_examined": 1.0}, None),
@@ -356,7 +358,6 @@ REFUSED = [
     ("pspo_in_prime", {"pspo.judge": False}, None),
     ("pspo_in_prime", {"pspo.accumulation.reward_position": "tokens"}, None),
     ("pspo_in_prime", {"pspo.on_failure": "zero"}, None),
-    ("pspo_in_prime", {"step_scorer.model_path": None}, None),
     # steps and how they are paid
     ("cpu", {**CHAIN, f"{WEIBULL}.shape": 1.0, f"{WEIBULL}.constant": None}, f"{WEIBULL}.shape=1.0"),
     ("cpu", {**STEPS, MODE: "geometric"}, f"{MODE}=geometric takes logarithms"),
@@ -364,7 +365,7 @@ REFUSED = [
     ("cpu", {**STEPS, MODE: "sum", "prime.process.accumulation.power": 2.0}, "accumulation.power=2.0 takes powers"),
     ("cpu", {**SCORES, SHAPE: "released"}, f"{SHAPE}=released reads the accumulated score"),
     ("cpu", {**CHAIN, CREDIT: "min_form"}, f"{CREDIT}=min_form"),
-    ("cpu", {**CHAIN, "prime.process.granularity": "response"}, "prime.process.step_score=sigmoid is about steps"),
+    ("cpu", {**CHAIN, "prime.process.granularity": "response"}, "prime.process.step_score=sigmoid has no effect with"),
     ("cpu", {**STEPS, CREDIT: "clip"}, "prime.process.credit_threshold=None must be a number"),
     ("cpu", {**STEPS, CREDIT: "strict_min", "prime.process.discount": 0.9}, "prime.process.discount=0.9"),
     ("cpu", {**STEPS, "prime.process.reward_lambda": 0.5}, "prime.process.reward_lambda=0.5 is about tokens"),
@@ -377,8 +378,8 @@ REFUSED = [
     ("cpu", {**LOOP, TOOL_FILE: "/gone.yaml"}, f"{TOOL_FILE}=/gone.yaml does not exist"),
     ("cpu", {**LOOP, TOOL_FILE: __file__}, "is no list `tools` of entries with class_name"),
     ("cpu", {**LOOP, f"{ROLLOUT}.multi_turn.format": "hermse"}, "multi_turn.format=hermse is no tool parser of verl"),
-    ("cpu", {"prime.turns.step_weight": 2.0}, "step_weight=2.0 is read by the estimators gigpo and gigpo_mean"),
-    ("cpu", {"prime.turns.discount": 0.5}, "prime.turns.discount and prime.turns.field are read with"),
+    ("cpu", {"prime.turns.step_weight": 2.0}, "step_weight=2.0 has no effect without an estimator of gigpo"),
+    ("cpu", {"prime.turns.discount": 0.5}, "prime.turns.discount=0.5 has no effect with"),
     ("cpu", {**STEPS, "prime.steps.splitter": "delimiters", "prime.steps.delimiters": [";", 13]}, "[';', 13] must be"),
     ("cpu", {**STEPS, "prime.steps.splitter": "pattern", "prime.steps.pattern": "("}, "prime.steps.pattern='('"),
     # estimators and critics
@@ -403,7 +404,6 @@ REFUSED = [
     ("gpu", {**TWO, **DISTILLED, "trainer.v1.trainer_mode": "prime_separate_async"}, "needs trainer.v1.trainer_mode"),
     ("gpu", {**TWO, **DISTILLED, "prime.process.estimator": "grpo"}, "prime.process.estimator=grpo"),
     ("gpu", {**TWO, **DISTILLED, "prime.outcome.estimator": "prm_value"}, "prime.outcome.estimator=prm_value"),
-    ("gpu", {**TWO, **DISTILLED, "prm.engine.ulysses_sequence_parallel_size": 2}, "prm.engine.ulysses_sequence"),
     ("gpu", {**TWO, **ANCHOR, "distillation.enabled": True}, "distillation.enabled=true"),
     ("cpu", {**ANCHOR, **ALONE, "prime.anchor.fallback": True}, "prime.anchor.fallback=true"),
     # the PRM
@@ -429,7 +429,7 @@ REFUSED = [
     ("cpu", {"prm.follow_policy.decay": 0.5}, "prm.follow_policy.decay=0.5 has no effect"),
     ("cpu", {"prm.inputs.template": "The answer is {gold}."}, "prm.inputs.template lacks {prompt}"),
     ("cpu", {"prm.inputs.template": {"maths": "{prompt} {golds}"}}, "prm.inputs.template.maths adds nothing"),
-    ("gpu", {**TWO, **DISTILLED, "prm.inputs.retokenize": True}, "prm.inputs.retokenize=true gives the PRM other"),
+    ("gpu", {**TWO, **DISTILLED, "prm.inputs.retokenize": True}, "prm.inputs.retokenize=true gives other"),
     ("gpu", {**TWO, **DISTILLED, **PARALLEL, "prm.inputs.template": "{prompt} {gold}"}, "needs whole responses on"),
     ("gpu", {**TWO, **DISTILLED, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2}, "prm.engine.ulysses_seq"),
     ("cpu", {"prm.inputs.retokenize": True, "actor_rollout_ref.rollout.multi_turn.enable": True}, "of one turn"),
@@ -440,7 +440,7 @@ REFUSED = [
     ("cpu", {**ANSWERS, "prm.inputs.retokenize": True}, "asks prm.model.path in the policy's tokens"),
     ("cpu", {**ANSWERS, "prime.process.answer.template": "so:"}, "prime.process.answer.template must have {gold} once"),
     ("cpu", {**ANSWERS, "prime.process.granularity": "token"}, "prime.process.scorer=answer_likelihood scores steps"),
-    ("cpu", {**ANSWERS, "prime.process.target": "policy"}, "choose variant=answer_likelihood"),
+    ("cpu", {**ANSWERS, "prime.process.target": "policy"}, "see variant=answer_likelihood"),
     ("cpu", SERVED | {"prm.update_mode": "after"}, "scores and is never trained; set prm.update_mode=none"),
     ("cpu", SERVED | {"prm.reference": "frozen"}, "prm.reference=frozen would be a model here"),
     ("cpu", SERVED | {"prm.follow_policy.freq": 1}, "is one model that stays as it is"),
@@ -494,10 +494,8 @@ REFUSED = [
     ("pspo", {"critic.use_dynamic_bsz": False}, "critic.ppo_micro_batch_size_per_gpu is not set"),
     ("pspo_in_prime", {"reward.reward_manager.name": "naive_with_prompt"}, "the section pspo is read with"),
     # a step scorer in place of the implicit PRM
-    ("scored", {"prime.process.target": "policy"}, None),
     ("scored", {"prime.process.form": "kl"}, None),
     ("scored", {"prime.process.form": "sign_preserving"}, None),
-    ("scored", {CREDIT: "sum", "prime.process.granularity": "token"}, None),
     ("scored", {"prime.process.step_score": "sigmoid"}, None),
     ("scored", {"prime.process.noise_per_token": 0.0}, None),
     ("scored", {"prime.outcome.estimator": "prm_value"}, None),
@@ -530,16 +528,10 @@ def test_values_and_combinations_that_cannot_work(problems_of, name, changes, sa
 
 
 def test_a_pull_on_megatron_which_has_no_such_engine_is_refused_in_words():
-    words = [
-        "model_engine=megatron",
-        "actor_rollout_ref.model.path=none",
-        "data.train_files=none",
-        "data.val_files=none",
-    ]
-    problems = check_config(compose_config("prime_trainer", [*words, "prm.inputs.template='{prompt} {sibling}'"]))
-    assert any(
-        "prime.process.form=kl needs actor_rollout_ref.actor.strategy=fsdp or fsdp2" in said for said in problems
-    )
+    words = ["model_engine=megatron", "actor_rollout_ref.model.path=none", "prm.inputs.template='{prompt} {sibling}'"]
+    problems = check_config(compose_config("prime_trainer", words))
+    wanted = "prime.process.form=kl needs actor_rollout_ref.actor.strategy=fsdp or fsdp2"
+    assert any(wanted in said for said in problems)
 
 
 def test_problems_of_all_sections_are_reported_together(problems_of):
@@ -610,11 +602,7 @@ FILES = [
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO, ARGUMENTS: {"math_strictness": "lenient"}}, ""),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
-    (
-        "cpu",
-        lambda path: {"prm.model.path": bare(path / "bare")},
-        "bare has no tokenizer; save it beside",
-    ),
+    ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it beside"),
     ("cpu", other_vocabulary, " has another vocabulary than the policy "),
     ("cpu", lambda path: {**other_vocabulary(path), "prm.inputs.retokenize": True}, "lacks a chat template for the"),
     ("cpu", lambda path: {**hint("{gold}"), **gold(path, " ")}, "is not there, or empty, in 2 of 2 rows"),
@@ -665,11 +653,9 @@ def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["prime.filtre.lower=0.1", "data.train_batch_sise=8", "trainer.nnodes=${nowhere}"])
-def test_an_unknown_key_on_the_command_line_is_one_line(word):
-    config, problems = preflight("prime_trainer_cpu", [word])
-    named = "nowhere" if "nowhere" in word else ".".join(word.split("=")[0].split(".")[:2])
-    assert config is None and len(problems) == 1 and named in problems[0] and "\n" not in problems[0]
+def test_a_configuration_that_does_not_compose_is_one_line():
+    config, (problem,) = preflight("prime_trainer_cpu", ["prime.filtre.lower=0.1"])
+    assert config is None and "prime.filtre" in problem and "\n" not in problem
 
 
 MAIN = """
@@ -703,10 +689,7 @@ def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_sta
 # What the settings say without torch, and what the algorithms say.
 SAID = {
     "losses": (settings.LOSSES, PRM_LOSSES),
-    "losses with scores": (
-        settings.LOSSES_THAT_NEED_SCORES,
-        [x for x, one in PRM_LOSSES.items() if one.needs_scores],
-    ),
+    "losses with scores": (settings.LOSSES_THAT_NEED_SCORES, [x for x in PRM_LOSSES if PRM_LOSSES[x].needs_scores]),
     "losses of hard labels": (
         settings.LOSSES_OF_HARD_LABELS,
         [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],

@@ -20,8 +20,8 @@ from hydra import compose, initialize_config_module  # noqa: E402
 from omegaconf import OmegaConf, open_dict  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 
+from prime_ext.config.engines import shard_over_all_ranks  # noqa: E402
 from prime_ext.config.settings import PRMSettings  # noqa: E402
-from prime_ext.config.sharding import shard_over_all_ranks  # noqa: E402
 from prime_ext.prm.implicit_prm import ImplicitPRM  # noqa: E402
 from prime_ext.prm.plan import plan_mini_batches  # noqa: E402
 from prime_ext.prm.worker import (  # noqa: E402
