@@ -16,6 +16,7 @@ must not open a step of its own.
 Training writes :data:`FILE` beside the model, so that a scorer needs no further words.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -73,18 +74,23 @@ class PairFormat:
 
 
 @dataclass(frozen=True)
-class PairInput:
-    """An input.
+class Input:
+    """What a model reads at once: a step with those before it, or a whole response. Equal ones have equal scores.
 
     Attributes:
         ids: its tokens; the text for a server that tokenises itself.
+        ends: of a response: index of the token of each step at which its score is read.
         context_cut: whether the steps before it, or the question, lost tokens.
         step_cut: whether the step itself did.
     """
 
     ids: tuple[int, ...] | str
-    context_cut: bool = False
-    step_cut: bool = False
+    ends: tuple[int, ...] = ()
+    context_cut: bool = field(default=False, compare=False)
+    step_cut: bool = field(default=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 class PairEncoder:
@@ -138,7 +144,7 @@ class PairEncoder:
         # <s> a <s> b: a second beginning parts nothing.
         return (begin, between, end) if between and between != begin else (self._begin, [], self._end)
 
-    def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[PairInput]:
+    def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:
         """Ids of many steps, given as question, previous steps and current step. Every text is tokenised once."""
         parts = [self.format.parts(*item) for item in inputs]
         texts = list(dict.fromkeys(text for item in parts for text in item if text))
@@ -148,13 +154,13 @@ class PairEncoder:
             known.update(zip(texts, encoded, strict=True))
         return [self._framed(known[asked], known[before], known[step]) for asked, before, step in parts]
 
-    def _framed(self, asked: list[int], before: list[int], step: list[int]) -> PairInput:
+    def _framed(self, asked: list[int], before: list[int], step: list[int]) -> Input:
         limit = self.format.max_length
         if asked and before:
             asked = [*asked, *self._line_break]
         if not asked and not before:
             room = limit - len(self._begin) - len(self._end)
-            return PairInput((*self._begin, *step[:room], *self._end), False, len(step) > room)
+            return Input((*self._begin, *step[:room], *self._end), step_cut=len(step) > room)
         between = self._between or self._separator
         room = limit - len(self._pair_begin) - len(between) - len(self._pair_end)
         kept = step[:room]
@@ -164,11 +170,14 @@ class PairEncoder:
         kept_before = before[len(before) - for_before :] if for_before < len(before) else before
         cut = len(kept_asked) < len(asked) or len(kept_before) < len(before)
         ids = (*self._pair_begin, *kept_asked, *kept_before, *between, *kept, *self._pair_end)
-        return PairInput(ids, cut, len(kept) < len(step))
+        return Input(ids, context_cut=cut, step_cut=len(kept) < len(step))
 
-    def encode_steps(self, question: str, steps: Sequence[str]) -> list[PairInput]:
-        """Ids of every step of a response."""
-        return self.encode_all([(question, steps[:number], step) for number, step in enumerate(steps)])
+    def encode_chains(self, chains: Sequence[tuple[str, Sequence[str]]]) -> list[list[Input]]:
+        """Ids of every step of responses, given as question and steps."""
+        found = iter(
+            self.encode_all([(asked, steps[:at], step) for asked, steps in chains for at, step in enumerate(steps)])
+        )
+        return [list(itertools.islice(found, len(steps))) for _, steps in chains]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer, check_model
-from prime_ext.step_rm.scorers.endpoint import endpoint_url
 from prime_ext.step_rm.scorers.local import LocalScorer, length_buckets, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
 
@@ -215,8 +214,7 @@ def test_steps_go_in_batches_each_once_and_only_so_many_requests_at_a_time(bert_
     server = served(bert_path)
     ask(server, bert_path, [*CHAINS, *CHAINS], times=2, concurrency=2, served_model="rm")
     inputs = [tuple(ids) for payload, _ in server.requests for ids in payload["input"]]
-    encoder = LocalScorer(bert_path, device="cpu").encoder
-    distinct = {item.ids for chain in CHAINS for item in encoder.encode_steps("", chain.steps)}
+    distinct = {item.ids for items in LocalScorer(bert_path, device="cpu").read(CHAINS) for item in items}
     assert sorted(inputs) == sorted(distinct) and server.most_active <= 2
     assert [len(payload["input"]) for payload, _ in server.requests].count(4) == len(distinct) // 4
     assert all(payload["use_activation"] is True and payload["model"] == "rm" for payload, _ in server.requests)
@@ -313,7 +311,7 @@ def test_the_key_comes_from_the_environment(bert_path, monkeypatch):
     ],
 )
 def test_addresses_of_verls_router_and_urls(address, url):
-    assert endpoint_url(address, "/classify") == url
+    assert build_scorer(scorer_settings(kind="server", inputs="text"), address).url == url
 
 
 # ---- settings ----------------------------------------------------------------------------------------------------

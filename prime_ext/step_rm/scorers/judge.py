@@ -10,21 +10,22 @@ import re
 from collections.abc import Sequence
 
 import openai
-from cachetools import LRUCache
 
 from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.generate.backend import BackendError, one_line
 from prime_ext.generate.server import ServerBackend, http_url, status_text
+from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.protocol import Chain, Probabilities, Reading, right_or_wrong
+from prime_ext.step_rm.scorers.server import RequestFailed, ServerScorer
 
 _BOXED = re.compile(r"\\boxed\{\s*(\d{1,6})\s*\}")
 # Statuses that no other response would change: the key, or the address.
 _FATAL = (401, 403, 404, 405)
 
 
-class JudgeScorer:
-    """Scores with a chat model behind OpenAI's interface. Belongs to one event loop.
+class JudgeScorer(ServerScorer):
+    """Scores with a chat model behind OpenAI's interface.
 
     Of every reply all steps before the one that it names are right, that one and those behind it wrong; the score of a
     step is the share of the replies in which it is right.
@@ -38,7 +39,8 @@ class JudgeScorer:
     """
 
     def __init__(self, address: str, settings: ScorerSettings):
-        self._settings = settings
+        super().__init__(settings.cache_size)
+        self._attempts, self._judge = settings.attempts, settings.judge
         try:
             backend = ServerBackend(http_url(address), settings.served_model or "", settings.api_key_variable or "")
             self._model, self._said = backend.model, backend.said
@@ -46,57 +48,43 @@ class JudgeScorer:
             raise StepRMError(one_line(f"the judge: {error}")) from None
         self._client = backend.client(settings.attempts, settings.judge.timeout_seconds)
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._cache: LRUCache[Chain, StepScores] = LRUCache(settings.cache_size)
 
-    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses.
+    def read(self, chains: Sequence[Chain]) -> list[Reading]:
+        """The message for each response that has steps, which end anywhere in it: only their number counts."""
+        return [
+            [Input(prompt_of(chain, self._judge.instruction), ends=tuple(range(len(chain.steps))))] * bool(chain.steps)
+            for chain in chains
+        ]
 
-        Raises:
-            StepRMError: the server refuses the key, or is none.
-        """
-        return list(await asyncio.gather(*map(self._one, chains)))
-
-    async def _one(self, chain: Chain) -> Outcome:
-        if not chain.steps:
-            return StepScores(())
-        if chain in self._cache:
-            return self._cache[chain]
-        judge = self._settings.judge
+    async def ask(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        (item,), judge = batch, self._judge
         try:
             async with self._slots:
                 answer = await self._client.chat.completions.create(
                     model=self._model,
-                    messages=[{"role": "user", "content": prompt_of(chain, judge.instruction)}],
+                    messages=[{"role": "user", "content": str(item.ids)}],
                     n=judge.samples,
                     temperature=judge.temperature,
                     max_tokens=judge.max_tokens,
                 )
         except openai.APIStatusError as error:
             said = self._said(f"the judge answers with {status_text(error)}")
-            if error.status_code in _FATAL:
-                raise StepRMError(said) from None
-            return ScoringFailure(said)
+            raise (StepRMError if error.status_code in _FATAL else RequestFailed)(said) from None
         except openai.APIConnectionError as error:
-            said = f"the judge gave no answer ({self._settings.attempts} attempts): {error.__cause__ or error}"
-            return ScoringFailure(self._said(said))
+            said = f"the judge gave no answer ({self._attempts} attempts): {error.__cause__ or error}"
+            raise RequestFailed(self._said(said)) from None
         except ValueError as error:
-            return ScoringFailure(one_line(f"the judge does not answer with JSON: {error}"))
+            raise RequestFailed(one_line(f"the judge does not answer with JSON: {error}")) from None
         messages = [getattr(choice, "message", None) for choice in getattr(answer, "choices", None) or []]
         replies = [getattr(message, "content", None) or "" for message in messages]
-        named = [first_wrong(reply, len(chain.steps)) for reply in replies]
-        votes = [vote for vote in named if vote is not None]
+        n_steps = len(item.ends)
+        votes = [vote for vote in (first_wrong(reply, n_steps) for reply in replies) if vote is not None]
         if not votes:
-            return ScoringFailure(f"the judge named no step of {len(chain.steps)} in {len(replies)} replies")
-        scores = [
-            sum(vote == 0 or place < vote for vote in votes) / len(votes) for place in range(1, len(chain.steps) + 1)
-        ]
-        found = StepScores(tuple((1.0 - score, 0.0, score) for score in scores))
-        if self._cache.maxsize:
-            self._cache[chain] = found
-        return found
+            raise RequestFailed(f"the judge named no step of {n_steps} in {len(replies)} replies")
+        right = [sum(vote == 0 or step < vote for vote in votes) / len(votes) for step in range(1, n_steps + 1)]
+        return [right_or_wrong(right)]
 
     async def close(self) -> None:
-        """Give back the connections."""
         await self._client.close()
 
 

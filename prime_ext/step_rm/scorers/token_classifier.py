@@ -6,22 +6,15 @@ answer with one of two tokens: ``+`` or ``-`` behind each step tag (Math-Shepher
 step is a turn of the user (RLHFlow).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from cachetools import LRUCache
 
+from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.local import (
-    InProcess,
-    check_fit,
-    device_and_dtype,
-    length_buckets,
-    padded,
-    usable_positions,
-)
-from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.local import InProcess, check_fit, device_and_dtype, padded, usable_positions
+from prime_ext.step_rm.scorers.protocol import Chain, Probabilities, Reading, ScoringFailure, right_or_wrong
 from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps, messages_of
 
 # Stands for the content of a turn while the chat template is applied; a character that no text has.
@@ -104,6 +97,13 @@ class TokenReader:
             ends.append(len(ids) - 1)
         return TokenizedSteps(ids, len(prompt_ids), tuple(ends))
 
+    def inputs(self, chain: Chain) -> Reading:
+        """What the model reads of a response at once; one that is too long for it is not scored."""
+        tokens = self.tokens(chain.question, chain.steps)
+        if tokens.ends and len(tokens) > self.max_length:
+            return ScoringFailure(f"{len(tokens)} tokens, {self.where} takes {self.max_length}")
+        return [Input(tuple(tokens.ids), tokens.ends)] if tokens.ends else []
+
     def _turns(self, messages: list[dict[str, Any]], steps: Sequence[str]) -> TokenizedSteps:
         """The chat; the end of a step is the last token before its answer."""
         *before, asked = messages
@@ -151,8 +151,8 @@ class TokenClassifier:
         self.model = model.eval().requires_grad_(False).to(self.device)
 
     @torch.inference_mode()
-    def probabilities(self, batch: Sequence[TokenizedSteps]) -> list[list[float]]:
-        """Of each step of each response, in one pass.
+    def probabilities(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
+        """That each step of each response is right, from one pass.
 
         Raises:
             StepRMError: the model gives something else than a number for each class, or one that is not finite.
@@ -170,68 +170,20 @@ class TokenClassifier:
         return found
 
 
-class ResponseScores:
-    """From responses to what a model reads, and from probabilities to outcomes; remembers what was scored.
-
-    Args:
-        reader: of the model.
-        cache_size: responses whose scores are remembered; 0 for none.
-    """
-
-    def __init__(self, reader: TokenReader, cache_size: int):
-        self._reader = reader
-        self._cache: LRUCache[Key, list[float]] = LRUCache(cache_size)
-
-    def open(self, chains: Sequence[Chain]) -> tuple[dict[Key, TokenizedSteps], list[Key], dict[Key, Any]]:
-        """The tokens of each response, its key, and what is known of it: scores, or a :class:`ScoringFailure`."""
-        encoded = [self._reader.tokens(chain.question, chain.steps) for chain in chains]
-        keys: list[Key] = [(*tokens.ids, *tokens.ends) for tokens in encoded]
-        known: dict[Key, Any] = {key: self._cache[key] for key in keys if key in self._cache}
-        limit = self._reader.max_length
-        for key, tokens in zip(keys, encoded, strict=True):
-            if not tokens.ends:
-                known[key] = []
-            elif len(tokens) > limit:
-                known[key] = ScoringFailure(f"{len(tokens)} tokens, {self._reader.where} takes {limit}")
-        missing = {key: tokens for key, tokens in zip(keys, encoded, strict=True) if key not in known}
-        return missing, keys, known
-
-    def keep(self, found: Mapping[Key, list[float]]) -> None:
-        """Remember the probabilities that steps are right."""
-        if self._cache.maxsize:
-            self._cache.update(found)
-
-    @staticmethod
-    def outcome(right: list[float] | ScoringFailure) -> Outcome:
-        """What is not right is wrong, and nothing is neutral."""
-        if isinstance(right, ScoringFailure):
-            return right
-        return StepScores(tuple((1.0 - value, 0.0, value) for value in right))
-
-
 class TokenClassifierScorer(InProcess):
-    """A token classifier as a scorer of steps.
+    """A token classifier as a scorer of steps, an input for each response.
 
     Args:
         model: the classifier.
-        batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
-        cache_size: responses whose scores are remembered; 0 for none.
+        batch_tokens, cache_size: see :class:`~prime_ext.step_rm.scorers.local.InProcess`.
     """
 
-    def __init__(self, model: TokenClassifier, batch_tokens: int | None = None, cache_size: int = 0):
-        super().__init__(model.device, batch_tokens)
-        self.model, self._responses = model, ResponseScores(model.reader, cache_size)
+    def __init__(self, model: TokenClassifier, batch_tokens: int | None, cache_size: int):
+        super().__init__(model.device, batch_tokens, cache_size)
+        self.model = model
 
-    def score_now(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses, in this thread; one that is too long for the model is not scored.
+    def read(self, chains: Sequence[Chain]) -> list[Reading]:
+        return [self.model.reader.inputs(chain) for chain in chains]
 
-        Raises:
-            StepRMError: scores that are not finite.
-        """
-        missing, keys, known = self._responses.open(chains)
-        found: dict[Key, list[float]] = {}
-        for batch in length_buckets(list(missing), self.batch_tokens):
-            found.update(zip(batch, self.model.probabilities([missing[key] for key in batch]), strict=True))
-        self._responses.keep(found)
-        known.update(found)
-        return [self._responses.outcome(known[key]) for key in keys]
+    def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        return [right_or_wrong(right) for right in self.model.probabilities(batch)]
