@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled steps, and the parquet file that holds them."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,14 +74,10 @@ def write_steps(path: Path, steps: Iterable[StoredStep], description: Callable[[
         steps: its rows.
         description: how it was made, JSON, asked for after the last row; kept in the file's metadata.
     """
+    rows = map(asdict, steps)
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
-        rows: list[dict[str, Any]] = []
-        for step in steps:
-            rows.append(asdict(step))
-            if len(rows) == ROWS_PER_WRITE:
-                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-                rows = []
-        writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+        while part := list(itertools.islice(rows, ROWS_PER_WRITE)):
+            writer.write_table(pa.Table.from_pylist(part, SCHEMA))
         writer.add_key_value_metadata({METADATA: description().encode()})
 
 
@@ -91,19 +87,17 @@ def read_steps(path: str | Path) -> Iterator[StoredStep]:
     Raises:
         StepRMError: no such file, not this schema, or a value that it does not allow; with file and row.
     """
-    names = {field.name for field in fields(StoredStep)}
     try:
         for number, row in enumerate(whole_rows(Path(path)), start=1):
-            if not names <= row.keys():
-                absent = min(names - row.keys())
-                raise StepRMError(f"{path} has no column {absent!r}; prime_ext.step_rm.convert writes such files")
+            absent = [name for name in SCHEMA.names if name not in row]
+            if absent:
+                raise StepRMError(f"{path} has no column {absent[0]!r}; prime_ext.step_rm.convert writes such files")
             if row["label"] not in LABELS or row["split"] not in SPLITS or not (row["current"] or "").strip():
                 raise StepRMError(
                     f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step "
                     f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
                 )
-            known = {name: row[name] for name in names}
-            known |= {"previous": tuple(row["previous"] or ()), "question": row["question"] or ""}
-            yield StoredStep(**known)
+            known = {name: row[name] for name in SCHEMA.names}
+            yield StoredStep(**{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""})
     except SourceError as error:
         raise StepRMError(str(error)) from error

@@ -15,7 +15,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,33 +31,32 @@ from prime_ext.utils.rows import BadRow, SourceError, read_source
 _MAPPED = {"positive": 1, "negative": -1, "drop": None}
 
 
-@dataclass
 class Conversion:
     """Two passes over the files: the first counts what each input is labelled, the second writes.
 
     Attributes:
-        arguments: of the command line.
         counts: what was left out, mended and written.
         votes: how often each input has each label, by its hash.
         held_out: groups of questions of the sources that are test data altogether.
     """
 
-    arguments: argparse.Namespace
-    counts: Counter[str] = field(default_factory=Counter)
-    votes: dict[bytes, list[int]] = field(default_factory=dict)
-    held_out: set[str] = field(default_factory=set)
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.counts: Counter[str] = Counter()
+        self.votes: dict[bytes, list[int]] = {}
+        self.held_out: set[str] = set()
 
     def _rows(self, name: str, path: Path, report: bool) -> Iterator[LabelledStep]:
         options = self.arguments
-        context = Context(options.after_error or ("drop" if name == "processbench" else "keep"), options.keep_flagged)
-        convert = FORMATS[name](f"{name}:{path.name.partition('.')[0]}", context)
+        after_error = options.after_error or ("drop" if name == "processbench" else "keep")
+        context = Context(f"{name}:{path.name.partition('.')[0]}", after_error, options.keep_flagged)
         malformed, number = 0, 0
         for number, row in tqdm(read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
             try:
                 if isinstance(row, BadRow):
                     raise row
                 # Whole rows only: nothing of a row that breaks in the middle is kept.
-                steps = list(convert(row))
+                steps = list(FORMATS[name](row, context))
             except BadRow as error:
                 malformed += 1
                 if report:
@@ -80,38 +79,37 @@ class Conversion:
                     f"--max-malformed {options.max_malformed} allows fewer"
                 )
 
-    def _steps(self, report: bool) -> Iterator[tuple[str, LabelledStep]]:
-        for name, path in self.arguments.files:
+    def _steps(self, report: bool) -> Iterator[tuple[LabelledStep, bytes, str, bool]]:
+        """Each step, the key of its input, the group of its question, and whether its source is held out."""
+        options = self.arguments
+        for name, path in options.files:
             for step in self._rows(name, path, report):
-                yield name, step
-
-    def _group(self, step: LabelledStep) -> str:
-        first = step.previous[0] if step.previous else step.current
-        return group_of(step.question or first, self.arguments.near_duplicates)
+                first = step.previous[0] if step.previous else step.current
+                group = group_of(step.question or first, options.near_duplicates)
+                yield step, input_key(step), group, name in options.hold_out
 
     def count(self) -> None:
         """The first pass."""
-        for name, step in self._steps(report=True):
-            self.votes.setdefault(input_key(step), [0] * len(LABELS))[LABELS.index(step.label)] += 1
-            if name in self.arguments.hold_out:
-                self.held_out.add(self._group(step))
+        for step, key, group, held_out in self._steps(report=True):
+            self.votes.setdefault(key, [0] * len(LABELS))[LABELS.index(step.label)] += 1
+            if held_out:
+                self.held_out.add(group)
 
     def stored(self) -> Iterator[StoredStep]:
         """The second pass: every input once, with the label that most rows give it."""
         options = self.arguments
         places: dict[bytes, str] = {}
-        for name, step in self._steps(report=False):
-            votes = self.votes.pop(input_key(step), None)
+        for step, key, group, held_out in self._steps(report=False):
+            votes = self.votes.pop(key, None)
             if votes is None:
                 self.counts["duplicates merged"] += 1
                 continue
             if sorted(votes)[-1] == sorted(votes)[-2]:
                 self.counts["contradictory labels: dropped"] += sum(votes)
                 continue
-            group = self._group(step)
             split = split_of(group, options.validation, options.test, options.seed)
             if group in self.held_out:
-                if name not in options.hold_out and split != "test":
+                if not held_out and split != "test":
                     self.counts["moved to test: question of a held-out source"] += 1
                 split = "test"
             if not step.question and places.setdefault(pair_key(step), split) != split:
@@ -145,7 +143,7 @@ def pair_key(step: LabelledStep) -> bytes:
     return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
-def _file(name: str, path: str) -> tuple[str, Path]:
+def _named(name: str, path: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
@@ -159,8 +157,7 @@ def parser() -> argparse.ArgumentParser:
     files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE", "dest": "files", "default": []}
     for name, converter in FORMATS.items():
         text = (converter.__doc__ or "").strip().splitlines()[0]
-        kind = partial(_file, name)
-        top.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text, **files)
+        top.add_argument(f"--{name.replace('_', '-')}", type=partial(_named, name), help=text, **files)
     top.add_argument("--output", type=Path, required=True, help="the parquet file")
     top.add_argument("--neutral", choices=NEUTRAL, default="keep", help="what becomes of the label 0 (default: keep)")
     top.add_argument(
