@@ -221,7 +221,7 @@ def _check_parquet(key: str, name: str, columns: list[str]) -> Iterable[str]:
 def _check_reward(config: DictConfig) -> Iterable[str]:
     """The arguments of prime_ext's reward function, and whether it knows a verifier for every row."""
     from prime_ext.reward.compute_score import compute_score, prepare
-    from prime_ext.reward.prompt_manager import NAME as PROMPT_MANAGER
+    from prime_ext.reward.managers import NAME as PROMPT_MANAGER
     from prime_ext.verifiers.sources import UnknownSource, source_of
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"

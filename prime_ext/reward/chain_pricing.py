@@ -18,7 +18,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True)
 class PricedChain:
-    """The reward of a response.
+    """The reward of a response; all is None where its scores are missing.
 
     Attributes:
         reward: in all.
@@ -27,9 +27,9 @@ class PricedChain:
         paid: what the end of each step is paid; empty if nothing is paid at steps. It sums to the reward.
     """
 
-    reward: float
-    factor: float
-    score: float | None
+    reward: float | None = None
+    factor: float | None = None
+    score: float | None = None
     paid: tuple[float, ...] = ()
 
 
@@ -61,11 +61,11 @@ class ChainPricing:
             paid = tuple(paid_at_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
         if self._accumulates:
             value = self._chain(score_BS, mask_BS)
-            priced = PricedChain(float(value.reward_B), float(value.factor_B), float(value.score_B), paid)
+            reward, factor, score = float(value.reward_B), float(value.factor_B), float(value.score_B)
         else:
             shaped = self._chain.shape != "none"
             factor = float(self._chain.length_factor(mask_BS.sum(-1))) if shaped else 1.0
-            priced = PricedChain(math.fsum(paid), factor, None, paid)
-        if not all(abs(value) <= _LARGEST for value in (priced.reward, *paid)):
-            raise ValueError(f"a reward of {priced.reward:g} for {len(scores)} steps, which float32 cannot hold")
-        return priced
+            reward, score = math.fsum(paid), None
+        if not all(abs(amount) <= _LARGEST for amount in (reward, *paid)):
+            raise ValueError(f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold")
+        return PricedChain(reward, factor, score, paid)

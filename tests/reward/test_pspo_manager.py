@@ -9,8 +9,8 @@ from omegaconf import open_dict
 from pspo_rows import TOKENIZER, Calculator, Constant, configuration, manager, numbered, reward
 
 from prime_ext.config.checks import SettingsError
+from prime_ext.reward.managers import PSPORewardManager
 from prime_ext.reward.pspo_info import pspo_metrics
-from prime_ext.reward.pspo_manager import PSPORewardManager
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
 
 GOOD = numbered("2*3=6", "6+1=7", "so the answer is 7")

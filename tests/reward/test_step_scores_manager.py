@@ -9,7 +9,7 @@ from tiny_llama import save_llama
 
 from eval.prm_data import Response
 from eval.prm_scorers import ClassifierScorer
-from prime_ext.reward.step_scores_manager import StepScoresRewardManager
+from prime_ext.reward.managers import StepScoresRewardManager
 from prime_ext.step_rm.scorers.protocol import ScoringFailure
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
 from prime_ext.utils.text_tokens import join_steps

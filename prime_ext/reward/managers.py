@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward manager ``pspo_wrs`` of verl's reward loop: step scores, accumulated and shaped (arXiv 2411.11681).
+"""The reward managers of verl's reward loop (``reward.reward_manager.name``), which asks for one response at a time.
 
-reward.reward_manager.name=pspo_wrs, with the sections ``pspo`` and ``step_scorer`` (``config/pspo``,
-``config/step_scorer``). Of a response that cannot be scored it says so (``reward_failure``), with the reward 0 in place
-of one; what becomes of it is the trainer's choice (``pspo.on_failure``).
+* ``naive_with_prompt``: verl's ``naive``, which tells the reward function the prompt too.
+* ``naive_with_step_scores``: the same, and the scores of the steps of ``prime.steps`` beside it in the extra info, for
+  ``prime.process.scorer=step_scorer``. What becomes of a response without scores is ``prime.verifier.on_failure``.
+* ``pspo_wrs``: step scores, accumulated and shaped (arXiv 2411.11681), with the sections ``pspo`` and ``step_scorer``.
+  A response without scores has the reward 0 in place of one; what becomes of it is ``pspo.on_failure``.
 """
 
 import asyncio
@@ -16,33 +18,52 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
-from prime_ext.config.pspo_settings import MANAGER, sections_of
+from prime_ext.config import pspo_settings, step_scorer_settings
+from prime_ext.config.checks import read
+from prime_ext.config.reward_settings import StepSettings
 from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
 from prime_ext.reward.compute_score import reward_info
-from prime_ext.reward.node_scorer import ResponseScorer, connect
-from prime_ext.reward.pspo_info import failure_info, price_info, step_info
+from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
 from prime_ext.reward.step_scoring import ScoredSteps, StepScoring, response_ids
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
 
+NAME = "naive_with_prompt"
 
-@register(MANAGER)
-class PSPORewardManager(RewardManagerBase):
-    """Rewards one response at a time, as verl's reward loop asks for them.
+
+@register(NAME)
+class PromptRewardManager(NaiveRewardManager):
+    """Tells the reward function the messages of the prompt, as ``extra_info["raw_prompt"]``."""
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        data = data[-1:]
+        extras = data.non_tensor_batch
+        info = np.empty(1, dtype=object)
+        given = extras["extra_info"][0] if "extra_info" in extras else {}
+        info[0] = {**given, "raw_prompt": extras["raw_prompt"][0]}
+        return await super().run_single(DataProto(batch=data.batch, non_tensor_batch={**extras, "extra_info": info}))
+
+
+@register(step_scorer_settings.MANAGER)
+class StepScoresRewardManager(PromptRewardManager):
+    """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
 
     Args:
         config: the whole configuration.
         tokenizer: the policy's.
         compute_score: judges responses against gold answers.
         reward_router_address: of verl's reward-model pool, where it is on.
-        reward_model_tokenizer: given by verl then; the step reward model has its own.
+        reward_model_tokenizer: given by verl then; the step scorer has its own.
         scorer: scores responses; None for the scorer of this node, as the settings say.
 
     Raises:
@@ -57,10 +78,35 @@ class PSPORewardManager(RewardManagerBase):
         compute_score: Any,
         reward_router_address: str | None = None,
         reward_model_tokenizer: Any = None,
-        scorer: ResponseScorer | None = None,
+        scorer: NodeStepScorer | SharedStepScorer | None = None,
+    ):
+        super().__init__(config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer)
+        steps = read(StepSettings, OmegaConf.to_container(config.prime.steps, resolve=True), "prime.steps")
+        scorer = scorer or connect(step_scorer_settings.scorer_of(config), reward_router_address)
+        self._scoring = StepScoring(steps, tokenizer, scorer)
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
+        failure = self._scoring.failure_info(scored, [f"step scorer: {scored.reason}"] if scored.reason else [])
+        return {**judged, "reward_extra_info": {**judged["reward_extra_info"], **scored.info(), **failure}}
+
+
+@register(pspo_settings.MANAGER)
+class PSPORewardManager(RewardManagerBase):
+    """Rewards step scores; arguments are those of :class:`StepScoresRewardManager`."""
+
+    def __init__(
+        self,
+        config: DictConfig,
+        tokenizer: Any,
+        compute_score: Any,
+        reward_router_address: str | None = None,
+        reward_model_tokenizer: Any = None,
+        scorer: NodeStepScorer | SharedStepScorer | None = None,
     ):
         super().__init__(config, tokenizer, compute_score)
-        self.settings, scorer_settings = sections_of(config)
+        self.settings, scorer_settings = pspo_settings.sections_of(config)
         scorer = scorer or connect(scorer_settings, reward_router_address)
         self._scoring = StepScoring(self.settings.steps, tokenizer, scorer)
         self._price = ChainPricing(self.settings)
@@ -74,9 +120,7 @@ class PSPORewardManager(RewardManagerBase):
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
         row = data[-1:][0]
-        extras = row.non_tensor_batch
-        ids = response_ids(row)
-        scored, verdict = await asyncio.gather(self._scoring(ids, extras), self._judged(ids, extras))
+        scored, verdict = await asyncio.gather(self._scoring(row), self._judged(row))
         priced, reason = self._priced(scored)
         reasons = [f"step scorer: {reason}"] if reason else []
         bonus = 0.0
@@ -87,35 +131,39 @@ class PSPORewardManager(RewardManagerBase):
                 reasons.append(f"verifier: {verdict['verifier_detail'] or verdict.get('verdict', 'no verdict')}")
             else:
                 bonus = self.settings.outcome_coefficient * float(verdict["acc"])
-        reward = 0.0 if reasons or priced is None else priced.reward + bonus
-        if reasons:
-            self._scoring.warn(scored, reasons)
+        reward = 0.0 if reasons or priced.reward is None else priced.reward + bonus
         info = {
             **(verdict or {}),
-            **step_info(scored),
-            **price_info(priced),
+            **scored.info(),
+            "step_rewards": json.dumps(priced.paid),
+            "chain_score": priced.score,
+            "chain_factor": priced.factor,
+            "chain_reward": priced.reward,
             "outcome_reward": bonus,
-            **failure_info(reasons),
+            **self._scoring.failure_info(scored, reasons),
             "score": reward,
         }
         if self._log is not None:
             with self._log.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(_record(extras, scored, priced, info), ensure_ascii=False) + "\n")
+                record = _record(row.non_tensor_batch, scored, priced, info)
+                lines.write(json.dumps(record, ensure_ascii=False) + "\n")
         return {"reward_score": reward, "reward_extra_info": info}
 
-    def _priced(self, scored: ScoredSteps) -> tuple[PricedChain | None, str]:
+    def _priced(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
         """What the scores are worth, or why there is no such number."""
         if scored.scores is None:
-            return None, scored.reason
+            return PricedChain(), scored.reason
         try:
             return self._price(scored.scores.scores), ""
         except ValueError as error:
-            return None, str(error)
+            return PricedChain(), str(error)
 
-    async def _judged(self, ids: list[int], extras: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The verdict on the response; None if it is not asked for or there is no gold answer."""
-        gold = _gold(extras)
-        if not self.settings.judge or gold is None:
+    async def _judged(self, row: Any) -> dict[str, Any] | None:
+        """The verdict, with ``acc`` and ``grader_failure``; None if it is not asked for or there is no gold answer."""
+        ids, extras = response_ids(row), row.non_tensor_batch
+        section = extras.get("reward_model")
+        gold = section.get("ground_truth") if isinstance(section, Mapping) else None
+        if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):
             return None
         start = time.perf_counter()
         loop = asyncio.get_running_loop()
@@ -131,7 +179,8 @@ class PSPORewardManager(RewardManagerBase):
                 result = await self.compute_score(solution_str=text, **arguments)
             else:
                 result = await loop.run_in_executor(None, lambda: self.compute_score(solution_str=text, **arguments))
-            return _verdict(result)
+            values = dict(result) if isinstance(result, Mapping) else {"score": float(result)}
+            return {"acc": float(values["score"]), "grader_failure": 0.0, "verifier_detail": "", **values}
         except Exception as error:
             logger.exception("the reward function broke")
             detail = f"{type(error).__name__}: {error}"
@@ -146,30 +195,13 @@ def _log_file(folder: str) -> Path:
     return path
 
 
-def _gold(extras: Mapping[str, Any]) -> Any:
-    """The gold answer of a row; None if it has none."""
-    section = extras.get("reward_model")
-    gold = section.get("ground_truth") if isinstance(section, Mapping) else None
-    return None if isinstance(gold, str) and not gold else gold
-
-
-def _verdict(result: Any) -> dict[str, Any]:
-    """What a reward function returns, as prime_ext's own one does: with ``acc`` and ``grader_failure``."""
-    values = dict(result) if isinstance(result, Mapping) else {"score": float(result)}
-    values.setdefault("acc", float(values["score"]))
-    values.setdefault("grader_failure", 0.0)
-    values.setdefault("verifier_detail", "")
-    return values
-
-
 def _record(
-    extras: Mapping[str, Any], scored: ScoredSteps, priced: PricedChain | None, info: Mapping[str, Any]
+    extras: Mapping[str, Any], scored: ScoredSteps, priced: PricedChain, info: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A line of the log."""
     names = ("n_tokens", "chain_score", "chain_factor", "chain_reward", "outcome_reward", "acc", "pred", "score")
-    texts, scores = scored.cut.texts, scored.scores
-    values = scores.scores if scores is not None else [None] * len(texts)
-    paid = priced.paid if priced is not None and priced.paid else [None] * len(texts)
+    texts, nothing = scored.cut.texts, [None] * len(scored.cut.texts)
+    values = nothing if scored.scores is None else scored.scores.scores
     return {
         "global_step": int(extras["global_steps"]) if extras.get("global_steps") is not None else None,
         "uid": str(extras.get("uid", "")),
@@ -178,7 +210,7 @@ def _record(
         "n_steps": len(texts),
         "steps": [
             {"text": text, "score": value, "paid": amount}
-            for text, value, amount in zip(texts, values, paid, strict=True)
+            for text, value, amount in zip(texts, values, priced.paid or nothing, strict=True)
         ],
         **{name: info.get(name) for name in names},
         "failure": info["failure_detail"],
