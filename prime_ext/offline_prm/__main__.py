@@ -130,9 +130,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
     identity = _identity(config, settings, data)
-    checkpoints = Checkpoints(
-        Path(settings.trainer.output_dir) / "checkpoints", identity, settings.trainer.keep_checkpoints
-    )
+    folder, run = Path(settings.trainer.output_dir), settings.trainer
+    checkpoints = Checkpoints(folder / "checkpoints", identity, run.keep_checkpoints)
     checkpoints.check()
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
@@ -141,11 +140,10 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         for what, count in counts.items():
             if count:
                 say(f"{name}: {count} {what}, longer than data.max_length={settings.data.max_length}")
-    run, tracking = settings.trainer, None
+    tracking = None
     if main_rank and run.logger:
         tracking = Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
-    log = MetricsLog(trainer.folder / METRICS_FILE, tracking, main_rank)
-    steps = trainer.fit(checkpoints, log)
+    steps = trainer.fit(checkpoints, MetricsLog(folder / METRICS_FILE, tracking) if main_rank else None)
     weights = trainer.weights()
     if main_rank:
         description = {
@@ -165,12 +163,12 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }
-        folder, source = trainer.folder / "hf", trainer.worker.model_config
+        source = trainer.worker.model_config
         model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code)
         model = model.to(getattr(torch, run.export_dtype))
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-        write_folder(folder, model, source.tokenizer, {FILE: text})
-        say(f"metrics: {log.path}\nmodel:   {folder} (with {FILE})")
+        write_folder(folder / "hf", model, source.tokenizer, {FILE: text})
+        say(f"metrics: {folder / METRICS_FILE}\nmodel:   {folder / 'hf'} (with {FILE})")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -47,11 +47,13 @@ class LabelledData:
         prompts: one per group.
         datasets: name of the data set of each group, ``""`` where the column is missing.
         examples: responses of each group.
+        prompt_ids: tokens of each prompt, where they are needed.
     """
 
     prompts: list[Prompt] = field(default_factory=list)
     datasets: list[str] = field(default_factory=list)
     examples: list[list[Example]] = field(default_factory=list)
+    prompt_ids: list[list[int]] = field(default_factory=list)
     _number: dict[str, int] = field(default_factory=dict)
 
     def add(self, prompt: Prompt, dataset: str, examples: Iterable[Example]) -> None:

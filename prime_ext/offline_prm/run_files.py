@@ -10,7 +10,8 @@ import torch.distributed as dist
 from prime_ext.config.checks import SettingsError
 from prime_ext.prm.worker import ImplicitPRMWorker
 from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
-from prime_ext.utils.files import read_json, write_text
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import read_json, write_json_lines
 
 
 class Checkpoints:
@@ -23,9 +24,8 @@ class Checkpoints:
     """
 
     def __init__(self, root: Path, identity: dict[str, Any], keep: int):
-        self.root = root
+        self.root, self.keep = root, keep
         self.identity = json.loads(json.dumps(identity))
-        self.keep = keep
 
     def check(self) -> int:
         """The step of the latest whole checkpoint, 0 without any.
@@ -70,38 +70,23 @@ class Checkpoints:
 
 
 class MetricsLog:
-    """Writes on one rank only; on the others every method does nothing.
+    """One object with ``step`` and ``data`` per line, like verl's ``file`` logger. Of one rank.
 
     Args:
-        path: the JSON Lines file; one object with ``step`` and ``data`` per line, like verl's ``file`` logger.
+        path: the JSON Lines file.
         tracking: verl's ``Tracking``, or None.
-        active: whether this rank writes.
     """
 
-    def __init__(self, path: Path, tracking: Any = None, active: bool = True):
-        self.path = path
-        self.tracking = tracking
-        self.active = active
+    def __init__(self, path: Path, tracking: Any = None):
+        self.path, self.tracking = path, tracking
 
     def start_after(self, step: int) -> None:
-        """Forget what an interrupted run wrote after the checkpoint it is resumed from."""
-        if not self.active:
-            return
-        kept = []
-        for line in self.path.read_text().splitlines() if self.path.exists() else []:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                # The line that a kill cut off; nothing after it counts.
-                break
-            if step and record["step"] <= step:
-                kept.append(line + "\n")
-        write_text(self.path, "".join(kept))
+        """Forget what an interrupted run wrote after the checkpoint it is resumed from, and the line that was cut."""
+        known = read_metrics(self.path) if step else {}
+        write_json_lines(self.path, [{"step": at, "data": data} for at, data in known.items() if at <= step])
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
-        """One line; none for no metrics."""
-        if not self.active or not metrics:
-            return
+        """One line."""
         with self.path.open("a") as lines:
             lines.write(json.dumps({"step": step, "data": metrics}) + "\n")
         if self.tracking is not None:

@@ -1,24 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a step reward model reads: the steps before and the step to be judged, as token ids; and the file that says so.
+r"""What a step reward model reads, as token ids (docs/reference/step_rm.md), and the file beside it that says so.
 
-Training, the local scorer and the servers all get the ids that are made here, so that they cannot differ. Two layouts:
-
-* ``pair``: the tokenizer's own format for two texts, ``[CLS] previous [SEP] current [SEP]`` for BERT and
-  ``<s> previous </s></s> current </s>`` for RoBERTa. A tokenizer that puts nothing between two texts, as most decoders'
-  do, gets the separator there, as text.
-* ``text``: always the separator as text, ``[CLS] previous </s><s>current [SEP]``: what the released reward model of
-  PSPO (arXiv 2411.11681) was trained on. BERT cuts ``</s><s>`` into ordinary word pieces.
-
-The first step stands alone, as in PSPO. Segment ids (``token_type_ids``) are never used: PSPO's code drops them as
-well, and servers cannot be told them. Special tokens that a step spells out are text: a policy that writes ``[SEP]``
-must not open a step of its own.
-
-Training writes :data:`FILE` beside the model, so that a scorer needs no further words.
+Training, the local scorer and the servers all get the ids that are made here, so that they cannot differ. Segment ids
+(``token_type_ids``) are never used: PSPO's code drops them as well, and servers cannot be told them. Special tokens in
+a step are text: a policy that writes ``[SEP]`` must not open a step of its own.
 """
 
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from prime_ext.config.checks import STRICT, CountOrZero, Switch, Text, read
+from prime_ext.config.checks import STRICT, CountOrZero, Positive, SettingsError, Switch, Text, read
 from prime_ext.step_rm.labels import StepRMError, class_order
 from prime_ext.step_rm.splitting import marker_end
 from prime_ext.utils.files import read_json
@@ -40,7 +29,9 @@ class PairFormat:
     """The choices that a model is trained with; kept beside it.
 
     Attributes:
-        layout: ``pair`` or ``text``, see above.
+        layout: ``pair``: the tokenizer's own format for two texts, ``[CLS] previous [SEP] current [SEP]``, with the
+            separator where it puts nothing between them, as most decoders' do. ``text``: always the separator, what
+            the released reward model of PSPO (arXiv 2411.11681) was trained on.
         separator: text between the steps where the layout needs one.
         previous: how many steps before the current one are shown; 0 for all (PSPO: 1).
         question: whether the question stands before the previous steps (PSPO: never).
@@ -180,30 +171,24 @@ class PairEncoder:
         return [list(itertools.islice(found, len(steps))) for _, steps in chains]
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Description:
     """How to use a model.
 
     Attributes:
         pair_format: what it reads.
         temperature: its logits are divided by this.
-        order: label of each of its classes.
+        labels: label of each of its classes.
         training: settings, data and versions; for people.
     """
 
     pair_format: PairFormat
-    temperature: float
-    order: tuple[int, int, int]
+    temperature: Positive
+    labels: tuple[int, int, int]
     training: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        record = {
-            "pair_format": asdict(self.pair_format),
-            "temperature": self.temperature,
-            "labels": list(self.order),
-            "training": self.training,
-        }
-        return json.dumps(record, indent=2) + "\n"
+        return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def read_description(path: str | Path, pair_format: PairFormat | None = None) -> Description:
@@ -225,26 +210,23 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
         record = read_json(folder / FILE) if described else {}
     except ValueError as error:
         raise StepRMError(f"config.json or {FILE} in {path} is not JSON: {error}") from error
-    order = class_order(config.get("id2label"), str(path))
+    labels = class_order(config.get("id2label"), str(path))
     if not described:
         if pair_format is None:
             raise StepRMError(
                 f"{path} has no {FILE}, which says what the model reads; give the format (layout=text for PSPO's)"
             )
-        return Description(pair_format, 1.0, order)
+        return Description(pair_format, 1.0, labels)
     try:
-        own = read(PairFormat, record["pair_format"], "pair_format")
-        temperature = float(record["temperature"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StepRMError(f"{folder / FILE} is broken: {error!r}") from error
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise StepRMError(f"{folder / FILE}: temperature={temperature} must be a number > 0")
-    if list(order) != record.get("labels"):
-        raise StepRMError(f"{path}: config.json has the labels {list(order)}, {FILE} {record.get('labels')}")
-    if pair_format is not None and pair_format != own:
-        key = next(key for key in asdict(own) if getattr(own, key) != getattr(pair_format, key))
-        raise StepRMError(
-            f"{path} was trained with {key}={getattr(own, key)!r}, not {getattr(pair_format, key)!r}; leave the format "
-            "to the model"
-        )
-    return Description(own, temperature, order, record.get("training", {}))
+        found = read(Description, record, FILE)
+    except SettingsError as error:
+        raise StepRMError(f"{path} is broken: {error}") from error
+    if labels != found.labels:
+        raise StepRMError(f"{path}: config.json has the labels {labels}, {FILE} {found.labels}")
+    own = asdict(found.pair_format)
+    for key, value in asdict(pair_format or found.pair_format).items():
+        if value != own[key]:
+            raise StepRMError(
+                f"{path} was trained with {key}={own[key]!r}, not {value!r}; leave the format to the model"
+            )
+    return found

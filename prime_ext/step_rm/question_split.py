@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Which split a step belongs to: a hash of its question's normal form, and of nothing else.
+r"""Which split a step belongs to: a hash of its question's normal form and nothing else (docs/reference/step_rm.md).
 
-The same question therefore falls on the same side in every file, in every order, whatever other rows there are. Two
-questions are the same if their normal forms are: compatible characters are joined (NFKC), case, white space,
-punctuation, symbols and the layout commands of LaTeX do not count, and neither do thousands separators. A question with
-at least :data:`LETTERS_OF_A_TEXT` letters is a text, and there the numbers do not count either: the same story with
+A question with at least :data:`LETTERS_OF_A_TEXT` letters is a text, in which numbers do not count: the same story with
 other numbers is a near duplicate and stays on the same side. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the
-numbers are what is asked and do count.
-
-A source without questions (PSPO's) is divided by the first step of the chain, which restates the question.
+numbers are what is asked. A source without questions (PSPO's) is divided by the first step, which restates them.
 """
 
 import hashlib

@@ -178,5 +178,5 @@ class LocalScorer(InProcess):
         logits_BC = self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device)).logits.float()
         if logits_BC.shape[-1] != len(LABELS):
             raise StepRMError(f"{self.where} gave {logits_BC.shape[-1]} scores for a step, not {len(LABELS)}")
-        order, temperature = self.description.order, self.description.temperature
+        order, temperature = self.description.labels, self.description.temperature
         return [[calibrated(row, order, temperature, self.where)] for row in logits_BC.softmax(-1).tolist()]

@@ -202,7 +202,7 @@ class ClassifyScorer(PoolingServerScorer):
         values, url = item.get("probs"), self.url
         if not isinstance(values, list):
             raise StepRMError(f"{url}: a result has no list 'probs'")
-        order = self._description.order
+        order = self._description.labels
         probabilities = calibrated(values, order, self._description.temperature, url)
         name = item.get("label")
         # Only the name of the likeliest class is told; it must be ours.
