@@ -133,8 +133,7 @@ class LocalScorer(InProcess):
     Args:
         path: folder of the model, as ``python -m prime_ext.step_rm.train`` writes it.
         pair_format: for models without a description only.
-        device: ``cpu``, ``cuda``, ...; None: an accelerator if torch sees one.
-        dtype: of the weights; None: float32 on the CPU, bfloat16 elsewhere.
+        device, dtype: see :func:`device_and_dtype`.
         batch_tokens, cache_size: see :class:`InProcess`.
         trust_remote_code: whether the model may bring its own code.
 

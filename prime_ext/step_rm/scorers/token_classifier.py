@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published process reward models that read a response once and say behind each step whether it was right.
 
-Token classifiers (TRL's PRM trainer, Skywork, Qwen2.5-Math-PRM with its own code), and causal language models that
-answer with one of two tokens: ``+`` or ``-`` behind each step tag (Math-Shepherd), or as a turn of a chat in which each
-step is a turn of the user (RLHFlow).
+Token classifiers, and causal language models that answer with one of two tokens: docs/reference/step_rm.md.
 """
 
 from collections.abc import Sequence
@@ -33,8 +31,7 @@ class TokenReader:
     Args:
         path: folder, or name on the hub.
         layout: ``plain`` (TRL: the prompt as it is), ``chat`` (through the chat template) or ``turns`` (RLHFlow).
-        separator: text behind each step; for TRL usually a line break, for Qwen2.5-Math-PRM ``<extra_0>``; not read
-            with ``turns``.
+        separator: text behind each step; not read with ``turns``.
         positive_label: class that means "right".
         answer_tokens: of a causal language model in place of a classifier: what it says of a right and of a wrong step.
         max_length: tokens of an input at most; None: what the model's positions allow.
@@ -131,8 +128,7 @@ class TokenClassifier:
 
     Args:
         reader: of the model; its weights are read from the same place.
-        device: ``cpu``, ``cuda``, ...; None: an accelerator if torch sees one.
-        dtype: of the weights; None: float32 on the CPU, bfloat16 elsewhere.
+        device, dtype: see :func:`~prime_ext.step_rm.scorers.local.device_and_dtype`.
 
     Raises:
         StepRMError: the model does not fit its tokenizer, or torch has no such dtype.
