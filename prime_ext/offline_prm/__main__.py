@@ -73,9 +73,8 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
 def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
     """Training and validation data, checked. Raises ``BadData``."""
     prm, data = settings.prm, settings.data
-    options = (prm.loss, prm.hard_labels, prm.by_step, prm.steps.prefix, prm.steps.separator, prm.steps.after_error)
-    train = read_data(data.train_paths, *options)
-    validation = read_data(data.val_paths, *options) if data.val_paths else LabelledData()
+    train = read_data(data.train_paths, prm)
+    validation = read_data(data.val_paths, prm)
     if data.val_fraction:
         held = [is_held_out(prompt, data.val_fraction, data.split_seed) for prompt in train.prompts]
         validation = train.keep([group for group, out in enumerate(held) if out])

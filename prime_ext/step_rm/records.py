@@ -19,7 +19,7 @@ ROWS_PER_WRITE = 20_000
 
 @dataclass(frozen=True)
 class LabelledStep:
-    """One step with its label.
+    """One step with its label: a row of the file.
 
     Attributes:
         question: what is asked; empty where the source does not say.
@@ -28,6 +28,8 @@ class LabelledStep:
         label: -1 (wrong), 0 (neutral) or 1 (right).
         step_index: its place in the response, from 0.
         source: format and file it comes from, for example ``prm800k:phase2_train``.
+        split: ``train``, ``validation`` or ``test``; empty before it is known.
+        group: questions of one group are in one split, see :mod:`prime_ext.step_rm.question_split`.
     """
 
     question: str
@@ -36,19 +38,8 @@ class LabelledStep:
     label: int
     step_index: int
     source: str
-
-
-@dataclass(frozen=True)
-class StoredStep(LabelledStep):
-    """A row of the file.
-
-    Attributes:
-        split: ``train``, ``validation`` or ``test``.
-        group: questions of one group are in one split, see :mod:`prime_ext.step_rm.question_split`.
-    """
-
-    split: str
-    group: str
+    split: str = ""
+    group: str = ""
 
 
 SCHEMA = pa.schema(
@@ -66,7 +57,7 @@ SCHEMA = pa.schema(
 METADATA = b"prime_ext.step_rm"
 
 
-def write_steps(path: Path, steps: Iterable[StoredStep], description: Callable[[], str]) -> None:
+def write_steps(path: Path, steps: Iterable[LabelledStep], description: Callable[[], str]) -> None:
     """Write the file under a temporary name and rename it.
 
     Args:
@@ -81,7 +72,7 @@ def write_steps(path: Path, steps: Iterable[StoredStep], description: Callable[[
         writer.add_key_value_metadata({METADATA: description().encode()})
 
 
-def read_steps(path: str | Path) -> Iterator[StoredStep]:
+def read_steps(path: str | Path) -> Iterator[LabelledStep]:
     """The rows, checked.
 
     Raises:
@@ -98,6 +89,6 @@ def read_steps(path: str | Path) -> Iterator[StoredStep]:
                     f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
                 )
             known = {name: row[name] for name in SCHEMA.names}
-            yield StoredStep(**{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""})
+            yield LabelledStep(**{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""})
     except SourceError as error:
         raise StepRMError(str(error)) from error

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from prime_ext.step_rm.convert.formats import AFTER_ERROR, FORMATS, NEUTRAL, Context
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
-from prime_ext.step_rm.records import LabelledStep, StoredStep, write_steps
+from prime_ext.step_rm.records import LabelledStep, write_steps
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 _MAPPED = {"positive": 1, "negative": -1, "drop": None}
@@ -95,7 +95,7 @@ class Conversion:
             if held_out:
                 self.held_out.add(group)
 
-    def stored(self) -> Iterator[StoredStep]:
+    def stored(self) -> Iterator[LabelledStep]:
         """The second pass: every input once, with the label that most rows give it."""
         options = self.arguments
         places: dict[bytes, str] = {}
@@ -117,7 +117,7 @@ class Conversion:
                 continue
             label = LABELS[votes.index(max(votes))]
             self.counts.update([f"split {split}", f"label {label}"])
-            yield StoredStep(**{**vars(step), "label": label}, split=split, group=group)
+            yield replace(step, label=label, split=split, group=group)
 
     def summary(self) -> dict[str, object]:
         options = self.arguments

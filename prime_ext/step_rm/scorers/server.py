@@ -81,8 +81,8 @@ class ServerScorer(StepScorer):
         return [outcome_of(inputs, known) for inputs in read]
 
 
-class PoolingServerScorer(ServerScorer):
-    """One endpoint of vLLM's pooling server: a list of inputs there, a list of results back, one for each.
+class EndpointScorer(ServerScorer):
+    """An endpoint of vLLM's pooling server: a list of inputs there, a list of results back, one for each.
 
     Asks again where that may help, and checks the form of the answer.
 
@@ -169,7 +169,7 @@ class PoolingServerScorer(ServerScorer):
             await self._session.close()
 
 
-class ClassifyScorer(PoolingServerScorer):
+class ClassifyScorer(EndpointScorer):
     """A classifier of steps behind ``/classify``: verl's reward-model pool, or any URL.
 
     With the model's folder at hand, token ids are sent, so the server reads what the model was trained on, to the
@@ -214,7 +214,7 @@ class ClassifyScorer(PoolingServerScorer):
         return probabilities
 
 
-class PoolingScorer(PoolingServerScorer):
+class PoolingScorer(EndpointScorer):
     """A published PRM behind ``/pooling``: one request a response, the probabilities of the classes at each token back.
 
     The score of a step is read where :class:`~prime_ext.step_rm.scorers.token_classifier.TokenReader` says. Written for

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from prime_ext.step_rm.description import Input, PairEncoder
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import SPLITS
-from prime_ext.step_rm.records import StoredStep, read_steps
+from prime_ext.step_rm.records import LabelledStep, read_steps
 from prime_ext.step_rm.scorers.local import padded
 
 # Rows that are tokenised in one call.
@@ -47,7 +47,7 @@ class StepDataset(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"input_ids": self.ids[index], "labels": self.classes[index]}
 
-    def add(self, row: StoredStep, item: Input) -> None:
+    def add(self, row: LabelledStep, item: Input) -> None:
         """A row as the model reads it."""
         self.ids.append(np.asarray(item.ids, dtype=np.int32))
         self.classes.append(LABELS.index(row.label))
