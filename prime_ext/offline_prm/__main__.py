@@ -121,8 +121,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
 
     from prime_ext.generate.export import build_model, write_folder
     from prime_ext.generate.prm_description import FILE, model_name, versions
-    from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
-    from prime_ext.offline_prm.trainer import OfflineTrainer
+    from prime_ext.offline_prm.trainer import Checkpoints, MetricsLog, OfflineTrainer
 
     data, validation = load(settings)
     main_rank = int(os.environ["RANK"]) == 0

@@ -12,24 +12,30 @@ import asyncio
 import inspect
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
+import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
+from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.process_shaping import paid_at_steps
+from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.config import pspo_settings, step_scorer_settings
+from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.checks import read
 from prime_ext.config.reward_settings import StepSettings
-from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
 from prime_ext.reward.step_scoring import ScoredSteps, StepScoring, response_ids
@@ -38,6 +44,7 @@ from prime_ext.verifiers.verdict import Outcome, grader_failed
 logger = logging.getLogger(__name__)
 
 NAME = "naive_with_prompt"
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @register(NAME)
@@ -90,6 +97,61 @@ class StepScoresRewardManager(PromptRewardManager):
         scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
         failure = self._scoring.failure_info(scored, [f"step scorer: {scored.reason}"] if scored.reason else [])
         return {**judged, "reward_extra_info": {**judged["reward_extra_info"], **scored.info(), **failure}}
+
+
+@dataclass(frozen=True)
+class PricedChain:
+    """The reward of a response; all is None where its scores are missing.
+
+    Attributes:
+        reward: in all.
+        factor: h(n), the rule for single steps included.
+        score: the accumulated score F; None where every step is paid for itself.
+        paid: what the end of each step is paid; empty if nothing is paid at steps. It sums to the reward.
+    """
+
+    reward: float | None = None
+    factor: float | None = None
+    score: float | None = None
+    paid: tuple[float, ...] = ()
+
+
+class ChainPricing:
+    """Accumulation, shaping and credit as the section ``pspo`` says.
+
+    Everything is computed in float64, and refused if float32, in which rewards travel, cannot hold it: the shape
+    ``released`` grows without bound.
+    """
+
+    def __init__(self, settings: pspo_settings.PSPOSettings):
+        self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
+        self._credit = StepCredit(settings.credit, settings.credit_temperature, settings.credit_threshold or 0.0)
+        self._accumulates = settings.accumulation.mode != "none"
+        self._at_steps = not self._accumulates or settings.accumulation.reward_position == "step_ends"
+
+    def __call__(self, scores: Sequence[float]) -> PricedChain:
+        """The reward of a response with these scores of its steps; without a step it is 0.
+
+        Raises:
+            ValueError: scores that cannot be accumulated, or a reward that is not finite.
+        """
+        if not scores:
+            return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
+        score_BS = torch.tensor([list(scores)], dtype=torch.float64)
+        mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
+        paid: tuple[float, ...] = ()
+        if self._at_steps:
+            paid = tuple(paid_at_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
+        if self._accumulates:
+            value = self._chain(score_BS, mask_BS)
+            reward, factor, score = float(value.reward_B), float(value.factor_B), float(value.score_B)
+        else:
+            shaped = self._chain.shape != "none"
+            factor = float(self._chain.length_factor(mask_BS.sum(-1))) if shaped else 1.0
+            reward, score = math.fsum(paid), None
+        if not all(abs(amount) <= _LARGEST for amount in (reward, *paid)):
+            raise ValueError(f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold")
+        return PricedChain(reward, factor, score, paid)
 
 
 @register(pspo_settings.MANAGER)

@@ -19,7 +19,7 @@ from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
+from prime_ext.reward.managers import ChainPricing, PricedChain
 
 SECTION = OmegaConf.to_container(configuration().pspo, resolve=True)
 

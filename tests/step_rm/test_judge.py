@@ -10,8 +10,8 @@ from tiny_step_rm import scored, scorer_settings
 from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer
-from prime_ext.step_rm.scorers.judge import first_wrong
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.server import first_wrong
 
 CHAINS = [
     Chain(("3+4=7", "7*2=15", "so 15"), "What is (3+4)*2?"),

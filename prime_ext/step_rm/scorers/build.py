@@ -95,12 +95,10 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
             f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or set "
             "reward.reward_model.enable=true"
         )
+    from prime_ext.step_rm.scorers.server import ClassifyScorer, JudgeScorer, PoolingScorer
+
     if settings.architecture == "judge":
-        from prime_ext.step_rm.scorers.judge import JudgeScorer
-
         return JudgeScorer(address, settings)
-    from prime_ext.step_rm.scorers.server import ClassifyScorer, PoolingScorer
-
     if by_response:
         return PoolingScorer(address, _reader(settings), settings)
     return ClassifyScorer(address, description_of(settings), settings)
