@@ -127,9 +127,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     main_rank = int(os.environ["RANK"]) == 0
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
-    identity = _identity(config, settings, data)
     folder, run = Path(settings.trainer.output_dir), settings.trainer
-    checkpoints = Checkpoints(folder / "checkpoints", identity, run.keep_checkpoints)
+    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data), run.keep_checkpoints)
     checkpoints.check()
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()

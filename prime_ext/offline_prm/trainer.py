@@ -249,8 +249,10 @@ class OfflineTrainer:
         self.loss.start_recording()
         output = self.worker.train_mini_batch(batch.tensors)
         log_probs = self._gather(self.loss.stop_recording(), len(sequences))
-        found = self._shared(tu.get(output, "metrics") if output is not None else None)
-        metrics = {f"train/{name}": _last(found[name]) for name in ("loss", "grad_norm") if name in found}
+        # Those of the first rank.
+        box: list[Any] = [None if output is None else tu.get(output, "metrics")]
+        dist.broadcast_object_list(box, src=0)
+        metrics = {f"train/{name}": _last(box[0][name]) for name in ("loss", "grad_norm") if name in box[0]}
         metrics["train/lr"] = learning_rate
         metrics["train/responses"] = len(sequences)
         metrics["train/tokens"] = sum(map(len, sequences))
@@ -360,13 +362,6 @@ class OfflineTrainer:
         dist.all_gather_object(parts, {row: values.clone() for row, values in of_row.items() if row < count})
         everything = {row: values for part in parts for row, values in part.items()}
         return [everything[row] for row in sorted(everything)]
-
-    @staticmethod
-    def _shared(value: Any) -> Any:
-        """The value of the first rank."""
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
 
     # ---- the result ----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 """Metrics of what reward managers with step scores tell of responses beside their rewards."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 # Shares of responses by their number of steps, bounds included.
@@ -42,20 +42,18 @@ def pspo_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     counts = [info["n_steps"] for info in infos]
     if not counts:
         return {}
-    of_steps = {"pspo/n_steps/mean": sum(counts) / len(counts), "pspo/n_steps/max": max(counts)}
-    return {**of_steps, **_means(infos, "pspo", MEANS)}
+    metrics = {"pspo/n_steps/mean": sum(counts) / len(counts), "pspo/n_steps/max": max(counts)}
+    return {**metrics, **{f"pspo/{name}": mean for name, mean in _means(infos, MEANS)}}
 
 
 def score_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Metrics of the scores of a step of PRIME: means over the responses that have a value."""
-    return _means(infos, "prm", MEANS_OF_SCORES)
+    return {f"prm/{name}": mean for name, mean in _means(infos, MEANS_OF_SCORES)}
 
 
-def _means(infos: Sequence[Mapping[str, Any]], prefix: str, names: Sequence[str]) -> dict[str, float]:
-    means = {}
+def _means(infos: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[tuple[str, float]]:
     for name in names:
         known = [info for info in infos if not info.get(_UNLESS.get(name, ""))]
         values = [float(info[name]) for info in known if info.get(name) is not None]
         if values:
-            means[f"{prefix}/{name}"] = sum(values) / len(values)
-    return means
+            yield name, sum(values) / len(values)

@@ -84,6 +84,9 @@ class Input:
         return len(self.ids)
 
 
+_Frame = tuple[list[int], list[int], list[int]]
+
+
 class PairEncoder:
     """Tokenises inputs.
 
@@ -100,16 +103,19 @@ class PairEncoder:
 
     def __init__(self, tokenizer: Any, pair_format: PairFormat):
         self.tokenizer, self.format = tokenizer, pair_format
-        self._begin, self._end = self._around(None)
-        self._pair_begin, self._between, self._pair_end = self._pair_frame()
-        # White space after the context, before the previous steps.
+        begin, end = self._around(None)
+        # What stands before, between and behind context and step; and around a step alone.
+        self._single: _Frame = (begin, [], end)
+        pair_begin, between, pair_end = self._single if pair_format.layout == "text" else self._pair_frame()
+        # White space after the question, before the previous steps.
         self._line_break = self._ids("\n")
-        self._separator = list(tokenizer(pair_format.separator, add_special_tokens=False)["input_ids"])
-        if not self._between and not self._separator:
+        separator = list(tokenizer(pair_format.separator, add_special_tokens=False)["input_ids"])
+        self._pair: _Frame = (pair_begin, between or separator, pair_end)
+        if not self._pair[1]:
             raise StepRMError(
                 f"separator={pair_format.separator!r} has no tokens in this tokenizer; steps would run on"
             )
-        overhead = len(self._pair_begin) + len(self._between) + len(self._pair_end) + len(self._separator)
+        overhead = len(pair_begin) + len(between) + len(pair_end) + len(separator)
         if overhead >= pair_format.max_length:
             raise StepRMError(f"max_length={pair_format.max_length} leaves no room beside {overhead} special tokens")
 
@@ -125,15 +131,14 @@ class PairEncoder:
             raise StepRMError("the tokenizer does not encode the letter 'a' the same with and without special tokens")
         return framed[:start], framed[start + len(probe) :]
 
-    def _pair_frame(self) -> tuple[list[int], list[int], list[int]]:
-        if self.format.layout == "text":
-            return self._begin, [], self._end
+    def _pair_frame(self) -> _Frame:
+        """The tokenizer's own format for two texts; that of one text if it puts nothing between them."""
         probe = self._ids("a")
         begin, rest = self._around("a")
         at = next((k for k in range(len(rest)) if rest[k : k + len(probe)] == probe), 0)
         between, end = rest[:at], rest[at + len(probe) :]
         # <s> a <s> b: a second beginning parts nothing.
-        return (begin, between, end) if between and between != begin else (self._begin, [], self._end)
+        return (begin, between, end) if between and between != begin else self._single
 
     def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:
         """Ids of many steps, given as question, previous steps and current step. Every text is tokenised once."""
@@ -146,21 +151,15 @@ class PairEncoder:
         return [self._framed(known[asked], known[before], known[step]) for asked, before, step in parts]
 
     def _framed(self, asked: list[int], before: list[int], step: list[int]) -> Input:
-        limit = self.format.max_length
         if asked and before:
             asked = [*asked, *self._line_break]
-        if not asked and not before:
-            room = limit - len(self._begin) - len(self._end)
-            return Input((*self._begin, *step[:room], *self._end), step_cut=len(step) > room)
-        between = self._between or self._separator
-        room = limit - len(self._pair_begin) - len(between) - len(self._pair_end)
+        begin, between, end = self._pair if asked or before else self._single
+        room = self.format.max_length - len(begin) - len(between) - len(end)
         kept = step[:room]
-        for_context = room - len(kept)
-        kept_asked = asked[:for_context]
-        for_before = for_context - len(kept_asked)
-        kept_before = before[len(before) - for_before :] if for_before < len(before) else before
+        kept_asked = asked[: room - len(kept)]
+        kept_before = before[max(0, len(before) - (room - len(kept) - len(kept_asked))) :]
         cut = len(kept_asked) < len(asked) or len(kept_before) < len(before)
-        ids = (*self._pair_begin, *kept_asked, *kept_before, *between, *kept, *self._pair_end)
+        ids = (*begin, *kept_asked, *kept_before, *between, *kept, *end)
         return Input(ids, context_cut=cut, step_cut=len(kept) < len(step))
 
     def encode_chains(self, chains: Sequence[tuple[str, Sequence[str]]]) -> list[list[Input]]:
