@@ -33,14 +33,9 @@ def step_scores(
     * ``prefix``: beta * (sum of q up to and including the token), what ImplicitPRM thresholds on ProcessBench;
     * ``prefix_mean``: that divided by the number of tokens (IPVRM);
     * ``step``: beta * (sum of q inside the step), as the released step-level trainer of ImplicitPRM has it.
-
-    Raises:
-        ValueError: no such score.
     """
     if score == "step":
         return step_rewards(beta * log_ratio_BT, step_spans(end_BT, mask_BT))
-    if score not in ("prefix", "prefix_mean"):
-        raise ValueError(f"step score must be prefix, prefix_mean or step, got {score!r}")
     value_BT, mean_BT = prefix_values(log_ratio_BT, mask_BT, beta)
     return value_BT if score == "prefix" else mean_BT
 

@@ -104,12 +104,7 @@ class Checkpoints:
 
 
 class MetricsLog:
-    """One object with ``step`` and ``data`` per line, like verl's ``file`` logger. Of one rank.
-
-    Args:
-        path: the JSON Lines file.
-        tracking: verl's ``Tracking``, or None.
-    """
+    """JSON Lines with ``step`` and ``data``, like verl's ``file`` logger, and verl's ``Tracking``. Of one rank."""
 
     def __init__(self, path: Path, tracking: Any = None):
         self.path, self.tracking = path, tracking
@@ -133,8 +128,7 @@ class OfflineTrainer:
     Args:
         config: the resolved configuration, for verl's sections.
         settings: the rest of it, validated.
-        train: training data.
-        validation: held-out data; may be empty.
+        train, validation: data; nothing need be held out.
     """
 
     def __init__(self, config: DictConfig, settings: OfflineSettings, train: LabelledData, validation: LabelledData):
@@ -192,11 +186,9 @@ class OfflineTrainer:
     # ---- the loop ------------------------------------------------------------------------------------------------
 
     def fit(self, checkpoints: Checkpoints, log: MetricsLog | None) -> int:
-        """Train from the latest checkpoint, or from the start. Returns the number of steps made in all.
+        """Train from the latest checkpoint, or from the start; ``log`` is None on all ranks but the first.
 
-        Args:
-            checkpoints: where they are and go.
-            log: where metrics go; None on all ranks but the first.
+        Returns the number of steps made in all.
         """
         step = checkpoints.resume(self.worker)
         if step in (0, self.total_steps):

@@ -66,11 +66,8 @@ class StepScoresRewardManager(PromptRewardManager):
     """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
 
     Args:
-        config: the whole configuration.
-        tokenizer: the policy's.
-        compute_score: judges responses against gold answers.
-        reward_router_address: of verl's reward-model pool, where it is on.
-        reward_model_tokenizer: given by verl then; the step scorer has its own.
+        config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer: as verl gives them; the
+            tokenizer is the policy's, the step scorer has its own.
         scorer: scores responses; None for the scorer of this node, as the settings say.
 
     Raises:

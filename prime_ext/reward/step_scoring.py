@@ -63,13 +63,7 @@ class ScoredSteps:
 
 
 class StepScoring:
-    """Cuts responses into steps with content and asks for their scores.
-
-    Args:
-        steps: where steps are.
-        tokenizer: the policy's.
-        scorer: scores responses.
-    """
+    """Cuts responses, in tokens of the policy, into steps with content and asks for their scores."""
 
     def __init__(self, steps: StepSettings, tokenizer: Any, scorer: NodeStepScorer | SharedStepScorer):
         self._cutter, self._scorer = ResponseCutter(steps, tokenizer), scorer

@@ -21,11 +21,10 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?")
 
 
 def normal_form(text: str, mask_numbers: bool = True) -> str:
-    """The words and numbers of a text, see above; the text itself where there are none.
+    """The words and numbers of a question or a step; the text itself where there are none.
 
-    Args:
-        text: a question or a step.
-        mask_numbers: whether texts that differ in numbers only are the same.
+    Compatible characters are joined (NFKC); case, white space, punctuation, symbols, layout commands of LaTeX and
+    thousands separators do not count, and, with ``mask_numbers``, neither do the numbers of a text.
     """
     plain = unicodedata.normalize("NFKC", text).casefold()
     plain = _THOUSANDS.sub("", _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", plain)))
@@ -39,9 +38,7 @@ def normal_form(text: str, mask_numbers: bool = True) -> str:
 def group_of(question: str, near_duplicates: str = "numbers") -> str:
     """Name of the group of questions that must stay together, 16 hexadecimal digits.
 
-    Args:
-        question: the question, or the first step where there is none.
-        near_duplicates: ``numbers`` (the rule above) or ``text`` (numbers always count).
+    ``near_duplicates`` is ``numbers`` (the rule above) or ``text`` (numbers always count).
     """
     form = normal_form(question, near_duplicates == "numbers")
     return hashlib.sha256(form.encode()).hexdigest()[:16]

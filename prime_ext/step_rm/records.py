@@ -60,10 +60,7 @@ METADATA = b"prime_ext.step_rm"
 def write_steps(path: Path, steps: Iterable[LabelledStep], description: Callable[[], str]) -> None:
     """Write the file under a temporary name and rename it.
 
-    Args:
-        path: of the file.
-        steps: its rows.
-        description: how it was made, JSON, asked for after the last row; kept in the file's metadata.
+    ``description`` says how it was made, as JSON, and is asked after the last row; it is kept in the file's metadata.
     """
     rows = map(asdict, steps)
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:

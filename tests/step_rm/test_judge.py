@@ -109,7 +109,6 @@ def test_a_silent_judge_is_a_failure_and_a_refusal_an_error():
     [
         ({"kind": "local", "model_path": "m"}, "architecture=judge asks a server; set step_scorer.kind=server"),
         ({"judge": {"samples": 3}}, "judge.samples=3 replies are all the same at temperature 0"),
-        ({"model_path": "m"}, "model_path=m has no effect with step_scorer.architecture=judge, only with sequence"),
     ],
 )
 def test_what_a_judge_cannot_be_is_refused(changes, said):

@@ -79,34 +79,36 @@ class Conversion:
                     f"--max-malformed {options.max_malformed} allows fewer"
                 )
 
-    def _steps(self, report: bool) -> Iterator[tuple[LabelledStep, bytes, str, bool]]:
-        """Each step, the key of its input, the group of its question, and whether its source is held out."""
-        options = self.arguments
-        for name, path in options.files:
+    def _steps(self, report: bool) -> Iterator[tuple[LabelledStep, bool]]:
+        """Each step, and whether its source is held out."""
+        for name, path in self.arguments.files:
             for step in self._rows(name, path, report):
-                first = step.previous[0] if step.previous else step.current
-                group = group_of(step.question or first, options.near_duplicates)
-                yield step, input_key(step), group, name in options.hold_out
+                yield step, name in self.arguments.hold_out
+
+    def _group(self, step: LabelledStep) -> str:
+        first = step.previous[0] if step.previous else step.current
+        return group_of(step.question or first, self.arguments.near_duplicates)
 
     def count(self) -> None:
         """The first pass."""
-        for step, key, group, held_out in self._steps(report=True):
-            self.votes.setdefault(key, [0] * len(LABELS))[LABELS.index(step.label)] += 1
+        for step, held_out in self._steps(report=True):
+            self.votes.setdefault(input_key(step), [0] * len(LABELS))[LABELS.index(step.label)] += 1
             if held_out:
-                self.held_out.add(group)
+                self.held_out.add(self._group(step))
 
     def stored(self) -> Iterator[LabelledStep]:
         """The second pass: every input once, with the label that most rows give it."""
         options = self.arguments
         places: dict[bytes, str] = {}
-        for step, key, group, held_out in self._steps(report=False):
-            votes = self.votes.pop(key, None)
+        for step, held_out in self._steps(report=False):
+            votes = self.votes.pop(input_key(step), None)
             if votes is None:
                 self.counts["duplicates merged"] += 1
                 continue
             if sorted(votes)[-1] == sorted(votes)[-2]:
                 self.counts["contradictory labels: dropped"] += sum(votes)
                 continue
+            group = self._group(step)
             split = split_of(group, options.validation, options.test, options.seed)
             if group in self.held_out:
                 if not held_out and split != "test":

@@ -17,7 +17,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from prime_ext.step_rm.description import Input, PairEncoder, PairFormat, read_description
-from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import (
     Chain,
     Outcome,
@@ -96,7 +96,6 @@ class InProcess(StepScorer):
     """A scorer with a model of this process: one thread for all calls, which are worked on one after the other.
 
     Args:
-        device: of the model.
         batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
         cache_size: inputs whose probabilities are remembered; 0 for none.
     """
@@ -175,7 +174,5 @@ class LocalScorer(InProcess):
     def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
         id_BT, mask_BT = padded([torch.tensor(item.ids) for item in batch], self.pad)
         logits_BC = self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device)).logits.float()
-        if logits_BC.shape[-1] != len(LABELS):
-            raise StepRMError(f"{self.where} gave {logits_BC.shape[-1]} scores for a step, not {len(LABELS)}")
         order, temperature = self.description.labels, self.description.temperature
         return [[calibrated(row, order, temperature, self.where)] for row in logits_BC.softmax(-1).tolist()]

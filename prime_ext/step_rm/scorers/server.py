@@ -52,12 +52,7 @@ class RequestFailed(Exception):
 
 
 class ServerScorer(StepScorer):
-    """Asks a server, several requests at a time. Belongs to one event loop.
-
-    Args:
-        cache_size: inputs whose probabilities are remembered; 0 for none.
-        batch_size: inputs of a request.
-    """
+    """Asks a server, several requests at a time, each of so many inputs. Belongs to one event loop."""
 
     def __init__(self, cache_size: int, batch_size: int = 1):
         super().__init__(cache_size)
@@ -98,8 +93,6 @@ class EndpointScorer(ServerScorer):
     Args:
         address: ``host:port`` as verl names its router, or a URL, which may already say the endpoint.
         path: of the endpoint, ``/classify``.
-        settings: how the server is asked.
-        batch_size: inputs of a request.
 
     Raises:
         StepRMError: the variable of the key is not set.
@@ -121,11 +114,7 @@ class EndpointScorer(ServerScorer):
         self._session: aiohttp.ClientSession | None = None
 
     async def results(self, inputs: Sequence[Input], **more: Any) -> list[dict[str, Any]]:
-        """The result of each input, with probabilities in place of logits.
-
-        Args:
-            inputs: texts or token ids.
-            more: of the request.
+        """The result of each input, with probabilities in place of logits; ``more`` goes into the request.
 
         Raises:
             RequestFailed: no answer after all attempts.
@@ -265,10 +254,6 @@ class JudgeScorer(ServerScorer):
     that it names are right, that one and those behind it wrong; the score of a step is the share of the replies in
     which it is right.
 
-    Args:
-        address: ``host:port`` or a URL.
-        settings: how the server is asked.
-
     Raises:
         StepRMError: there is no such server, or it does not serve the model.
     """
@@ -286,8 +271,9 @@ class JudgeScorer(ServerScorer):
 
     def read(self, chains: Sequence[Chain]) -> list[Reading]:
         """The message for each response that has steps, which end anywhere in it: only their number counts."""
+        said = self._judge.instruction
         return [
-            [Input(prompt_of(chain, self._judge.instruction), ends=tuple(range(len(chain.steps))))] * bool(chain.steps)
+            [Input(prompt_of(chain, said), ends=tuple(range(len(chain.steps))))] if chain.steps else []
             for chain in chains
         ]
 

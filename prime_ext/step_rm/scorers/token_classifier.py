@@ -167,12 +167,7 @@ class TokenClassifier:
 
 
 class TokenClassifierScorer(InProcess):
-    """A token classifier as a scorer of steps, an input for each response.
-
-    Args:
-        model: the classifier.
-        batch_tokens, cache_size: see :class:`~prime_ext.step_rm.scorers.local.InProcess`.
-    """
+    """A token classifier as a scorer of steps, an input for each response."""
 
     def __init__(self, model: TokenClassifier, batch_tokens: int | None, cache_size: int):
         super().__init__(model.device, batch_tokens, cache_size)

@@ -84,14 +84,12 @@ def report(
     sources: Sequence[str],
     temperature: float,
 ) -> dict[str, Any]:
-    """Everything about one split.
+    """Everything about one split; numbers are of the logits over the temperature, those in ``uncalibrated`` of logits.
 
     Args:
-        logits_NC: before division by the temperature.
-        class_N: true classes.
-        step_index: from 0, of each step.
-        sources: of each step.
-        temperature: of the calibrated numbers; the ones without it are in ``uncalibrated``.
+        logits_NC, class_N: scores and true classes.
+        step_index, sources: of each step; the index counts from 0.
+        temperature: by which the logits are divided.
     """
     table_CC = confusion(logits_NC.argmax(-1), class_N)
     rates = class_rates(table_CC)
@@ -171,12 +169,7 @@ def model_card(
 ) -> str:
     """Markdown: what the model is, how to use it, and how good it is.
 
-    Args:
-        base: name of the model it was made of.
-        pair_format: what it reads.
-        temperature: its logits are divided by it.
-        results: a report by split, and ``data`` with the counts by split.
-        versions: of the libraries.
+    ``results`` holds a :func:`report` by split, and in ``data`` the counts by split; ``base`` is what it was made of.
     """
     reports: dict[str, dict[str, Any]] = {name: results[name] for name in ("validation", "test") if name in results}
     parts = [_table("split", reports, _OF_PARTS)]
