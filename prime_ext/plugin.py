@@ -19,9 +19,7 @@ if is_active():
     install()
 install_rollout()
 
-import prime_ext.reward.prompt_manager  # noqa: E402, F401
-import prime_ext.reward.pspo_manager  # noqa: E402, F401
-import prime_ext.reward.step_scores_manager  # noqa: E402, F401
+import prime_ext.reward.managers  # noqa: E402, F401
 import prime_ext.trainer.registration  # noqa: E402, F401
 from prime_ext.prm import fused_forward  # noqa: E402
 

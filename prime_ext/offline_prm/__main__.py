@@ -72,9 +72,8 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
 def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
     """Training and validation data, checked. Raises ``BadData``."""
     prm, data = settings.prm, settings.data
-    options = (prm.loss, prm.hard_labels, prm.by_step, prm.steps.prefix, prm.steps.separator, prm.steps.after_error)
-    train = read_data(data.train_paths, *options)
-    validation = read_data(data.val_paths, *options) if data.val_paths else LabelledData()
+    train = read_data(data.train_paths, prm)
+    validation = read_data(data.val_paths, prm)
     if data.val_fraction:
         held = [is_held_out(prompt, data.val_fraction, data.split_seed) for prompt in train.prompts]
         validation = train.keep([group for group, out in enumerate(held) if out])
@@ -121,17 +120,14 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
 
     from prime_ext.generate.export import build_model, write_folder
     from prime_ext.generate.model_card import FILE, model_name, versions
-    from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
-    from prime_ext.offline_prm.trainer import OfflineTrainer
+    from prime_ext.offline_prm.trainer import Checkpoints, MetricsLog, OfflineTrainer
 
     data, validation = load(settings)
     main_rank = int(os.environ["RANK"]) == 0
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
-    identity = _identity(config, settings, data)
-    checkpoints = Checkpoints(
-        Path(settings.trainer.output_dir) / "checkpoints", identity, settings.trainer.keep_checkpoints
-    )
+    folder, run = Path(settings.trainer.output_dir), settings.trainer
+    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data), run.keep_checkpoints)
     checkpoints.check()
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
@@ -140,11 +136,10 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         for what, count in counts.items():
             if count:
                 say(f"{name}: {count} {what}, longer than data.max_length={settings.data.max_length}")
-    run, tracking = settings.trainer, None
+    tracking = None
     if main_rank and run.logger:
         tracking = Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
-    log = MetricsLog(trainer.folder / METRICS_FILE, tracking, main_rank)
-    steps = trainer.fit(checkpoints, log)
+    steps = trainer.fit(checkpoints, MetricsLog(folder / METRICS_FILE, tracking) if main_rank else None)
     weights = trainer.weights()
     if main_rank:
         description = {
@@ -164,12 +159,12 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }
-        folder, source = trainer.folder / "hf", trainer.worker.model_config
+        source = trainer.worker.model_config
         model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code)
         model = model.to(getattr(torch, run.export_dtype))
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-        write_folder(folder, model, source.tokenizer, {FILE: text})
-        say(f"metrics: {log.path}\nmodel:   {folder} (with {FILE})")
+        write_folder(folder / "hf", model, source.tokenizer, {FILE: text})
+        say(f"metrics: {folder / METRICS_FILE}\nmodel:   {folder / 'hf'} (with {FILE})")
     dist.barrier()
     dist.destroy_process_group()
 

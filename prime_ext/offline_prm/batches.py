@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From labelled responses to the tensors of a mini-batch, the same on every rank for any number of ranks."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 
 from prime_ext.offline_prm.data import BadData, Example, LabelledData
 from prime_ext.prm.worker import ROW
-from prime_ext.utils.text_tokens import TextEncoder
+from prime_ext.utils.text_tokens import TextEncoder, TextError
 
 
 @dataclass(frozen=True)
@@ -126,38 +127,40 @@ def build_batch(
 
 
 def usable_groups(
-    data: LabelledData, prompts: list[list[int]], max_length: int, overlong: str, encoder: TextEncoder
-) -> tuple[LabelledData, list[list[int]], dict[str, int]]:
-    """Drop prompts that leave no room for a response and, if asked, responses that do not fit.
+    data: LabelledData, encoder: TextEncoder, max_length: int, overlong: str
+) -> tuple[LabelledData, dict[str, int]]:
+    """Tokenise prompts, and drop those that leave no room for a response and, if asked, responses that do not fit.
 
     Returns:
-        the data, the tokens of the prompts, and how many prompts and responses were dropped.
+        the data with the tokens of the prompts, and how many prompts and responses were dropped.
 
     Raises:
-        BadData: ``overlong`` is ``error`` and something does not fit, or nothing is left.
+        BadData: ``overlong`` is ``error`` and something does not fit, nothing is left, or a prompt has no tokens.
     """
-    counts = {"prompts dropped": 0, "responses dropped": 0}
-    kept_groups, kept_prompts = [], []
-    for group, ids in enumerate(prompts):
-        examples = data.examples[group]
-        if len(ids) >= max_length:
+    kept, counts = LabelledData(), {"prompts dropped": 0, "responses dropped": 0}
+    for prompt, dataset, examples in zip(data.prompts, data.datasets, data.examples, strict=True):
+        try:
+            ids = encoder.prompt(prompt)
+        except TextError as error:
+            raise BadData(f"{examples[0].where}: {error}") from error
+        room = max_length - len(ids)
+        if room <= 0:
             if overlong == "error":
                 raise BadData(f"{examples[0].where}: the prompt has {len(ids)} tokens, data.max_length={max_length}")
             counts["prompts dropped"] += 1
             continue
-        if overlong != "truncate":
-            # A token is at least one character, so only long texts have to be tokenised to know.
-            room = max_length - len(ids)
-            fits = [len(e.text) + 1 <= room or len(encoder.response(e.text)[0]) <= room for e in examples]
-            if overlong == "error" and not all(fits):
-                where = examples[fits.index(False)].where
-                raise BadData(f"{where}: a response does not fit into data.max_length={max_length}")
-            counts["responses dropped"] += fits.count(False)
-            data.examples[group] = [e for e, fit in zip(examples, fits, strict=True) if fit]
-            if not data.examples[group]:
-                continue
-        kept_groups.append(group)
-        kept_prompts.append(ids)
-    if not kept_groups:
+        # A token is at least one character, so only long texts have to be tokenised to know.
+        fits = [
+            overlong == "truncate" or len(e.text) + 1 <= room or len(encoder.response(e.text)[0]) <= room
+            for e in examples
+        ]
+        if overlong == "error" and not all(fits):
+            where = examples[fits.index(False)].where
+            raise BadData(f"{where}: a response does not fit into data.max_length={max_length}")
+        counts["responses dropped"] += fits.count(False)
+        if any(fits):
+            kept.add(prompt, dataset, itertools.compress(examples, fits))
+            kept.prompt_ids.append(ids)
+    if not kept.prompts:
         raise BadData(f"no prompt leaves room for a response within data.max_length={max_length}")
-    return data.keep(kept_groups), kept_prompts, counts
+    return kept, counts

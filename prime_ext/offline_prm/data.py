@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.step_rm.convert.formats import labels_by_first_error, listed, text
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.rows import BadRow, SourceError, whole_rows
-from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, Prompt, join_steps, messages_of
+from prime_ext.utils.text_tokens import Prompt, join_steps, messages_of
 
 
 class BadData(ValueError):
@@ -47,11 +48,13 @@ class LabelledData:
         prompts: one per group.
         datasets: name of the data set of each group, ``""`` where the column is missing.
         examples: responses of each group.
+        prompt_ids: tokens of each prompt, where they are needed.
     """
 
     prompts: list[Prompt] = field(default_factory=list)
     datasets: list[str] = field(default_factory=list)
     examples: list[list[Example]] = field(default_factory=list)
+    prompt_ids: list[list[int]] = field(default_factory=list)
     _number: dict[str, int] = field(default_factory=dict)
 
     def add(self, prompt: Prompt, dataset: str, examples: Iterable[Example]) -> None:
@@ -102,12 +105,9 @@ def _prompt(row: Mapping[str, Any]) -> Prompt:
     raise BadRow(f"prompt must be a text or a list of messages with role and content, got {str(prompt)[:60]!r}")
 
 
-def _label(value: Any, name: str, hard: str | None = None) -> float:
-    """A label; a loss named ``hard`` takes 0 and 1 only."""
+def _label(value: Any, name: str) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise BadRow(f"{name} must be in [0, 1], got {value!r}")
-    if hard and value not in (0, 1):
-        raise BadRow(f"{name} must be 0 or 1 for the loss {hard}, got {value!r}")
     return float(value)
 
 
@@ -120,12 +120,15 @@ def _one_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**row, "prompt": messages[:-1], "completions": [last.get("content")], "correctness": [row.get("label")]}
 
 
-def _responses(row: Mapping[str, Any], hard: str | None) -> Iterator[tuple[str, float]]:
+def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
     texts, labels = listed(row, "completions"), listed(row, "correctness")
     if len(texts) != len(labels):
         raise BadRow(f"{len(texts)} completions and {len(labels)} values of correctness")
     for number, (said, label) in enumerate(zip(texts, labels, strict=True), start=1):
-        yield text(said, f"completion {number}"), _label(label, f"correctness {number}", hard)
+        found = _label(label, f"correctness {number}")
+        if prm.hard_labels and found not in (0, 1):
+            raise BadRow(f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {label!r}")
+        yield Example(0, text(said, f"completion {number}"), found, where)
 
 
 def step_labels(row: Mapping[str, Any], n_steps: int, after_error: str) -> tuple[float | None, ...]:
@@ -158,33 +161,18 @@ def step_labels(row: Mapping[str, Any], n_steps: int, after_error: str) -> tuple
     return tuple(labels)
 
 
-def _steps(row: Mapping[str, Any], after_error: str) -> tuple[list[str], tuple[float | None, ...]]:
+def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
     column = listed(row, "steps" if "steps" in row or "completions" not in row else "completions")
     steps = [text(step, f"step {number}") for number, step in enumerate(column, start=1)]
-    labels = step_labels(row, len(steps), after_error)
+    labels = step_labels(row, len(steps), prm.steps.after_error)
     if all(label is None for label in labels):
         raise BadRow("no step has a label")
-    return steps, labels
+    joined, char_ends = join_steps(steps, prm.steps.prefix, prm.steps.separator)
+    yield Example(0, joined, None, where, char_ends, labels)
 
 
-def read_data(
-    paths: Sequence[str | Path],
-    loss: str,
-    hard_labels: bool,
-    by_step: bool = False,
-    prefix: str = STEP_PREFIX,
-    separator: str = STEP_SEPARATOR,
-    after_error: str = "wrong",
-) -> LabelledData:
-    """Read and check all rows.
-
-    Args:
-        paths: files.
-        loss: name of the loss, for messages.
-        hard_labels: whether it takes 0 and 1 only.
-        by_step: rows are responses cut into labelled steps, not prompts with labelled responses.
-        prefix, separator: how steps are joined, see :func:`prime_ext.utils.text_tokens.join_steps`.
-        after_error: see :func:`step_labels`.
+def read_data(paths: Sequence[str | Path], prm: LossSettings) -> LabelledData:
+    """Read and check all rows, which are prompts with labelled responses or, for losses of steps, labelled steps.
 
     Raises:
         BadData: see its message.
@@ -195,15 +183,10 @@ def read_data(
         try:
             for number, row in enumerate(whole_rows(path), start=1):
                 where = f"{path} row {number}"
-                if not by_step and "completions" not in row and "response" in row:
+                if not prm.by_step and "completions" not in row and "response" in row:
                     row = _one_conversation(row)
                 prompt = _prompt(row)
-                if by_step:
-                    steps, labels = _steps(row, after_error)
-                    joined, char_ends = join_steps(steps, prefix, separator)
-                    found = [Example(0, joined, None, where, char_ends, labels)]
-                else:
-                    found = [Example(0, *each, where) for each in _responses(row, loss if hard_labels else None)]
+                found = (_steps if prm.by_step else _responses)(row, prm, where)
                 data.add(prompt, str(row.get("dataset") or ""), found)
         except BadRow as error:
             raise BadData(f"{where}: {error}") from error

@@ -124,13 +124,9 @@ class LossSettings:
     def prepare_options(self) -> dict[str, Any]:
         """Options of the loss's part on the whole mini-batch."""
         if self.loss == "ipvrm":
-            margin = self.scale / 2 if self.ipvrm.margin is None else self.ipvrm.margin
             own = self.ipvrm
-            return {
-                "margin": margin,
-                "adaptive_boundary": own.adaptive_boundary,
-                "dynamic_weight": own.dynamic_weight,
-            }
+            margin = self.scale / 2 if own.margin is None else own.margin
+            return {"margin": margin, "adaptive_boundary": own.adaptive_boundary, "dynamic_weight": own.dynamic_weight}
         if self.loss == "kto":
             return {"desirable_weight": self.kto.desirable_weight, "undesirable_weight": self.kto.undesirable_weight}
         return {}

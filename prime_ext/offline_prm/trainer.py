@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offline training of an implicit PRM on verl's engines, one process per rank (torchrun), without Ray."""
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.kto import mismatched_partners
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import (
     Batch,
@@ -30,12 +32,94 @@ from prime_ext.offline_prm.batches import (
     usable_groups,
 )
 from prime_ext.offline_prm.data import BadData, Example, LabelledData
-from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, StepLoss
-from prime_ext.offline_prm.run_files import Checkpoints, MetricsLog
+from prime_ext.offline_prm.losses import (
+    STEP_END,
+    STEP_LABEL,
+    STEP_WEIGHT,
+    StepLoss,
+    outcomes_and_groups,
+    validation_metrics,
+)
 from prime_ext.offline_prm.settings import OfflineSettings
-from prime_ext.offline_prm.validation import validation_metrics
 from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
-from prime_ext.utils.text_tokens import TextEncoder, TextError
+from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
+from prime_ext.run.metrics_file import read_metrics
+from prime_ext.utils.files import read_json, write_json_lines
+from prime_ext.utils.text_tokens import TextEncoder
+
+
+class Checkpoints:
+    """Model, optimiser, schedule and random state; the position in the data follows from the step.
+
+    Args:
+        root: folder of the checkpoints.
+        identity: what a run must share with the one that wrote a checkpoint.
+        keep: how many to keep.
+    """
+
+    def __init__(self, root: Path, identity: dict[str, Any], keep: int):
+        self.root, self.keep = root, keep
+        self.identity = json.loads(json.dumps(identity))
+
+    def check(self) -> int:
+        """The step of the latest whole checkpoint, 0 without any.
+
+        Raises:
+            SettingsError: it was written by a run with other settings or data.
+        """
+        steps = complete_steps(self.root)
+        if not steps:
+            return 0
+        earlier = read_json(self._folder(steps[-1]) / MARKER)["identity"]
+        for key, value in self.identity.items():
+            if earlier.get(key) != value:
+                raise SettingsError(
+                    f"{self._folder(steps[-1])} was written with {key}={earlier.get(key)!r}, now it is "
+                    f"{value!r}; choose another trainer.output_dir or delete the folder"
+                )
+        return steps[-1]
+
+    def resume(self, worker: ImplicitPRMWorker) -> int:
+        """Restore the latest checkpoint. Returns its step, 0 without any."""
+        step = self.check()
+        if step:
+            worker.load_checkpoint(str(self._folder(step)))
+        return step
+
+    def save(self, worker: ImplicitPRMWorker, step: int) -> None:
+        """Write one, then declare it whole, then delete older ones."""
+        folder = self._folder(step)
+        if dist.get_rank() == 0:
+            mark_incomplete(folder)
+        dist.barrier()
+        worker.save_checkpoint(str(folder), global_step=step)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            mark_complete(folder, {"step": step, "identity": self.identity})
+            prune(self.root, self.keep, step)
+        dist.barrier()
+
+    def _folder(self, step: int) -> Path:
+        return self.root / f"global_step_{step}"
+
+
+class MetricsLog:
+    """JSON Lines with ``step`` and ``data``, like verl's ``file`` logger, and verl's ``Tracking``. Of one rank."""
+
+    def __init__(self, path: Path, tracking: Any = None):
+        self.path, self.tracking = path, tracking
+
+    def start_after(self, step: int) -> None:
+        """Forget what an interrupted run wrote after the checkpoint it is resumed from, and the line that was cut."""
+        known = read_metrics(self.path) if step else {}
+        write_json_lines(self.path, [{"step": at, "data": data} for at, data in known.items() if at <= step])
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """One line."""
+        with self.path.open("a") as lines:
+            lines.write(json.dumps({"step": step, "data": metrics}) + "\n")
+        if self.tracking is not None:
+            self.tracking.log(data=metrics, step=step)
 
 
 class OfflineTrainer:
@@ -44,8 +128,7 @@ class OfflineTrainer:
     Args:
         config: the resolved configuration, for verl's sections.
         settings: the rest of it, validated.
-        train: training data.
-        validation: held-out data; may be empty.
+        train, validation: data; nothing need be held out.
     """
 
     def __init__(self, config: DictConfig, settings: OfflineSettings, train: LabelledData, validation: LabelledData):
@@ -55,13 +138,15 @@ class OfflineTrainer:
         self.loss = loss(settings.prm.loss, settings.prm.scale, settings.prm.loss_options)
         model = omega_conf_to_dataclass(config.model)
         self.encoder = TextEncoder(model.tokenizer, settings.data.append_eos)
+        limits = settings.data.max_length, settings.data.overlong
         self.dropped: dict[str, dict[str, int]] = {}
-        self.train_data, self.train_prompts = self._fitting(train, "train")
+        self.data, self.dropped["train"] = usable_groups(train, self.encoder, *limits)
+        if settings.prm.loss == "kto" and len(self.data.prompts) < 2:
+            raise BadData(f"{train.examples[0][0].where}: kto needs at least two prompts that fit into data.max_length")
+        self.validation = validation
         if validation.prompts:
-            self.val_data, self.val_prompts = self._fitting(validation, "validation")
-        else:
-            self.val_data, self.val_prompts = validation, []
-        self.per_epoch = steps_per_epoch(len(self.train_prompts), settings.data.prompts_per_step)
+            self.validation, self.dropped["validation"] = usable_groups(validation, self.encoder, *limits)
+        self.per_epoch = steps_per_epoch(len(self.data.prompts), settings.data.prompts_per_step)
         self.total_steps = settings.trainer.epochs * self.per_epoch
         torch.manual_seed(settings.trainer.seed)
         self.reference = self._worker(settings.prm.reference_path, forward_only=True)
@@ -71,21 +156,6 @@ class OfflineTrainer:
         self.dp_rank, self.dp_size = engine.get_data_parallel_rank(), engine.get_data_parallel_size()
         self._val_reference: list[torch.Tensor] | None = None
         self.final_metrics: dict[str, float] = {}
-
-    def _fitting(self, data: LabelledData, name: str) -> tuple[LabelledData, list[list[int]]]:
-        prompts = []
-        for prompt, examples in zip(data.prompts, data.examples, strict=True):
-            try:
-                prompts.append(self.encoder.prompt(prompt))
-            except TextError as error:
-                raise BadData(f"{examples[0].where}: {error}") from error
-        limits = self.settings.data
-        kept, kept_prompts, self.dropped[name] = usable_groups(
-            data, prompts, limits.max_length, limits.overlong, self.encoder
-        )
-        if name == "train" and self.settings.prm.loss == "kto" and len(kept_prompts) < 2:
-            raise BadData(f"{examples[0].where}: kto needs at least two prompts that fit into data.max_length")
-        return kept, kept_prompts
 
     def _worker(self, path: str, forward_only: bool) -> ImplicitPRMWorker:
         model = self.config.model.copy()
@@ -115,29 +185,33 @@ class OfflineTrainer:
 
     # ---- the loop ------------------------------------------------------------------------------------------------
 
-    def fit(self, checkpoints: Checkpoints, log: MetricsLog) -> int:
-        """Train from the latest checkpoint, or from the start. Returns the number of steps made in all."""
+    def fit(self, checkpoints: Checkpoints, log: MetricsLog | None) -> int:
+        """Train from the latest checkpoint, or from the start; ``log`` is None on all ranks but the first.
+
+        Returns the number of steps made in all.
+        """
         step = checkpoints.resume(self.worker)
-        log.start_after(step)
-        if step == 0:
-            log.write(0, self.validate())
-        elif step == self.total_steps:
+        if step in (0, self.total_steps):
             self.final_metrics = self.validate()
-        run = self.settings.trainer
+        if log is not None:
+            log.start_after(step)
+            if step == 0 and self.final_metrics:
+                log.write(0, self.final_metrics)
+        run, data = self.settings.trainer, self.settings.data
         epoch, batches = -1, []
-        with tqdm(total=self.total_steps, initial=step, desc="implicit PRM", disable=dist.get_rank() > 0) as progress:
+        with tqdm(total=self.total_steps, initial=step, desc="implicit PRM", disable=log is None) as progress:
             while step < self.total_steps:
                 if step // self.per_epoch != epoch:
                     epoch = step // self.per_epoch
-                    data = self.settings.data
-                    batches = epoch_batches(len(self.train_prompts), data.prompts_per_step, data.seed, epoch)
+                    batches = epoch_batches(len(self.data.prompts), data.prompts_per_step, data.seed, epoch)
                 metrics = self.train_step(batches[step % self.per_epoch])
                 step += 1
                 last = step == self.total_steps
                 if last or (run.val_freq and step % run.val_freq == 0):
                     self.final_metrics = self.validate()
                     metrics.update(self.final_metrics)
-                log.write(step, {**metrics, "train/epoch": step / self.per_epoch})
+                if log is not None:
+                    log.write(step, {**metrics, "train/epoch": step / self.per_epoch})
                 progress.update()
                 progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
                 if last or (run.save_freq and step % run.save_freq == 0):
@@ -147,8 +221,8 @@ class OfflineTrainer:
     def train_step(self, groups: Sequence[int]) -> dict[str, float]:
         """One optimiser step on all responses of some prompts. Returns its metrics."""
         started = time.perf_counter()
-        examples = [example for group in groups for example in self.train_data.examples[group]]
-        sequences = self._encoded(self.train_prompts, examples)
+        examples = [example for group in groups for example in self.data.examples[group]]
+        sequences = self._encoded(self.data, examples)
         if self.settings.prm.by_step:
             kept, fields = self._step_fields(sequences)
         else:
@@ -167,16 +241,16 @@ class OfflineTrainer:
         self.loss.start_recording()
         output = self.worker.train_mini_batch(batch.tensors)
         log_probs = self._gather(self.loss.stop_recording(), len(sequences))
-        found = self._shared(tu.get(output, "metrics") if output is not None else None)
-        metrics = {f"train/{name}": _last(found[name]) for name in ("loss", "grad_norm") if name in found}
+        # Those of the first rank.
+        box: list[Any] = [None if output is None else tu.get(output, "metrics")]
+        dist.broadcast_object_list(box, src=0)
+        metrics = {f"train/{name}": _last(box[0][name]) for name in ("loss", "grad_norm") if name in box[0]}
         metrics["train/lr"] = learning_rate
         metrics["train/responses"] = len(sequences)
         metrics["train/tokens"] = sum(map(len, sequences))
         if not self.settings.prm.by_step:
             sum_B = _ratio_sums(log_probs, fields[REFERENCE_LOG_PROBS])
-            label_B = torch.tensor([float(example.label or 0.0) for example in examples])
-            group_B = torch.tensor([example.group for example in examples])
-            accuracy = pair_accuracy(sum_B, label_B, group_B)
+            accuracy = pair_accuracy(sum_B, *outcomes_and_groups(examples))
             if accuracy is not None:
                 metrics["train/pair_accuracy"] = accuracy
         metrics["train/seconds"] = time.perf_counter() - started
@@ -184,35 +258,34 @@ class OfflineTrainer:
 
     def validate(self) -> dict[str, float]:
         """Metrics on the held-out prompts; none without any."""
-        if not self.val_prompts:
+        data = self.validation
+        if not data.prompts:
             return {}
-        examples = [example for examples in self.val_data.examples for example in examples]
-        per_pass = 8 * self.settings.data.prompts_per_step
+        examples = [example for examples in data.examples for example in examples]
+        sequences = self._encoded(data, examples)
         if self._val_reference is None:
-            self._val_reference = self._score_in_parts(self.reference, examples, per_pass)
-        log_probs = self._score_in_parts(self.worker, examples, per_pass)
+            self._val_reference = self._score_in_parts(self.reference, sequences)
+        log_probs = self._score_in_parts(self.worker, sequences)
         ratios = [
             log_ratio(new, old, torch.ones_like(new)) for new, old in zip(log_probs, self._val_reference, strict=True)
         ]
-        sequences = self._encoded(self.val_prompts, examples)
-        return validation_metrics(self.settings.prm, self.val_data, examples, sequences, ratios)
+        return validation_metrics(self.settings.prm, data, examples, sequences, ratios)
 
     # ---- parts of a step -----------------------------------------------------------------------------------------
 
-    def _encoded(self, prompts: list[list[int]], examples: Sequence[Example]) -> list[TokenRow]:
+    def _encoded(self, data: LabelledData, examples: Sequence[Example]) -> list[TokenRow]:
         limit = self.settings.data.max_length
-        return [encode(self.encoder, prompts[example.group], example, limit) for example in examples]
+        return [encode(self.encoder, data.prompt_ids[example.group], example, limit) for example in examples]
 
     def _response_fields(
         self, examples: list[Example], sequences: list[TokenRow]
     ) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
         """Rows that count, and what the loss needs of them."""
-        label_B = torch.tensor([float(example.label or 0.0) for example in examples])
-        group_B = torch.tensor([example.group for example in examples])
+        prm = self.settings.prm
+        label_B, group_B = outcomes_and_groups(examples)
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
-        loss, options = PRM_LOSSES[self.settings.prm.loss], dict(self.settings.prm.prepare_options)
-        score_B = None
-        if self.settings.prm.loss == "kto" and self.settings.prm.kto.mismatched:
+        loss, options, score_B = PRM_LOSSES[prm.loss], dict(prm.prepare_options), None
+        if prm.loss == "kto" and prm.kto.mismatched:
             options["mismatched_B"] = self._mismatched(group_B, valid_B, sequences)
         elif loss.needs_scores:
             score_B = self._log_ratio_sums(sequences)
@@ -268,11 +341,10 @@ class OfflineTrainer:
         own = {} if output is None else dict(zip(batch.rows, output["out"].unbind(), strict=True))
         return self._gather(own, len(sequences))
 
-    def _score_in_parts(self, worker: ImplicitPRMWorker, examples: Sequence[Example], size: int) -> list[torch.Tensor]:
-        scores = []
-        for start in range(0, len(examples), size):
-            scores += self.score(worker, self._encoded(self.val_prompts, examples[start : start + size]))
-        return scores
+    def _score_in_parts(self, worker: ImplicitPRMWorker, sequences: Sequence[TokenRow]) -> list[torch.Tensor]:
+        size = 8 * self.settings.data.prompts_per_step
+        parts = (sequences[start : start + size] for start in range(0, len(sequences), size))
+        return [scores for part in parts for scores in self.score(worker, part)]
 
     @staticmethod
     def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
@@ -282,13 +354,6 @@ class OfflineTrainer:
         dist.all_gather_object(parts, {row: values.clone() for row, values in of_row.items() if row < count})
         everything = {row: values for part in parts for row, values in part.items()}
         return [everything[row] for row in sorted(everything)]
-
-    @staticmethod
-    def _shared(value: Any) -> Any:
-        """The value of the first rank."""
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
 
     # ---- the result ----------------------------------------------------------------------------------------------
 
@@ -300,10 +365,6 @@ class OfflineTrainer:
             if dist.get_rank() == 0:
                 kept[name] = tensor.detach().to("cpu", copy=True)
         return kept
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.settings.trainer.output_dir)
 
 
 def _ratio_sums(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -117,7 +117,7 @@ def _check_data(config: DictConfig, judged: bool) -> Iterable[str]:
 def _check_reward(config: DictConfig) -> Iterable[str]:
     """The arguments of prime_ext's reward function, and whether it knows a verifier for every row."""
     from prime_ext.reward.compute_score import compute_score, prepare
-    from prime_ext.reward.prompt_manager import NAME as PROMPT_MANAGER
+    from prime_ext.reward.managers import NAME as PROMPT_MANAGER
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
     if function.path != REWARD_FUNCTION or function.name != compute_score.__name__:

@@ -5,10 +5,8 @@ reward.custom_reward_function.path=pkg://prime_ext.reward.compute_score
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.sources.my_set=math
 
-verl starts several reward workers per node, each a process of its own. If each had its own grader processes, the cores
-would be oversubscribed as often. So the first worker on a node starts one Ray actor there, which owns the grader
-processes and the sandbox; the others find it by name. Without Ray (data preprocessing, evaluation) the verifiers live
-in the calling process.
+Grader processes and the sandbox live in one Ray actor a node (:mod:`prime_ext.reward.node_actor`), because each of
+verl's reward workers would oversubscribe the cores with its own; without Ray, in the calling process.
 """
 
 import functools

@@ -56,21 +56,18 @@ class NodeActor:
             RayActorError: that one died too.
             Exception: whatever ``call`` raises; raised inside the actor, which lives, it is a ``RayTaskError``.
         """
-        try:
-            return await self._ask_once(call)
-        except RayTaskError:
-            raise
-        except RayActorError:
+        for last in (False, True):
+            actor = self.handle()
+            try:
+                return await call(actor)
+            except RayTaskError:
+                raise
+            except RayActorError as error:
+                # Another request may have replaced it already.
+                if self._actor is actor:
+                    logger.warning("the %s of this node died: %s", self._name.replace("_", " "), error)
+                    self._actor = None
+                if last:
+                    raise
             await asyncio.sleep(0.5)
-            return await self._ask_once(call)
-
-    async def _ask_once(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        actor = self.handle()
-        try:
-            return await call(actor)
-        except RayActorError as error:
-            # Another request may have replaced it already.
-            if not isinstance(error, RayTaskError) and self._actor is actor:
-                logger.warning("the %s of this node died: %s", self._name.replace("_", " "), error)
-                self._actor = None
-            raise
+        raise AssertionError("asked twice")

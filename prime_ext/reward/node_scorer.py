@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step scorer of one node, shared by all reward workers on it.
+"""The step scorer of one node, shared by all reward workers on it: one model, one micro-batcher, one cache.
 
-As with the verifiers (:mod:`prime_ext.reward.compute_score`): the first reward worker on a node starts one Ray actor
-there, with one copy of the model, one micro-batcher and one cache; the others find it by name. Without Ray the scorer
-lives in the calling process.
+It lives in a Ray actor (:mod:`prime_ext.reward.node_actor`), or, without Ray, in the calling process.
 """
 
 import asyncio
@@ -12,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
@@ -31,13 +29,6 @@ MAX_CONCURRENCY = 10_000
 START_SECONDS = 600.0
 
 
-class ResponseScorer(Protocol):
-    """Scores one response at a time; calls overlap."""
-
-    async def score(self, chain: Chain, tokens: int) -> Outcome:
-        """Its scores, or why there are none."""
-
-
 @dataclass(eq=False)
 class _Request:
     chain: Chain
@@ -47,9 +38,6 @@ class _Request:
 
 class MicroBatcher:
     """Collects responses that arrive one by one, so that their steps are scored together. Belongs to one event loop.
-
-    verl's reward loop asks for one response at a time, many times at once. The first response of a batch waits for a
-    few milliseconds; what arrives meanwhile goes with it, up to a number of tokens.
 
     Args:
         scorer: scores lists of responses.
@@ -102,8 +90,7 @@ class MicroBatcher:
         if not self._waiting or (self._one_at_a_time and self._running):
             return
         tokens = list(itertools.accumulate(request.tokens for request in self._waiting))
-        size = max(1, bisect.bisect_right(tokens, self._max_tokens))
-        batch = list(itertools.islice(self._waiting, size))
+        batch = list(self._waiting)[: max(1, bisect.bisect_right(tokens, self._max_tokens))]
         for request in batch:
             self._forget(request)
         task = asyncio.get_running_loop().create_task(self._work(batch))
@@ -164,8 +151,7 @@ class SharedStepScorer:
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
         self._num_gpus = scorer.actor.num_gpus
-        arguments = (scorer, router_address)
-        self._node = NodeActor(NodeStepScorer, arguments, "step_scorer", MAX_CONCURRENCY, self._num_gpus)
+        self._node = NodeActor(NodeStepScorer, (scorer, router_address), "step_scorer", MAX_CONCURRENCY, self._num_gpus)
         self._ready: Any = None  # the actor whose model is loaded
 
     async def _ask(self, actor: Any, chain: Chain, tokens: int) -> Outcome:
@@ -189,7 +175,7 @@ class SharedStepScorer:
             return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
 
 
-def connect(scorer: ScorerSettings, router_address: str | None = None) -> ResponseScorer:
+def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeStepScorer | SharedStepScorer:
     """The scorer that this process asks: that of the node where Ray runs, its own elsewhere.
 
     Raises:

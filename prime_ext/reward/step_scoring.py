@@ -2,6 +2,7 @@
 """The steps of a response and their scores, for reward managers: of verl's reward loop, one response at a time."""
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from prime_ext.config.reward_settings import StepSettings
-from prime_ext.reward.node_scorer import ResponseScorer
+from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer
+from prime_ext.reward.pspo_info import FAILURE, HISTOGRAM
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 
@@ -18,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Responses without scores that each reward worker writes a line about.
 WARNINGS = 20
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -38,32 +41,40 @@ class ScoredSteps:
     reason: str
     seconds: float
 
+    def info(self) -> dict[str, Any]:
+        """What is told beside the reward; None where scores are missing. What is to be a share is 0 or 1 here, since
+        verl takes means of numbers. Lists travel as JSON texts, of which it makes no metrics."""
+        count, scores = len(self.cut.texts), self.scores
+        values = () if scores is None else scores.scores
+        shares = {name: float(low <= count <= high) for name, (low, high) in HISTOGRAM.items()}
+        return {
+            "n_steps": count,
+            "n_tokens": self.n_tokens,
+            "steps_timed_out": float(self.cut.timed_out),
+            "step_ends": json.dumps(self.cut.ends),
+            **shares,
+            "step_scores": json.dumps(values),
+            "step_score": sum(values) / len(values) if values else None,
+            "lowest_step_score": min(values, default=None),
+            "contexts_cut": None if scores is None else float(scores.contexts_cut),
+            "steps_cut": None if scores is None else float(scores.steps_cut),
+            "scorer_seconds": self.seconds,
+        }
+
 
 class StepScoring:
-    """Cuts responses into steps with content and asks for their scores.
+    """Cuts responses, in tokens of the policy, into steps with content and asks for their scores."""
 
-    Args:
-        steps: where steps are.
-        tokenizer: the policy's.
-        scorer: scores responses.
-    """
-
-    def __init__(self, steps: StepSettings, tokenizer: Any, scorer: ResponseScorer):
-        self._cutter = ResponseCutter(steps, tokenizer)
-        self._scorer = scorer
+    def __init__(self, steps: StepSettings, tokenizer: Any, scorer: NodeStepScorer | SharedStepScorer):
+        self._cutter, self._scorer = ResponseCutter(steps, tokenizer), scorer
         self._failures = 0
 
-    async def __call__(self, ids: list[int], extras: Mapping[str, Any]) -> ScoredSteps:
-        """The steps of a response and their scores.
-
-        Args:
-            ids: tokens of the response.
-            extras: columns of its row.
-        """
-        loop = asyncio.get_running_loop()
+    async def __call__(self, row: Any) -> ScoredSteps:
+        """The steps and scores of a row of the reward loop."""
+        ids, loop = response_ids(row), asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
         start = time.perf_counter()
-        scores, reason = await self._scores(cut, question(extras), len(ids))
+        scores, reason = await self._scores(cut, question(row.non_tensor_batch), len(ids))
         return ScoredSteps(cut, len(ids), scores, reason, time.perf_counter() - start)
 
     async def _scores(self, cut: Cut, asked: str, n_tokens: int) -> tuple[StepScores | None, str]:
@@ -78,11 +89,13 @@ class StepScoring:
             return None, f"scores that are not finite numbers: {[str(score) for score in outcome.scores][:10]}"
         return outcome, ""
 
-    def warn(self, scored: ScoredSteps, reasons: Sequence[str]) -> None:
-        """Write a line about a response without a reward; only the first ones, as all of them are in the metrics."""
-        self._failures += 1
-        level = logging.WARNING if self._failures <= WARNINGS else logging.DEBUG
-        logger.log(level, "a response of %d steps has no reward: %s", len(scored.cut.texts), "; ".join(reasons))
+    def failure_info(self, scored: ScoredSteps, reasons: Sequence[str]) -> dict[str, Any]:
+        """Whether the response has no reward, and why; the first ones get a line in the log, all are in the metrics."""
+        if reasons:
+            self._failures += 1
+            level = logging.WARNING if self._failures <= WARNINGS else logging.DEBUG
+            logger.log(level, "a response of %d steps has no reward: %s", len(scored.cut.texts), "; ".join(reasons))
+        return {FAILURE: float(bool(reasons)), "failure_detail": "; ".join(reasons)[:_LONGEST]}
 
 
 def response_ids(row: Any) -> list[int]:

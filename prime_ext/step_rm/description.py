@@ -1,23 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a step reward model reads: the steps before and the step to be judged, as token ids; and the file that says so.
+r"""What a step reward model reads, as token ids (docs/reference/step_rm.md), and the file beside it that says so.
 
-Training, the local scorer and the servers all get the ids that are made here, so that they cannot differ. Two layouts:
-
-* ``pair``: the tokenizer's own format for two texts, ``[CLS] previous [SEP] current [SEP]`` for BERT and
-  ``<s> previous </s></s> current </s>`` for RoBERTa. A tokenizer that puts nothing between two texts, as most decoders'
-  do, gets the separator there, as text.
-* ``text``: always the separator as text, ``[CLS] previous </s><s>current [SEP]``: what the released reward model of
-  PSPO (arXiv 2411.11681) was trained on. BERT cuts ``</s><s>`` into ordinary word pieces.
-
-The first step stands alone, as in PSPO. Segment ids (``token_type_ids``) are never used: PSPO's code drops them as
-well, and servers cannot be told them. Special tokens that a step spells out are text: a policy that writes ``[SEP]``
-must not open a step of its own.
-
-Training writes :data:`FILE` beside the model, so that a scorer needs no further words.
+Training, the local scorer and the servers all get the ids that are made here, so that they cannot differ. Segment ids
+(``token_type_ids``) are never used: PSPO's code drops them as well, and servers cannot be told them. Special tokens in
+a step are text: a policy that writes ``[SEP]`` must not open a step of its own.
 """
 
+import itertools
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from prime_ext.config.checks import STRICT, CountOrZero, Switch, Text, read
+from prime_ext.config.checks import STRICT, CountOrZero, Positive, SettingsError, Switch, Text, read
 from prime_ext.step_rm.labels import StepRMError, class_order
 from prime_ext.step_rm.splitting import marker_end
 from prime_ext.utils.files import read_json
@@ -39,7 +29,9 @@ class PairFormat:
     """The choices that a model is trained with; kept beside it.
 
     Attributes:
-        layout: ``pair`` or ``text``, see above.
+        layout: ``pair``: the tokenizer's own format for two texts, ``[CLS] previous [SEP] current [SEP]``, with the
+            separator where it puts nothing between them, as most decoders' do. ``text``: always the separator, what
+            the released reward model of PSPO (arXiv 2411.11681) was trained on.
         separator: text between the steps where the layout needs one.
         previous: how many steps before the current one are shown; 0 for all (PSPO: 1).
         question: whether the question stands before the previous steps (PSPO: never).
@@ -73,18 +65,26 @@ class PairFormat:
 
 
 @dataclass(frozen=True)
-class PairInput:
-    """An input.
+class Input:
+    """What a model reads at once: a step with those before it, or a whole response. Equal ones have equal scores.
 
     Attributes:
         ids: its tokens; the text for a server that tokenises itself.
+        ends: of a response: index of the token of each step at which its score is read.
         context_cut: whether the steps before it, or the question, lost tokens.
         step_cut: whether the step itself did.
     """
 
     ids: tuple[int, ...] | str
-    context_cut: bool = False
-    step_cut: bool = False
+    ends: tuple[int, ...] = ()
+    context_cut: bool = field(default=False, compare=False)
+    step_cut: bool = field(default=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+_Frame = tuple[list[int], list[int], list[int]]
 
 
 class PairEncoder:
@@ -103,16 +103,19 @@ class PairEncoder:
 
     def __init__(self, tokenizer: Any, pair_format: PairFormat):
         self.tokenizer, self.format = tokenizer, pair_format
-        self._begin, self._end = self._around(None)
-        self._pair_begin, self._between, self._pair_end = self._pair_frame()
-        # White space after the context, before the previous steps.
+        begin, end = self._around(None)
+        # What stands before, between and behind context and step; and around a step alone.
+        self._single: _Frame = (begin, [], end)
+        pair_begin, between, pair_end = self._single if pair_format.layout == "text" else self._pair_frame()
+        # White space after the question, before the previous steps.
         self._line_break = self._ids("\n")
-        self._separator = list(tokenizer(pair_format.separator, add_special_tokens=False)["input_ids"])
-        if not self._between and not self._separator:
+        separator = list(tokenizer(pair_format.separator, add_special_tokens=False)["input_ids"])
+        self._pair: _Frame = (pair_begin, between or separator, pair_end)
+        if not self._pair[1]:
             raise StepRMError(
                 f"separator={pair_format.separator!r} has no tokens in this tokenizer; steps would run on"
             )
-        overhead = len(self._pair_begin) + len(self._between) + len(self._pair_end) + len(self._separator)
+        overhead = len(pair_begin) + len(between) + len(pair_end) + len(separator)
         if overhead >= pair_format.max_length:
             raise StepRMError(f"max_length={pair_format.max_length} leaves no room beside {overhead} special tokens")
 
@@ -128,17 +131,16 @@ class PairEncoder:
             raise StepRMError("the tokenizer does not encode the letter 'a' the same with and without special tokens")
         return framed[:start], framed[start + len(probe) :]
 
-    def _pair_frame(self) -> tuple[list[int], list[int], list[int]]:
-        if self.format.layout == "text":
-            return self._begin, [], self._end
+    def _pair_frame(self) -> _Frame:
+        """The tokenizer's own format for two texts; that of one text if it puts nothing between them."""
         probe = self._ids("a")
         begin, rest = self._around("a")
         at = next((k for k in range(len(rest)) if rest[k : k + len(probe)] == probe), 0)
         between, end = rest[:at], rest[at + len(probe) :]
         # <s> a <s> b: a second beginning parts nothing.
-        return (begin, between, end) if between and between != begin else (self._begin, [], self._end)
+        return (begin, between, end) if between and between != begin else self._single
 
-    def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[PairInput]:
+    def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:
         """Ids of many steps, given as question, previous steps and current step. Every text is tokenised once."""
         parts = [self.format.parts(*item) for item in inputs]
         texts = list(dict.fromkeys(text for item in parts for text in item if text))
@@ -148,53 +150,44 @@ class PairEncoder:
             known.update(zip(texts, encoded, strict=True))
         return [self._framed(known[asked], known[before], known[step]) for asked, before, step in parts]
 
-    def _framed(self, asked: list[int], before: list[int], step: list[int]) -> PairInput:
-        limit = self.format.max_length
+    def _framed(self, asked: list[int], before: list[int], step: list[int]) -> Input:
         if asked and before:
             asked = [*asked, *self._line_break]
-        if not asked and not before:
-            room = limit - len(self._begin) - len(self._end)
-            return PairInput((*self._begin, *step[:room], *self._end), False, len(step) > room)
-        between = self._between or self._separator
-        room = limit - len(self._pair_begin) - len(between) - len(self._pair_end)
+        begin, between, end = self._pair if asked or before else self._single
+        room = self.format.max_length - len(begin) - len(between) - len(end)
         kept = step[:room]
-        for_context = room - len(kept)
-        kept_asked = asked[:for_context]
-        for_before = for_context - len(kept_asked)
-        kept_before = before[len(before) - for_before :] if for_before < len(before) else before
+        kept_asked = asked[: room - len(kept)]
+        kept_before = before[max(0, len(before) - (room - len(kept) - len(kept_asked))) :]
         cut = len(kept_asked) < len(asked) or len(kept_before) < len(before)
-        ids = (*self._pair_begin, *kept_asked, *kept_before, *between, *kept, *self._pair_end)
-        return PairInput(ids, cut, len(kept) < len(step))
+        ids = (*begin, *kept_asked, *kept_before, *between, *kept, *end)
+        return Input(ids, context_cut=cut, step_cut=len(kept) < len(step))
 
-    def encode_steps(self, question: str, steps: Sequence[str]) -> list[PairInput]:
-        """Ids of every step of a response."""
-        return self.encode_all([(question, steps[:number], step) for number, step in enumerate(steps)])
+    def encode_chains(self, chains: Sequence[tuple[str, Sequence[str]]]) -> list[list[Input]]:
+        """Ids of every step of responses, given as question and steps."""
+        found = iter(
+            self.encode_all([(asked, steps[:at], step) for asked, steps in chains for at, step in enumerate(steps)])
+        )
+        return [list(itertools.islice(found, len(steps))) for _, steps in chains]
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Description:
     """How to use a model.
 
     Attributes:
         pair_format: what it reads.
         temperature: its logits are divided by this.
-        order: label of each of its classes.
+        labels: label of each of its classes.
         training: settings, data and versions; for people.
     """
 
     pair_format: PairFormat
-    temperature: float
-    order: tuple[int, int, int]
+    temperature: Positive
+    labels: tuple[int, int, int]
     training: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        record = {
-            "pair_format": asdict(self.pair_format),
-            "temperature": self.temperature,
-            "labels": list(self.order),
-            "training": self.training,
-        }
-        return json.dumps(record, indent=2) + "\n"
+        return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def read_description(path: str | Path, pair_format: PairFormat | None = None) -> Description:
@@ -216,26 +209,23 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
         record = read_json(folder / FILE) if described else {}
     except ValueError as error:
         raise StepRMError(f"config.json or {FILE} in {path} is not JSON: {error}") from error
-    order = class_order(config.get("id2label"), str(path))
+    labels = class_order(config.get("id2label"), str(path))
     if not described:
         if pair_format is None:
             raise StepRMError(
                 f"{path} has no {FILE}, which says what the model reads; give the format (layout=text for PSPO's)"
             )
-        return Description(pair_format, 1.0, order)
+        return Description(pair_format, 1.0, labels)
     try:
-        own = read(PairFormat, record["pair_format"], "pair_format")
-        temperature = float(record["temperature"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StepRMError(f"{folder / FILE} is broken: {error!r}") from error
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise StepRMError(f"{folder / FILE}: temperature={temperature} must be a number > 0")
-    if list(order) != record.get("labels"):
-        raise StepRMError(f"{path}: config.json has the labels {list(order)}, {FILE} {record.get('labels')}")
-    if pair_format is not None and pair_format != own:
-        key = next(key for key in asdict(own) if getattr(own, key) != getattr(pair_format, key))
-        raise StepRMError(
-            f"{path} was trained with {key}={getattr(own, key)!r}, not {getattr(pair_format, key)!r}; leave the format "
-            "to the model"
-        )
-    return Description(own, temperature, order, record.get("training", {}))
+        found = read(Description, record, FILE)
+    except SettingsError as error:
+        raise StepRMError(f"{path} is broken: {error}") from error
+    if labels != found.labels:
+        raise StepRMError(f"{path}: config.json has the labels {labels}, {FILE} {found.labels}")
+    own = asdict(found.pair_format)
+    for key, value in asdict(pair_format or found.pair_format).items():
+        if value != own[key]:
+            raise StepRMError(
+                f"{path} was trained with {key}={own[key]!r}, not {value!r}; leave the format to the model"
+            )
+    return found

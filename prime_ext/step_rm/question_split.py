@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Which split a step belongs to: a hash of its question's normal form, and of nothing else.
+r"""Which split a step belongs to: a hash of its question's normal form and nothing else (docs/reference/step_rm.md).
 
-The same question therefore falls on the same side in every file, in every order, whatever other rows there are. Two
-questions are the same if their normal forms are: compatible characters are joined (NFKC), case, white space,
-punctuation, symbols and the layout commands of LaTeX do not count, and neither do thousands separators. A question with
-at least :data:`LETTERS_OF_A_TEXT` letters is a text, and there the numbers do not count either: the same story with
+A question with at least :data:`LETTERS_OF_A_TEXT` letters is a text, in which numbers do not count: the same story with
 other numbers is a near duplicate and stays on the same side. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the
-numbers are what is asked and do count.
-
-A source without questions (PSPO's) is divided by the first step of the chain, which restates the question.
+numbers are what is asked. A source without questions (PSPO's) is divided by the first step, which restates them.
 """
 
 import hashlib
@@ -26,11 +21,10 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?")
 
 
 def normal_form(text: str, mask_numbers: bool = True) -> str:
-    """The words and numbers of a text, see above; the text itself where there are none.
+    """The words and numbers of a question or a step; the text itself where there are none.
 
-    Args:
-        text: a question or a step.
-        mask_numbers: whether texts that differ in numbers only are the same.
+    Compatible characters are joined (NFKC); case, white space, punctuation, symbols, layout commands of LaTeX and
+    thousands separators do not count, and, with ``mask_numbers``, neither do the numbers of a text.
     """
     plain = unicodedata.normalize("NFKC", text).casefold()
     plain = _THOUSANDS.sub("", _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", plain)))
@@ -44,9 +38,7 @@ def normal_form(text: str, mask_numbers: bool = True) -> str:
 def group_of(question: str, near_duplicates: str = "numbers") -> str:
     """Name of the group of questions that must stay together, 16 hexadecimal digits.
 
-    Args:
-        question: the question, or the first step where there is none.
-        near_duplicates: ``numbers`` (the rule above) or ``text`` (numbers always count).
+    ``near_duplicates`` is ``numbers`` (the rule above) or ``text`` (numbers always count).
     """
     form = normal_form(question, near_duplicates == "numbers")
     return hashlib.sha256(form.encode()).hexdigest()[:16]

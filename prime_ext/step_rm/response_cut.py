@@ -4,10 +4,9 @@
 One cut for both kinds of step rewards: the implicit PRM sums its token rewards between the ends, and a step reward
 model reads the texts.
 
-A response comes as token ids, without the offsets that a tokenizer gives when it encodes. Decoding a prefix for every
-token would take quadratic time, and decoding tokens one by one breaks characters of several tokens and loses the spaces
-of sentencepiece. So a token is decoded once, behind an anchor, and remembered; only tokens that hold parts of a
-character are decoded together with their neighbours.
+Decoding a prefix for every token would take quadratic time, and decoding tokens one by one breaks characters of several
+tokens and loses the spaces of sentencepiece. So a token is decoded once, behind an anchor, and remembered; only tokens
+that hold parts of a character are decoded together with their neighbours.
 """
 
 import bisect
@@ -117,13 +116,13 @@ class Cut:
         texts: list[str] = []
         ends: list[int] = []
         for text, end in zip(self.texts, self.ends, strict=True):
-            if texts and (not has_content(texts[-1], 0, len(texts[-1])) or not has_content(text, 0, len(text))):
+            if texts and not (has_content(texts[-1]) and has_content(text)):
                 texts[-1] += text
                 ends[-1] = end
             else:
                 texts.append(text)
                 ends.append(end)
-        if len(texts) == 1 and not has_content(texts[0], 0, len(texts[0])):
+        if len(texts) == 1 and not has_content(texts[0]):
             return Cut((), (), self.timed_out)
         return Cut(tuple(texts), tuple(ends), self.timed_out)
 

@@ -12,6 +12,7 @@ of the user has a time limit instead.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -65,24 +66,21 @@ def spans_between(text: str, starts: Iterable[int]) -> list[Span]:
     return list(zip(edges, edges[1:], strict=False)) if text else []
 
 
-def has_content(text: str, start: int, end: int) -> bool:
+def marker_end(text: str, start: int = 0, end: int = sys.maxsize) -> int:
+    """Where the text behind the marker at the start of a step begins; the start without a marker."""
+    match = next(filter(None, (pattern.match(text, start, end) for pattern in _MARKERS.values())), None)
+    return match.end() if match else start
+
+
+def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
     """Whether a letter or a digit stands there, beside markers at the start."""
-    match: re.Match | None
+    end = len(text) if end is None else end
     while start < end:
-        if text[start].isspace():
-            start += 1
-            continue
-        match = next(filter(None, (pattern.match(text, start, end) for pattern in _MARKERS.values())), None)
-        if match is None:
+        behind = start + 1 if text[start].isspace() else marker_end(text, start, end)
+        if behind == start:
             return any(text[at].isalnum() for at in range(start, end))
-        start = match.end()
+        start = behind
     return False
-
-
-def marker_end(step: str) -> int:
-    """Where the text behind the marker at the start of a step begins; 0 without a marker."""
-    match = next(filter(None, (pattern.match(step) for pattern in _MARKERS.values())), None)
-    return match.end() if match else 0
 
 
 def _followed(text: str, found: Sequence[Span], written: Callable[[int, int], bool]) -> list[int]:

@@ -93,10 +93,10 @@ def measure(path: Path, chains: list[Chain], batch_tokens: list[int], rounds: in
     speed = {way: [n_steps / each for each in values] for way, values in seconds.items()}
     slow = speed.pop("alone")
     ratios = {size: statistics.median(a / b for a, b in zip(fast, slow, strict=True)) for size, fast in speed.items()}
-    encoder = next(iter(scorers.values())).encoder
+    read = next(iter(scorers.values())).read(chains)
     return {
         "steps": n_steps,
-        "distinct inputs": len({item.ids for c in chains for item in encoder.encode_steps("", c.steps)}),
+        "distinct inputs": len({item for items in read for item in items}),
         "steps per second, one at a time": round(statistics.median(slow), 1),
         "steps per second, batched": {size: round(statistics.median(fast), 1) for size, fast in speed.items()},
         "ratio": {size: round(ratio, 2) for size, ratio in ratios.items()},

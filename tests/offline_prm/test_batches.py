@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimiser steps: every prompt once, whole groups, and the same rows whatever the number of ranks."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -45,13 +47,6 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks, multiple):
     assert sorted(found) == list(range(n))
 
 
-def labelled(*texts):
-    data = LabelledData()
-    for number, text in enumerate(texts):
-        data.add(f"p{number}", "", [Example(0, text, 1.0, f"row {number}")])
-    return data
-
-
 def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
     example = Example(0, "ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
     whole = encode(ENCODER, [5, 6], example, 20)
@@ -60,15 +55,28 @@ def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
     assert len(cut.response) == 4 and cut.step_labels == (1.0, None)
 
 
-def test_responses_that_do_not_fit():
-    data = labelled("abc", "abcdefghij", "x")
-    prompts = [[1, 2], [1, 2], [1] * 9]
-    kept, _, counts = usable_groups(data, prompts, 8, "truncate", ENCODER)
-    assert kept.prompts == ["p0", "p1"] and counts == {"prompts dropped": 1, "responses dropped": 0}
-    kept, kept_prompts, counts = usable_groups(data, prompts, 8, "drop", ENCODER)
-    assert kept.prompts == ["p0"] and len(kept_prompts) == 1
-    assert counts == {"prompts dropped": 1, "responses dropped": 1}
-    with pytest.raises(BadData, match="row 1: a response does not fit into data.max_length=8"):
-        usable_groups(labelled("abc", "abcdefghij"), prompts[:2], 8, "error", ENCODER)
-    with pytest.raises(BadData, match="no prompt leaves room"):
-        usable_groups(labelled("abc"), [[1] * 9], 8, "truncate", ENCODER)
+LONG, TOO_LONG = "p" * 9, "abcdefghij"
+
+
+@pytest.mark.parametrize(
+    ("rows", "overlong", "expected"),
+    [
+        ({"p0": ["abc"], "p1": [TOO_LONG], LONG: ["x"]}, "truncate", ["p0", "p1"]),
+        ({"p0": ["abc", TOO_LONG], "p1": [TOO_LONG], LONG: ["x"]}, "drop", ["p0"]),
+        ({"p0": ["abc"], "p1": ["abc", TOO_LONG]}, "error", "row 2: a response does not fit into data.max_length=8"),
+        ({"p0": ["abc"], LONG: ["x"]}, "error", "row 1: the prompt has 9 tokens, data.max_length=8"),
+        ({LONG: ["x"]}, "truncate", "no prompt leaves room"),
+    ],
+)
+def test_what_does_not_fit_is_cut_dropped_or_refused(rows, overlong, expected):
+    data, number = LabelledData(), itertools.count()
+    for prompt, texts in rows.items():
+        data.add(prompt, "", [Example(0, text, 1.0, f"row {next(number)}") for text in texts])
+    if isinstance(expected, str):
+        with pytest.raises(BadData, match=expected):
+            usable_groups(data, ENCODER, 8, overlong)
+        return
+    kept, counts = usable_groups(data, ENCODER, 8, overlong)
+    assert kept.prompts == expected and list(map(len, kept.prompt_ids)) == [2] * len(expected)
+    assert counts == {"prompts dropped": 1, "responses dropped": 2 if overlong == "drop" else 0}
+    assert [e.text for group in kept.examples for e in group] == (["abc"] if overlong == "drop" else ["abc", TOO_LONG])

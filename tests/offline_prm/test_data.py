@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled responses: formats, groups, the validation split, and one line about bad rows."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from tiny_prm import response_rows, step_rows, write_jsonl
 
+from prime_ext.config.checks import defaults_of, read
 from prime_ext.offline_prm.data import BadData, is_held_out, read_data, step_labels
+from prime_ext.offline_prm.settings import LossSettings
+
+PRM = read(LossSettings, {**defaults_of("offline_prm_common.yaml")["prm"], "reference_path": "r"}, "prm")
 
 
 def test_parquet_and_json_lines_hold_the_same_data(tmp_path):
     rows = response_rows(3, seed=1)
     files = [write_jsonl(tmp_path / "d.jsonl", rows), tmp_path / "d.parquet"]
     parquet.write_table(pa.Table.from_pylist(rows), files[1])
-    data, other = (read_data([file], "ce", False) for file in files)
+    data, other = (read_data([file], PRM) for file in files)
     assert data.digest() == other.digest()
     assert [e.text for e in data.examples[0]] == rows[0]["completions"] and data.datasets == ["even"] * 3
     assert [e.label for e in data.examples[0]] == [float(value) for value in rows[0]["correctness"]]
@@ -30,7 +36,7 @@ def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_pr
         # One conversation, as in PRIME-RL/EurusPRM-Stage1-Data.
         {"response": [QUESTION, {"role": "assistant", "content": "5"}], "label": 1, "dataset": "MATH"},
     ]
-    data = read_data([write_jsonl(tmp_path / "d.jsonl", rows)], "ce", False)
+    data = read_data([write_jsonl(tmp_path / "d.jsonl", rows)], PRM)
     assert data.prompts == ["a", "b"]
     expected = [[("1", 1.0), ("3", 0.0), ("4", 0.5), ("5", 1.0)], [("2", 0.0)]]
     assert [[(e.text, e.label) for e in group] for group in data.examples] == expected
@@ -62,7 +68,7 @@ def test_labels_of_steps(row, after_error, expected):
 
 def test_steps_become_one_response(tmp_path):
     rows = [*step_rows(1), {"prompt": "p", "completions": ["x", "y"], "labels": [True, False]}]
-    data = read_data([write_jsonl(tmp_path / "s.jsonl", rows)], "step_ce", False, by_step=True)
+    data = read_data([write_jsonl(tmp_path / "s.jsonl", rows)], replace(PRM, loss="step_ce"))
     example = data.examples[1][0]
     assert example.text == "Step 1: x\n\nStep 2: y" and example.step_labels == (1.0, 0.0) and example.label is None
 
@@ -98,7 +104,7 @@ def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
     by_step = "steps" in row
     path = write_jsonl(tmp_path / "d.jsonl", [STEPS if by_step else GOOD, row])
     with pytest.raises(BadData) as error:
-        read_data([path], "dpo", True, by_step)
+        read_data([path], replace(PRM, loss="step_ce" if by_step else "dpo"))
     assert message in str(error.value) and f"{path} row 2" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -106,4 +112,4 @@ def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
 def test_files_that_cannot_be_read(tmp_path, content, message):
     (tmp_path / "d.jsonl").write_text(content)
     with pytest.raises(BadData, match=message):
-        read_data([tmp_path / "d.jsonl"], "ce", False)
+        read_data([tmp_path / "d.jsonl"], PRM)

@@ -14,17 +14,6 @@ from prime_ext.offline_prm.losses import step_loss, step_scores
 BETA = 0.5
 
 
-def test_scores_by_hand():
-    # Steps of two and of one token; the last place is padding.
-    q = torch.tensor([[0.2, -0.6, 1.0, 9.0]])
-    mask, end = torch.tensor([[1, 1, 1, 0]]), torch.tensor([[0.0, 1.0, 1.0, 0.0]])
-    for score, expected in {"prefix": [-0.2, 0.3], "prefix_mean": [-0.1, 0.1], "step": [-0.2, 0.5]}.items():
-        found = step_scores(q, mask, end, BETA, score)
-        assert found[0, [1, 2]].tolist() == pytest.approx(expected)
-    with pytest.raises(ValueError, match="step score must be prefix, prefix_mean or step"):
-        step_scores(q, mask, end, BETA, "last")
-
-
 def slow_loss(q_rows, ends_rows, labels_rows, score, squared):
     losses = []
     for q, ends, labels in zip(q_rows, ends_rows, labels_rows, strict=True):

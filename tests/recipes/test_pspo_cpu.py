@@ -143,7 +143,7 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
     tokenizer = pair_tokenizer()
     assert tokenizer.convert_tokens_to_ids(list(VOCABULARY)) == list(range(len(VOCABULARY)))
     encoder = PairEncoder(tokenizer, PairFormat(separator=";", previous=1, question=True, max_length=64))
-    first, second = encoder.encode_steps("3*9+6?", ["3*9=7;", r"7+6=3;\boxed{3}"])
+    first, second = encoder.encode_chains([("3*9+6?", ["3*9=7;", r"7+6=3;\boxed{3}"])])[0]
     assert tokenizer.decode(first.ids) == "<bos>3*9+6?;3*9=7;"
     assert tokenizer.decode(second.ids) == "<bos>3*9+6?\n3*9=7;;7+6=3;\\boxed{3}"
 

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from tiny_step_rm import byte_tokenizer
 from verl import DataProto
 
-from prime_ext.reward.pspo_manager import PSPORewardManager
+from prime_ext.reward.managers import PSPORewardManager
 from prime_ext.step_rm.scorers.protocol import StepScores
 
 TOKENIZER = byte_tokenizer()

@@ -19,11 +19,15 @@ from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.reward.chain_pricing import ChainPricing, PricedChain
+from prime_ext.reward.managers import ChainPricing, PricedChain
+
+SECTION = OmegaConf.to_container(configuration().pspo, resolve=True)
 
 
-def settings_with(**values):
-    return PSPOSettings.from_mapping(OmegaConf.to_container(configuration(**values).pspo, resolve=True))
+def settings_with(shape="weibull", credit="sum", threshold=None, **accumulation):
+    changed = {"credit": credit, "credit_threshold": threshold, "shaping": {**SECTION["shaping"], "name": shape}}
+    changed["accumulation"] = {**SECTION["accumulation"], **accumulation}
+    return PSPOSettings.from_mapping({**SECTION, **changed})
 
 
 def priced(scores, **values):
@@ -50,17 +54,12 @@ def through_the_implicit_pipeline(scores, settings):
 def test_both_scorers_go_through_the_same_functions(mode):
     scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
     for shape, place, credit in itertools.product(SHAPES, ("last_token", "step_ends"), CREDITS):
-        values = {
-            "accumulation__mode": mode,
-            "shaping__name": shape,
-            "accumulation__reward_position": place,
-            "credit": credit,
-        }
-        values["credit_threshold"] = 0.5 if "clip" in credit else None
+        threshold = 0.5 if "clip" in credit else None
         try:
-            settings = settings_with(**values)
+            settings = settings_with(shape, credit, threshold, mode=mode, reward_position=place)
         except SettingsError:
             continue
+        values = (shape, place, credit)
         tried += 1
         ours = ChainPricing(settings)(scores)
         theirs_T = through_the_implicit_pipeline(scores, settings)
@@ -74,10 +73,10 @@ def test_both_scorers_go_through_the_same_functions(mode):
 
 @given(st.lists(st.floats(1e-6, 1.0), max_size=40), st.sampled_from(["weibull", "gaussian", "none"]))
 def test_rewards_of_bounded_shapes_lie_between_0_and_1(scores, shape):
-    result = priced(scores, shaping__name=shape, accumulation__reward_position="step_ends")
+    result = priced(scores, shape=shape, reward_position="step_ends")
     assert 0.0 <= result.reward <= 1.0 + 1e-12 and result.reward == pytest.approx(math.fsum(result.paid), abs=1e-9)
 
 
 def test_no_steps_and_a_score_of_0_are_worth_0_and_no_error():
-    assert priced([]) == PricedChain(0.0, 0.0, 0.0) and priced([], accumulation__mode="none").score is None
+    assert priced([]) == PricedChain(0.0, 0.0, 0.0) and priced([], mode="none").score is None
     assert priced([0.9, 0.0, 0.9]).reward == 0.0

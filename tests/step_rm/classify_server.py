@@ -6,6 +6,16 @@ import contextlib
 
 import torch
 from aiohttp import web
+from anyio.from_thread import start_blocking_portal
+from tiny_llama import byte_tokenizer
+from tiny_llama import save_llama as save_causal
+from tiny_step_rm import described, save_bert, save_llama
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 
 class ClassifyServer:
@@ -67,6 +77,12 @@ class ClassifyServer:
         finally:
             await runner.cleanup()
 
+    @contextlib.contextmanager
+    def in_thread(self):
+        """The same, for what has an event loop of its own."""
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(self.running()) as address:
+            yield address
+
 
 class PoolingServer(ClassifyServer):
     """Values of every token, as vLLM gives them of a model whose task is ``token_classify``.
@@ -85,3 +101,26 @@ class PoolingServer(ClassifyServer):
         with torch.no_grad():
             logits_TC = self.model(input_ids=torch.tensor([value])).logits[0][:, self.classes]
         return {"index": index, "object": "pooling", "data": logits_TC.softmax(-1).tolist()}
+
+
+def save_models(folder):
+    """Folders of two classifiers of steps, a token classifier and two causal models, one without a chat template."""
+    template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}<eos>{% endfor %}"
+    template += "{% if add_generation_prompt %}assistant:{% endif %}"
+    options = {"chat_template": template, "size": 64, "max_positions": 1024}
+    found = {"bert": described(save_bert(folder / "bert")), "llama": described(save_llama(folder / "llama"))}
+    found["classifier"] = save_causal(folder / "classifier", 3, classes=2, **options)
+    found["causal"] = save_causal(folder / "causal", 4, **options)
+    return {**found, "bare": save_causal(folder / "bare", chat_template=None)}
+
+
+_KINDS = {"classifier": AutoModelForTokenClassification, "causal": AutoModelForCausalLM}
+
+
+def served(path, **options):
+    """A server of one of these models; of the causal one it gives the probabilities of + and -."""
+    model = _KINDS.get(path.name, AutoModelForSequenceClassification).from_pretrained(path).eval()
+    kind = PoolingServer if path.name in _KINDS else ClassifyServer
+    if path.name == "causal":
+        options["classes"] = [byte_tokenizer()(token)["input_ids"][0] for token in "+-"]
+    return kind(model, AutoTokenizer.from_pretrained(path), **options)

@@ -10,8 +10,8 @@ from tiny_step_rm import scored, scorer_settings
 from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer
-from prime_ext.step_rm.scorers.judge import first_wrong
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.server import first_wrong
 
 CHAINS = [
     Chain(("3+4=7", "7*2=15", "so 15"), "What is (3+4)*2?"),
@@ -109,7 +109,6 @@ def test_a_silent_judge_is_a_failure_and_a_refusal_an_error():
     [
         ({"kind": "local", "model_path": "m"}, "architecture=judge asks a server; set step_scorer.kind=server"),
         ({"judge": {"samples": 3}}, "judge.samples=3 replies are all the same at temperature 0"),
-        ({"model_path": "m"}, "model_path=m has no effect with step_scorer.architecture=judge, only with sequence"),
     ],
 )
 def test_what_a_judge_cannot_be_is_refused(changes, said):

@@ -87,8 +87,9 @@ def test_special_tokens_that_a_step_spells_out_are_text(tokenizer, spelt):
 
 
 def test_every_step_of_a_response_sees_only_what_came_before():
-    items = PairEncoder(ROBERTA, PairFormat()).encode_steps("", ["a", "b", "c"])
-    assert [ROBERTA.decode(item.ids) for item in items] == ["<s>a</s>", "<s>a</s></s>b</s>", "<s>b</s></s>c</s>"]
+    found = PairEncoder(ROBERTA, PairFormat()).encode_chains([("", ["a", "b", "c"]), ("", []), ("", ["d"])])
+    decoded = [[ROBERTA.decode(item.ids) for item in items] for items in found]
+    assert decoded == [["<s>a</s>", "<s>a</s></s>b</s>", "<s>b</s></s>c</s>"], [], ["<s>d</s>"]]
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from classify_server import ClassifyServer, PoolingServer
+from classify_server import save_models, served
 from scripted_server import ScriptedServer
-from tiny_llama import save_llama as save_causal
-from tiny_step_rm import described, save_bert
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
 
 import prime_ext.config
 from prime_ext.config.checks import SettingsError
@@ -31,16 +23,11 @@ BY_RESPONSE = {"architecture": "token_classification", "model_path": "classifier
 ANSWERS = {**BY_RESPONSE, "model_path": "causal", "answer_tokens": ["+", "-"]}
 TURNS = {**ANSWERS, "layout": "turns"}
 SERVER = {"kind": "server"}
+MODELS = {"classifier of steps": BY_STEP, "token classifier": BY_RESPONSE, "answers": ANSWERS, "turns": TURNS}
 CASES = {
-    "classifier of steps": BY_STEP,
-    "classifier of steps, served": {**BY_STEP, **SERVER},
+    **MODELS,
+    **{f"{name}, served": {**keys, **SERVER} for name, keys in MODELS.items()},
     "classifier of steps, served, by text": {**SERVER, "inputs": "text"},
-    "token classifier": BY_RESPONSE,
-    "token classifier, served": {**BY_RESPONSE, **SERVER},
-    "answers": ANSWERS,
-    "answers, served": {**ANSWERS, **SERVER},
-    "turns": TURNS,
-    "turns, served": {**TURNS, **SERVER},
     "judge": {"architecture": "judge", **SERVER},
 }
 
@@ -77,33 +64,12 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    bert = described(save_bert(folder / "bert"))
-    found = {"bert": bert, "classifier": save_causal(folder / "classifier", classes=2)}
-    return {**found, "causal": save_causal(folder / "causal")}
+    return save_models(tmp_path_factory.mktemp("models"))
 
 
 def score(settings, seen):
     async def work():
         return await NodeStepScorer(Watched(settings, seen)).score(Chain(("Step 1: we add.", "so 7."), "2+2?"), 5)
-
-    assert isinstance(asyncio.run(work()), StepScores)
-
-
-def score_served(settings, seen, paths):
-    name = Path(settings.model_path or paths["bert"]).name
-    kinds = {"bert": AutoModelForSequenceClassification, "classifier": AutoModelForTokenClassification}
-    model = kinds.get(name, AutoModelForCausalLM).from_pretrained(paths[name]).eval()
-    kind = ClassifyServer if name == "bert" else PoolingServer
-    options = {} if name == "bert" else {"classes": slice(0, 2)}
-
-    async def work():
-        # What happens behind a failure is read only then.
-        server = kind(model, AutoTokenizer.from_pretrained(paths[name]), faults=[503], **options)
-        async with server.running() as address:
-            asked = dataclasses.replace(settings, address=address)
-            chain = Chain(("Step 1: we add.", "so 7."), "2+2?")
-            return await NodeStepScorer(Watched(asked, seen)).score(chain, 5)
 
     assert isinstance(asyncio.run(work()), StepScores)
 
@@ -120,7 +86,10 @@ def read_by(paths):
             with ScriptedServer(lambda prompt, payload: "\\boxed{0}") as server:
                 score(ScorerSettings.from_mapping({**values, "address": server.base_url}), found[name])
         elif case.get("kind") == "server":
-            score_served(ScorerSettings.from_mapping({**values, "backoff_seconds": 0.01}), found[name], paths)
+            # What happens behind a failure is read only then.
+            with served(paths[case.get("model_path", "bert")], faults=[503]).in_thread() as address:
+                more = {"address": address, "backoff_seconds": 0.01}
+                score(ScorerSettings.from_mapping({**values, **more}), found[name])
         else:
             # Without a device a copy of the settings is made, which reads them all.
             score(ScorerSettings.from_mapping({**values, "device": "cpu"}), found[name])

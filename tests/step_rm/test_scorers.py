@@ -2,6 +2,7 @@
 """Scores of steps, from a model in this process and from a server, and everything that is not a score."""
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import math
@@ -10,81 +11,168 @@ import shutil
 import pytest
 import torch
 from aiohttp import web
-from classify_server import ClassifyServer
+from classify_server import ClassifyServer, save_models, served
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_step_rm import described, save_bert, save_llama, scored, scorer_settings
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, RobertaConfig, T5Config
+from tiny_llama import byte_tokenizer
+from tiny_step_rm import described, save_bert, scored, scorer_settings
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    RobertaConfig,
+    T5Config,
+)
 
+from eval.prm_data import Response
+from eval.prm_scorers import ClassifierScorer
 from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.build import build_scorer, check_model
-from prime_ext.step_rm.scorers.endpoint import endpoint_url
+from prime_ext.step_rm.scorers.build import build_scorer, check_model, check_server
 from prime_ext.step_rm.scorers.local import LocalScorer, length_buckets, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+from prime_ext.utils.text_tokens import TextError, join_steps
 
 CHAINS = [
-    Chain(("Step 1: we add 3.", "Step 2: so 7.", "Step 3: the answer is 7.")),
-    Chain(()),
-    Chain(("bad",)),
-    Chain(("Step 1: we add 3.", "Step 2: so 7.")),
-    Chain(tuple(f"Step {k}: we add {k}." for k in range(1, 30))),
+    Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n", "Step 3: the answer is 7."), "2+2?"),
+    Chain((), "nothing"),
+    Chain(("bad",), "\u6f22\u5b57?"),
+    Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n"), "2+2?"),
+    Chain(tuple(f"Step {k}: we add {k}." for k in range(1, 20)), ""),
 ]
 BAD = CHAINS[2:3]
-
-
-@pytest.fixture(scope="module", params=["bert", "llama"])
-def model_path(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp(request.param)
-    return described({"bert": save_bert, "llama": save_llama}[request.param](path))
+# The steps spell out special tokens.
+SPELT = Chain(("a <pad> longer first step", " <eos>b[SEP]", "x</s>"), "why")
+ANSWERS = {"architecture": "token_classification", "answer_tokens": ["+", "-"]}
+# The model, and the keys that say how it reads.
+READINGS = {
+    "bert": ("bert", {}),
+    "llama": ("llama", {}),
+    "plain": ("classifier", {"architecture": "token_classification"}),
+    "chat": (
+        "classifier",
+        {"architecture": "token_classification", "layout": "chat", "separator": "<pad>", "positive_label": 0},
+    ),
+    "tag": ("causal", {**ANSWERS, "separator": " #"}),
+    "turns": ("causal", {**ANSWERS, "layout": "turns"}),
+}
+reading = pytest.mark.parametrize("reading", READINGS)
 
 
 @pytest.fixture(scope="module")
-def bert_path(tmp_path_factory):
-    return described(save_bert(tmp_path_factory.mktemp("bert")))
+def paths(tmp_path_factory):
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def bert_path(paths):
+    return paths["bert"]
+
+
+def settings(paths, reading, **changes):
+    name, keys = READINGS[reading]
+    return scorer_settings(**{"model_path": str(paths[name]), **keys, **changes})
+
+
+def scores(asked, chains=CHAINS, times=1):
+    """Outcomes of the scorer of these settings, in this process."""
+    return asyncio.run(scored(build_scorer(asked), chains, times))
+
+
+def all_close(outcomes, expected):
+    for one, other in zip(outcomes, expected, strict=True):
+        found, wanted = (torch.tensor(each.probabilities) for each in (one, other))
+        torch.testing.assert_close(found, wanted, atol=2e-5, rtol=0)
+        assert (one.contexts_cut, one.steps_cut) == (other.contexts_cut, other.steps_cut)
+
+
+# ---- a model in this process -------------------------------------------------------------------------------------
 
 
 def loaded(path):
     return AutoModelForSequenceClassification.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
 
 
-def one_at_a_time(path, chain):
-    """The obvious way: the tokenizer's own pair, one forward pass per step."""
+def pair_by_pair(path, chain):
+    """The tokenizer's own pair, one forward pass per step."""
     model, tokenizer = loaded(path)
-    found = []
     for at, step in enumerate(chain.steps):
-        pair = (chain.steps[at - 1], step) if at else (step,)
-        words = (" </s><s>".join(pair),) if path.name.startswith("llama") else pair
+        pair = (chain.steps[at - 1].strip(), step.strip()) if at else (step.strip(),)
+        words = (" </s><s>".join(pair),) if path.name == "llama" else pair
         with torch.no_grad():
-            found.append(model(input_ids=tokenizer(*words, return_tensors="pt")["input_ids"]).logits[0].softmax(-1))
-    return [tuple(row.tolist()) for row in found]
+            logits_C = model(input_ids=tokenizer(*words, return_tensors="pt")["input_ids"]).logits[0]
+        yield tuple(logits_C.softmax(-1).tolist())
 
 
-def all_close(outcomes, expected):
-    for one, other in zip(outcomes, expected, strict=True):
-        torch.testing.assert_close(
-            torch.tensor(one.probabilities), torch.tensor(other.probabilities), atol=2e-5, rtol=0
-        )
-        assert (one.contexts_cut, one.steps_cut) == (other.contexts_cut, other.steps_cut)
+def preference(path, text):
+    """The probability of + against - behind a text in which \ue001 stands for a < of a special token, as letters."""
+    tokenizer = byte_tokenizer()
+    first, *others = text.split("\ue001")
+    ids = tokenizer(first)["input_ids"]
+    for other in others:
+        ids += [*tokenizer("<")["input_ids"], *tokenizer(other)["input_ids"]]
+    right, wrong = (tokenizer(token)["input_ids"][0] for token in "+-")
+    with torch.no_grad():
+        logits_V = AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids])).logits[0, -1]
+    return float((logits_V[right] - logits_V[wrong]).sigmoid())
 
 
-# ---- local -------------------------------------------------------------------------------------------------------
+def tag_by_tag(path, chain):
+    for at in range(1, len(chain.steps) + 1):
+        yield preference(path, chain.question + "".join(f"{step} #" for step in chain.steps[:at]))
 
 
-def test_scores_are_those_of_one_step_at_a_time(model_path):
-    results = LocalScorer(model_path, device="cpu").score_now(CHAINS)
-    all_close(results, [StepScores(tuple(one_at_a_time(model_path, chain))) for chain in CHAINS])
-    assert all(result.scores == tuple(row[2] for row in result.probabilities) for result in results)
+def turn_by_turn(path, chain):
+    tokenizer, chat = AutoTokenizer.from_pretrained(path), []
+    for number, step in enumerate(chain.steps):
+        spelled = step.replace("<", "\ue001").strip()
+        chat.append({"role": "user", "content": spelled if number else f"{chain.question} {spelled}"})
+        yield preference(path, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+        chat.append({"role": "assistant", "content": "+"})
 
 
+def by_eval(path, chain, **keys):
+    """As eval.prm scores the response alone."""
+    alone = ClassifierScorer(TokenClassifier(TokenReader(str(path), **keys)))
+    (found,) = alone.score([alone.tokens(Response(chain.question, *join_steps(chain.steps), chain.steps))])
+    return found["probability"]
+
+
+OBVIOUS = {
+    "bert": pair_by_pair,
+    "llama": pair_by_pair,
+    "plain": by_eval,
+    "chat": lambda path, chain: by_eval(path, chain, layout="chat", separator="<pad>", positive_label=0),
+    "tag": tag_by_tag,
+    "turns": turn_by_turn,
+}
+
+
+@reading
+def test_scores_are_those_of_the_obvious_way(paths, reading):
+    chains = [*CHAINS[:4], *([SPELT] if reading in ("chat", "turns") else [])]
+    path = paths[READINGS[reading][0]]
+    for chain, outcome in zip(chains, scores(settings(paths, reading), chains), strict=True):
+        expected = [] if not chain.steps else list(OBVIOUS[reading](path, chain))
+        if reading not in ("bert", "llama"):
+            # What is not right is wrong, and nothing is neutral.
+            expected = [(1 - right, 0.0, right) for right in expected]
+        all_close([outcome], [StepScores(tuple(expected))])
+        assert outcome.scores == tuple(row[2] for row in outcome.probabilities)
+
+
+@reading
 @pytest.mark.parametrize("batch_tokens, cache_size", [(1, 0), (64, 5), (100_000, 1000)])
-def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(model_path, batch_tokens, cache_size):
-    scorer = LocalScorer(model_path, device="cpu", batch_tokens=batch_tokens, cache_size=cache_size)
-    expected = LocalScorer(model_path, device="cpu").score_now(CHAINS)
-    for _ in range(2):
-        all_close(scorer.score_now(CHAINS[::-1]), expected[::-1])
-    all_close(asyncio.run(scorer.score(CHAINS)), expected)
+def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(
+    paths, reading, batch_tokens, cache_size
+):
+    asked = settings(paths, reading, batch_tokens=batch_tokens, cache_size=cache_size)
+    expected = scores(settings(paths, reading))
+    all_close(scores(asked, CHAINS[::-1], times=2), expected[::-1])
+    all_close(build_scorer(asked).score_now([*CHAINS, *CHAINS]), [*expected, *expected])
 
 
 def test_a_step_that_was_scored_is_not_computed_again(bert_path):
@@ -130,6 +218,20 @@ def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
     assert found == pytest.approx(tuple(expected.tolist()), abs=1e-9)
 
 
+def test_a_chat_as_the_prompt_ends_with_the_user(paths):
+    reader = TokenReader(str(paths["causal"]), layout="turns", answer_tokens=["+", "-"])
+    chat = [{"role": "system", "content": "mind"}, {"role": "user", "content": "2+2?"}]
+    decoded = byte_tokenizer().decode(reader.tokens(chat, ["two é\n", "plus two"]).ids)
+    assert decoded == "system:mind<eos>user:2+2? two é<eos>assistant:+<eos>user:plus two<eos>assistant:+"
+    with pytest.raises(TextError, match="ends with a turn of assistant"):
+        reader.tokens([*chat, {"role": "assistant", "content": "4"}], ["x"])
+
+
+def test_a_step_cannot_forge_a_separator(paths):
+    tokens = TokenReader(str(paths["classifier"]), separator="<pad>").tokens("q", ["a<pad>b", "c"])
+    assert tokens.ids.count(0) == 2 and [tokens.ids[end] for end in tokens.ends] == [0, 0]
+
+
 # ---- models that cannot work -------------------------------------------------------------------------------------
 
 
@@ -151,7 +253,7 @@ BROKEN = {
     f"has no {FILE}": lambda path: (path / FILE).unlink(),
     "is not JSON": lambda path: (path / FILE).write_text("{"),
     "is broken": lambda path: (path / FILE).write_text('{"temperature": 1}'),
-    "temperature=nan": lambda path: described(path, temperature=float("nan")),
+    "temperature=nan": lambda path: (path / FILE).write_text((path / FILE).read_text().replace(": 1.0", ": NaN")),
     "has the labels": lambda path: described(path, order=(1, 0, -1)),
     "takes 128 tokens": lambda path: described(path, pair_format=PairFormat(max_length=4000)),
     "no model folder": lambda path: (path / "config.json").unlink(),
@@ -168,16 +270,34 @@ def test_a_model_that_cannot_work_is_refused_in_one_line(bert_path, tmp_path, me
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "changes", "said"),
+    [
+        ("causal", {}, "classifies no tokens"),
+        ("classifier", {"positive_label": 2}, "class 2 is none of its 2 classes"),
+        ("causal", {"answer_tokens": ["++", "-"]}, "must be one token each"),
+        ("classifier", {"dtype": "float7"}, "float7"),
+        ("bare", {"layout": "turns", "answer_tokens": ["+", "-"]}, "needs answer tokens, such as . and -, and a chat"),
+    ],
+)
+def test_a_model_that_is_no_published_prm_is_one_line(paths, path, changes, said):
+    with pytest.raises(StepRMError, match=said) as error:
+        build_scorer(settings(paths, "plain", **{"model_path": str(paths[path]), **changes}))
+    assert "\n" not in str(error.value)
+
+
 def test_a_format_that_contradicts_the_models_own_is_refused(bert_path):
     assert read_description(bert_path, PairFormat(max_length=64)) == read_description(bert_path)
     with pytest.raises(StepRMError, match="max_length=64, not 32"):
         read_description(bert_path, PairFormat(max_length=32))
 
 
-def test_scores_that_are_not_finite_are_an_error(bert_path):
-    scorer = LocalScorer(bert_path, device="cpu")
+@reading
+def test_scores_that_are_not_finite_are_an_error(paths, reading):
+    scorer = build_scorer(settings(paths, reading))
+    model = scorer.model if isinstance(scorer, LocalScorer) else scorer.model.model
     with torch.no_grad():
-        scorer.model.classifier.bias.fill_(float("nan"))
+        next(iter(model.parameters())).fill_(float("nan"))
     with pytest.raises(StepRMError, match="not finite"):
         asyncio.run(scorer.score(BAD))
 
@@ -191,115 +311,174 @@ def test_positions_of_roberta_begin_behind_the_padding_token():
 # ---- servers -----------------------------------------------------------------------------------------------------
 
 
-def ask(server, path, chains, times=1, **changes):
+def server_of(paths, reading, **options):
+    return served(paths[READINGS[reading][0]], **options)
+
+
+def ask(server, paths, reading, chains=CHAINS, times=1, **changes):
     """Outcomes of a scorer on a running server."""
-    values = {"kind": "server", "batch_size": 4, "timeout_seconds": 300, "backoff_seconds": 0.01, "attempts": 3}
-    settings = scorer_settings(**{**values, "model_path": str(path), "concurrency": 16, **changes})
+    values = {"kind": "server", "timeout_seconds": 300, "backoff_seconds": 0.01, "attempts": 3, "concurrency": 16}
+    if reading in ("bert", "llama"):
+        values["batch_size"] = 4
 
     async def run():
         async with server.running() as address:
-            return await scored(build_scorer(settings, address), chains, times)
+            return await scored(build_scorer(settings(paths, reading, **{**values, **changes}), address), chains, times)
 
     return asyncio.run(run())
 
 
-def served(path, **options):
-    return ClassifyServer(*loaded(path), **options)
+@reading
+def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(paths, reading):
+    server, chains = server_of(paths, reading), [*CHAINS, SPELT, *CHAINS]
+    expected = scores(settings(paths, reading), chains)
+    all_close(ask(server, paths, reading, chains, times=2, concurrency=2, served_model="rm"), expected)
+    payloads = [payload for payload, _ in server.requests]
+    sent = [tuple(ids) for payload in payloads for ids in payload["input"]]
+    read = build_scorer(settings(paths, reading)).read(chains)
+    assert sorted(sent) == sorted({item.ids for items in read for item in items}) and server.most_active <= 2
+    assert all(payload["use_activation"] is True and payload["model"] == "rm" for payload in payloads)
+    if reading in ("bert", "llama"):
+        assert [len(payload["input"]) for payload in payloads].count(4) == len(sent) // 4
+    else:
+        assert all(payload["task"] == "token_classify" and len(payload["input"]) == 1 for payload in payloads)
 
 
-def test_a_server_gives_the_scores_of_the_local_model(model_path):
-    all_close(ask(served(model_path), model_path, CHAINS), LocalScorer(model_path, device="cpu").score_now(CHAINS))
-
-
-def test_steps_go_in_batches_each_once_and_only_so_many_requests_at_a_time(bert_path):
-    server = served(bert_path)
-    ask(server, bert_path, [*CHAINS, *CHAINS], times=2, concurrency=2, served_model="rm")
-    inputs = [tuple(ids) for payload, _ in server.requests for ids in payload["input"]]
-    encoder = LocalScorer(bert_path, device="cpu").encoder
-    distinct = {item.ids for chain in CHAINS for item in encoder.encode_steps("", chain.steps)}
-    assert sorted(inputs) == sorted(distinct) and server.most_active <= 2
-    assert [len(payload["input"]) for payload, _ in server.requests].count(4) == len(distinct) // 4
-    assert all(payload["use_activation"] is True and payload["model"] == "rm" for payload, _ in server.requests)
-
-
-def test_texts_can_be_sent_to_a_server_whose_classes_have_another_order(tmp_path):
-    labels = {0: "1", 1: "0", 2: "-1"}
-    path = save_bert(tmp_path / "m", labels=labels)
+def test_texts_can_be_sent_to_a_server_whose_classes_have_another_order(paths, tmp_path):
+    path = save_bert(tmp_path / "bert", labels={0: "1", 1: "0", 2: "-1"})
     pair_format = {"layout": "text", "max_length": 64}
+    keys = {"inputs": "text", "model_path": None, "labels": [1, 0, -1], "pair_format": pair_format}
     server = served(path)
-    outcomes = ask(server, path, CHAINS, inputs="text", model_path=None, labels=[1, 0, -1], pair_format=pair_format)
-    assert server.requests[0][0]["input"][1] == "Step 1: we add 3. </s><s>Step 2: so 7."
-    local = LocalScorer(path, PairFormat(**pair_format), device="cpu").score_now(CHAINS)
-    all_close(outcomes, local)
+    outcomes = ask(server, {"bert": path}, "bert", CHAINS[:4], **keys)
+    assert "so 7 \U0001f642. </s><s>Step 3: the answer is 7." in str(server.requests[0][0]["input"])
+    all_close(outcomes, LocalScorer(path, PairFormat(**pair_format), device="cpu").score_now(CHAINS[:4]))
+
+
+def test_a_server_may_give_the_values_of_the_separators_alone(paths):
+    """As vLLM does of Qwen2.5-Math-PRM, whose separator it knows."""
+
+    def at_separators(answer):
+        (ids,) = server.requests[-1][0]["input"]
+        (item,) = answer["data"]
+        rows = [row for row, token in zip(item["data"], ids, strict=True) if token == 0]
+        return {"data": [{**item, "data": rows}]}
+
+    server = server_of(paths, "chat", always=at_separators)
+    all_close(ask(server, paths, "chat", concurrency=1), scores(settings(paths, "chat")))
 
 
 @pytest.mark.parametrize("fault", [500, 503, 429, "drop", "hang"])
-def test_a_request_that_fails_for_a_while_is_made_again(bert_path, fault):
+def test_a_request_that_fails_for_a_while_is_made_again(paths, fault):
     # Those that do not answer are not waited for.
     timeout = {"timeout_seconds": 3} if fault == "hang" else {}
-    outcomes = ask(served(bert_path, faults=[fault, fault]), bert_path, CHAINS[:1], **timeout)
+    outcomes = ask(server_of(paths, "bert", faults=[fault, fault]), paths, "bert", CHAINS[:1], **timeout)
     assert isinstance(outcomes[0], StepScores)
 
 
 @pytest.mark.parametrize(
     "fault, reason", [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("drop", "Disconnected")]
 )
-def test_a_request_that_keeps_failing_is_a_failure_and_not_a_score(bert_path, fault, reason):
-    server = served(bert_path, always=fault)
+def test_a_request_that_keeps_failing_is_a_failure_and_not_a_score(paths, fault, reason):
+    server = server_of(paths, "bert", always=fault)
     timeout = {"timeout_seconds": 0.3} if fault == "hang" else {}
-    outcomes = ask(server, bert_path, [*BAD, Chain(())], **timeout)
+    outcomes = ask(server, paths, "bert", [*BAD, Chain(())], **timeout)
     assert isinstance(outcomes[0], ScoringFailure) and reason in outcomes[0].reason
     # A response without steps needs no server.
     assert outcomes[1] == StepScores(()) and len(server.requests) == 3
 
 
-def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(bert_path):
+@pytest.mark.parametrize("reading", ["bert", "plain"])
+def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(paths, reading):
     for times, first in ((1, ScoringFailure), (2, StepScores)):
-        options = {"batch_size": 1, "concurrency": 1, "attempts": 1, "times": times}
-        outcomes = ask(served(bert_path, faults=[500]), bert_path, [*BAD, Chain(("good",))], **options)
+        options = {"concurrency": 1, "attempts": 1, **({"batch_size": 1} if reading == "bert" else {})}
+        chains = [*BAD, Chain(("good",))]
+        outcomes = ask(server_of(paths, reading, faults=[500]), paths, reading, chains, times, **options)
         assert [type(outcome) for outcome in outcomes] == [first, StepScores]
 
 
-def test_nobody_listening_is_a_failure(bert_path):
-    (outcome,) = ask(served(bert_path), bert_path, BAD, address="127.0.0.1:9")
-    assert isinstance(outcome, ScoringFailure)
+@pytest.mark.parametrize("kind", ["local", "server"])
+def test_a_response_that_is_too_long_is_a_failure_and_is_not_sent(paths, kind):
+    server, chains = server_of(paths, "plain"), [Chain(("y" * 1100,), "q"), CHAINS[0]]
+    if kind == "server":
+        long, short = ask(server, paths, "plain", chains)
+        assert len(server.requests) == 1
+    else:
+        long, short = scores(settings(paths, "plain"), chains)
+    assert isinstance(long, ScoringFailure) and "1102 tokens" in long.reason and "takes 1024" in long.reason
+    assert isinstance(short, StepScores)
 
 
 def _each(**values):
     return lambda answer: {**answer, "data": [{**item, **values} for item in answer["data"]]}
 
 
+def rows(change):
+    return lambda answer: {"data": [{**item, "data": change(item["data"])} for item in answer["data"]]}
+
+
+# By what is asked, and by what is said: the fault of the server.
 REFUSED = {
-    "HTTP 400: told to fail": 400,
-    "not finite": lambda answer: web.Response(
-        text=json.dumps(_each(probs=[float("nan")] * 3)(answer)), content_type="application/json"
-    ),
-    "gave 2 scores": _each(probs=[0.5, 0.5], num_classes=2),
-    "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
-    "no label map": _each(label=None),
-    "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
-    "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
-    "no list 'probs'": _each(probs=None),
-    "gave 0 results for 1 inputs": lambda answer: {**answer, "data": []},
-    "is no /classify server": lambda answer: {"text": "hello"},
-    "does not answer with JSON": lambda answer: web.Response(text="<html>"),
+    "bert": {
+        "HTTP 400: told to fail": 400,
+        "not finite": lambda answer: web.Response(
+            text=json.dumps(_each(probs=[float("nan")] * 3)(answer)), content_type="application/json"
+        ),
+        "gave 2 scores": _each(probs=[0.5, 0.5], num_classes=2),
+        "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
+        "no label map": _each(label=None),
+        "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
+        "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
+        "no list 'probs'": _each(probs=None),
+        "gave 0 results for [12] inputs": lambda answer: {**answer, "data": []},
+        "is no /classify server": lambda answer: {"text": "hello"},
+        "does not answer with JSON": lambda answer: web.Response(text="<html>"),
+    },
+    "plain": {
+        "gave 3 scores for a step, the model has 2 classes: another": rows(lambda of: [[0.2, 0.3, 0.5]] * len(of)),
+        "no values of single tokens; serve with --pooler-config.task token_classify": rows(lambda of: of[-1]),
+        "1 tokens, of 5 with 2 steps; serve with --pooler-config.pooling_type ALL": rows(lambda of: of[-1:]),
+        "are no probabilities": rows(lambda of: [[4.0, -3.0]] * len(of)),
+        "not finite": rows(lambda of: [[None, 1.0]] * len(of)),
+        "HTTP 404 .no /pooling, or no such model.: told": 404,
+    },
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_a_server_that_cannot_work_is_one_clear_error_at_once(bert_path, message):
-    server = served(bert_path, always=REFUSED[message])
-    with pytest.raises(StepRMError, match=message) as error:
-        ask(server, bert_path, BAD)
-    assert "\n" not in str(error.value) and len(server.requests) == 1
+@pytest.mark.parametrize("reading, message", [(name, said) for name, faults in REFUSED.items() for said in faults])
+def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_training(paths, reading, message):
+    async def work():
+        server = server_of(paths, reading, always=REFUSED[reading][message])
+        async with server.running() as address:
+            asked = settings(paths, reading, kind="server", address=address, attempts=3)
+            with pytest.raises(SettingsError, match=f"step_scorer.address: .*{message}") as error:
+                await asyncio.to_thread(check_server, asked)
+            assert "\n" not in str(error.value) and len(server.requests) == 1
+            with pytest.raises(StepRMError):
+                await scored(build_scorer(asked), CHAINS[:1])
+
+    asyncio.run(work())
 
 
-def test_the_key_comes_from_the_environment(bert_path, monkeypatch):
-    server = served(bert_path)
+def test_no_server_or_one_of_something_else_is_one_line_before_training(paths):
+    async def work():
+        asked = settings(paths, "plain", kind="server", address="127.0.0.1:9")
+        with pytest.raises(SettingsError, match="step_scorer.address: .*Cannot connect"):
+            await asyncio.to_thread(check_server, asked)
+        async with ClassifyServer(None, None).running() as address:
+            with pytest.raises(SettingsError, match="HTTP 404 .no /pooling"):
+                await asyncio.to_thread(check_server, dataclasses.replace(asked, address=address))
+        async with server_of(paths, "plain").running() as address:
+            await asyncio.to_thread(check_server, dataclasses.replace(asked, address=address))
+
+    asyncio.run(work())
+
+
+def test_the_key_comes_from_the_environment(paths, monkeypatch):
+    server = server_of(paths, "bert")
     with pytest.raises(StepRMError, match="STEP_RM_KEY"):
-        ask(server, bert_path, BAD, api_key_variable="STEP_RM_KEY")
+        ask(server, paths, "bert", BAD, api_key_variable="STEP_RM_KEY")
     monkeypatch.setenv("STEP_RM_KEY", "secret")
-    ask(server, bert_path, BAD, api_key_variable="STEP_RM_KEY")
+    ask(server, paths, "bert", BAD, api_key_variable="STEP_RM_KEY")
     assert server.requests[0][1]["Authorization"] == "Bearer secret"
 
 
@@ -313,10 +492,12 @@ def test_the_key_comes_from_the_environment(bert_path, monkeypatch):
     ],
 )
 def test_addresses_of_verls_router_and_urls(address, url):
-    assert endpoint_url(address, "/classify") == url
+    assert build_scorer(scorer_settings(kind="server", inputs="text"), address).url == url
 
 
 # ---- settings ----------------------------------------------------------------------------------------------------
+
+BY_RESPONSE = {"architecture": "token_classification", "model_path": "m"}
 
 
 @pytest.mark.parametrize(
@@ -325,13 +506,13 @@ def test_addresses_of_verls_router_and_urls(address, url):
         ({}, "step_scorer.model_path"),
         ({"kind": "x"}, "step_scorer.kind='x'"),
         ({"kind": "server", "inputs": "text", "address": "a", "labels": [1, 2, 3]}, "step_scorer.labels="),
-        ({"kind": "server", "inputs": "text", "address": "a", "model_path": "m"}, "step_scorer.model_path=m has"),
-        ({"model_path": "m", "labels": [-1, 0, 1]}, "step_scorer.labels="),
-        ({"model_path": "m", "address": "a"}, "step_scorer.address=a has no effect with step_scorer.kind=local, only"),
         ({"model_path": "m", "attempts": 0}, "step_scorer.attempts=0"),
         ({"model_path": "m", "unknown": 1}, "unknown key step_scorer.unknown"),
         ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
         ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
+        ({**BY_RESPONSE, "answer_tokens": ["+"]}, "step_scorer.answer_tokens="),
+        ({**BY_RESPONSE, "layout": "x"}, "step_scorer.layout='x'"),
+        ({**BY_RESPONSE, "layout": "turns"}, "step_scorer.answer_tokens=None"),
     ],
 )
 def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):
@@ -339,6 +520,6 @@ def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(change
         check_model(scorer_settings(**changes))
 
 
-def test_a_server_must_be_named_where_verl_has_none(bert_path):
+def test_a_server_must_be_named_where_verl_has_none(paths):
     with pytest.raises(StepRMError, match="step_scorer.address is missing"):
-        build_scorer(scorer_settings(kind="server", model_path=str(bert_path)))
+        build_scorer(settings(paths, "bert", kind="server"))

@@ -15,7 +15,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,39 +25,38 @@ from tqdm import tqdm
 from prime_ext.step_rm.convert.formats import AFTER_ERROR, FORMATS, NEUTRAL, Context
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
-from prime_ext.step_rm.records import LabelledStep, StoredStep, write_steps
+from prime_ext.step_rm.records import LabelledStep, write_steps
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 _MAPPED = {"positive": 1, "negative": -1, "drop": None}
 
 
-@dataclass
 class Conversion:
     """Two passes over the files: the first counts what each input is labelled, the second writes.
 
     Attributes:
-        arguments: of the command line.
         counts: what was left out, mended and written.
         votes: how often each input has each label, by its hash.
         held_out: groups of questions of the sources that are test data altogether.
     """
 
-    arguments: argparse.Namespace
-    counts: Counter[str] = field(default_factory=Counter)
-    votes: dict[bytes, list[int]] = field(default_factory=dict)
-    held_out: set[str] = field(default_factory=set)
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.counts: Counter[str] = Counter()
+        self.votes: dict[bytes, list[int]] = {}
+        self.held_out: set[str] = set()
 
     def _rows(self, name: str, path: Path, report: bool) -> Iterator[LabelledStep]:
         options = self.arguments
-        context = Context(options.after_error or ("drop" if name == "processbench" else "keep"), options.keep_flagged)
-        convert = FORMATS[name](f"{name}:{path.name.partition('.')[0]}", context)
+        after_error = options.after_error or ("drop" if name == "processbench" else "keep")
+        context = Context(f"{name}:{path.name.partition('.')[0]}", after_error, options.keep_flagged)
         malformed, number = 0, 0
         for number, row in tqdm(read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
             try:
                 if isinstance(row, BadRow):
                     raise row
                 # Whole rows only: nothing of a row that breaks in the middle is kept.
-                steps = list(convert(row))
+                steps = list(FORMATS[name](row, context))
             except BadRow as error:
                 malformed += 1
                 if report:
@@ -80,10 +79,11 @@ class Conversion:
                     f"--max-malformed {options.max_malformed} allows fewer"
                 )
 
-    def _steps(self, report: bool) -> Iterator[tuple[str, LabelledStep]]:
+    def _steps(self, report: bool) -> Iterator[tuple[LabelledStep, bool]]:
+        """Each step, and whether its source is held out."""
         for name, path in self.arguments.files:
             for step in self._rows(name, path, report):
-                yield name, step
+                yield step, name in self.arguments.hold_out
 
     def _group(self, step: LabelledStep) -> str:
         first = step.previous[0] if step.previous else step.current
@@ -91,16 +91,16 @@ class Conversion:
 
     def count(self) -> None:
         """The first pass."""
-        for name, step in self._steps(report=True):
+        for step, held_out in self._steps(report=True):
             self.votes.setdefault(input_key(step), [0] * len(LABELS))[LABELS.index(step.label)] += 1
-            if name in self.arguments.hold_out:
+            if held_out:
                 self.held_out.add(self._group(step))
 
-    def stored(self) -> Iterator[StoredStep]:
+    def stored(self) -> Iterator[LabelledStep]:
         """The second pass: every input once, with the label that most rows give it."""
         options = self.arguments
         places: dict[bytes, str] = {}
-        for name, step in self._steps(report=False):
+        for step, held_out in self._steps(report=False):
             votes = self.votes.pop(input_key(step), None)
             if votes is None:
                 self.counts["duplicates merged"] += 1
@@ -111,7 +111,7 @@ class Conversion:
             group = self._group(step)
             split = split_of(group, options.validation, options.test, options.seed)
             if group in self.held_out:
-                if name not in options.hold_out and split != "test":
+                if not held_out and split != "test":
                     self.counts["moved to test: question of a held-out source"] += 1
                 split = "test"
             if not step.question and places.setdefault(pair_key(step), split) != split:
@@ -119,7 +119,7 @@ class Conversion:
                 continue
             label = LABELS[votes.index(max(votes))]
             self.counts.update([f"split {split}", f"label {label}"])
-            yield StoredStep(**{**vars(step), "label": label}, split=split, group=group)
+            yield replace(step, label=label, split=split, group=group)
 
     def summary(self) -> dict[str, object]:
         options = self.arguments
@@ -145,7 +145,7 @@ def pair_key(step: LabelledStep) -> bytes:
     return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
-def _file(name: str, path: str) -> tuple[str, Path]:
+def _named(name: str, path: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
@@ -159,8 +159,7 @@ def parser() -> argparse.ArgumentParser:
     files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE", "dest": "files", "default": []}
     for name, converter in FORMATS.items():
         text = (converter.__doc__ or "").strip().splitlines()[0]
-        kind = partial(_file, name)
-        top.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text, **files)
+        top.add_argument(f"--{name.replace('_', '-')}", type=partial(_named, name), help=text, **files)
     top.add_argument("--output", type=Path, required=True, help="the parquet file")
     top.add_argument("--neutral", choices=NEUTRAL, default="keep", help="what becomes of the label 0 (default: keep)")
     top.add_argument(

@@ -77,50 +77,40 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
     Raises:
         StepRMError: there is no server to ask, or the model cannot work.
     """
-    if settings.kind == "local" and settings.architecture == "token_classification":
-        from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenClassifierScorer
-
-        model = TokenClassifier(_reader(settings), settings.device, settings.dtype)
-        return TokenClassifierScorer(model, settings.batch_tokens, settings.cache_size)
+    by_response = settings.architecture == "token_classification"
     if settings.kind == "local":
+        device, dtype = settings.device, settings.dtype
+        passes = settings.batch_tokens, settings.cache_size
+        if by_response:
+            from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenClassifierScorer
+
+            return TokenClassifierScorer(TokenClassifier(_reader(settings), device, dtype), *passes)
         from prime_ext.step_rm.scorers.local import LocalScorer
 
-        return LocalScorer(
-            settings.model_path or "",
-            format_given(settings),
-            settings.device,
-            settings.dtype,
-            settings.batch_tokens,
-            settings.cache_size,
-            settings.trust_remote_code,
-        )
+        path = settings.model_path or ""
+        return LocalScorer(path, format_given(settings), device, dtype, *passes, settings.trust_remote_code)
     address = settings.address or router_address
     if address is None:
         raise StepRMError(
             f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or set "
             "reward.reward_model.enable=true"
         )
+    from prime_ext.step_rm.scorers.server import ClassifyScorer, JudgeScorer, PoolingScorer
+
     if settings.architecture == "judge":
-        from prime_ext.step_rm.scorers.judge import JudgeScorer
-
         return JudgeScorer(address, settings)
-    if settings.architecture == "token_classification":
-        from prime_ext.step_rm.scorers.pooling import PoolingScorer
-
+    if by_response:
         return PoolingScorer(address, _reader(settings), settings)
-    from prime_ext.step_rm.scorers.classify import ClassifyScorer
-
     return ClassifyScorer(address, description_of(settings), settings)
 
 
 def _reader(settings: ScorerSettings) -> "TokenReader":
-    """How a token classifier reads a response."""
+    """How a token classifier reads a response; it is told only what it reads."""
     from prime_ext.step_rm.scorers.token_classifier import TokenReader
 
-    found: dict[str, Any] = {"path": settings.model_path or "", "trust_remote_code": settings.trust_remote_code}
-    found |= {"layout": settings.layout, "answer_tokens": settings.answer_tokens}
+    found: dict[str, Any] = {"layout": settings.layout, "answer_tokens": settings.answer_tokens}
     if settings.layout != "turns":
         found["separator"] = settings.separator
     if settings.answer_tokens is None:
         found["positive_label"] = settings.positive_label
-    return TokenReader(**found)
+    return TokenReader(settings.model_path or "", trust_remote_code=settings.trust_remote_code, **found)

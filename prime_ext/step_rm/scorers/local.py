@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step reward model in this process: all steps of all responses in few passes.
 
-Steps are sorted by length, so a batch holds little padding; an input that occurs twice, or was scored lately, is
-computed once. Responses that arrive one by one are put together by :class:`prime_ext.reward.node_scorer.MicroBatcher`.
+Inputs are sorted by length, so a batch holds little padding. Responses that arrive one by one are put together by
+:class:`prime_ext.reward.node_scorer.MicroBatcher`.
 """
 
 import asyncio
-import itertools
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from cachetools import LRUCache
 from torch.nn.utils.rnn import pad_sequence
 
-from prime_ext.step_rm.description import PairEncoder, PairFormat, read_description
-from prime_ext.step_rm.labels import LABELS, StepRMError
-from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, Probabilities, StepScores, calibrated, scores_of
+from prime_ext.step_rm.description import Input, PairEncoder, PairFormat, read_description
+from prime_ext.step_rm.labels import StepRMError
+from prime_ext.step_rm.scorers.protocol import (
+    Chain,
+    Outcome,
+    Probabilities,
+    Reading,
+    StepScorer,
+    calibrated,
+    outcome_of,
+)
 
 T = TypeVar("T", bound=Sized)
 
@@ -86,41 +92,48 @@ def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
     return pad
 
 
-class InProcess(ABC):
-    """What scorers with a model of this process share: sizes of passes, and one thread for all calls.
+class InProcess(StepScorer):
+    """A scorer with a model of this process: one thread for all calls, which are worked on one after the other.
 
     Args:
-        device: of the model.
         batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
+        cache_size: inputs whose probabilities are remembered; 0 for none.
     """
 
-    def __init__(self, device: torch.device, batch_tokens: int | None):
+    def __init__(self, device: torch.device, batch_tokens: int | None, cache_size: int):
+        super().__init__(cache_size)
+        self.device = device
         # tests/benchmarks/step_scorer.py: larger passes leave the processor's caches.
         self.batch_tokens = batch_tokens or (1024 if device.type == "cpu" else 16384)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
 
     @abstractmethod
-    def score_now(self, chains: Sequence[Chain]) -> Sequence[Outcome]:
+    def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        """Of the steps of each input, in one pass. Raises ``StepRMError``: they are not finite."""
+
+    def score_now(self, chains: Sequence[Chain]) -> list[Outcome]:
         """Scores of responses, in this thread. Raises ``StepRMError``: scores that are not finite."""
+        read, known, missing = self.begin(chains)
+        for batch in length_buckets(missing, self.batch_tokens):
+            known |= zip(batch, self.probabilities(batch), strict=True)
+        self.remember(known)
+        return [outcome_of(inputs, known) for inputs in read]
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses; the calls of a process are worked on one after the other."""
-        return list(await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains)
 
     async def close(self) -> None:
         self._thread.shutdown(wait=True)
 
 
 class LocalScorer(InProcess):
-    """Scores with a sequence-classification model of transformers.
+    """Scores with a sequence-classification model of transformers, an input for each step.
 
     Args:
         path: folder of the model, as ``python -m prime_ext.step_rm.train`` writes it.
         pair_format: for models without a description only.
-        device: ``cpu``, ``cuda``, ...; None: an accelerator if torch sees one.
-        dtype: of the weights; None: float32 on the CPU, bfloat16 elsewhere.
-        batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
-        cache_size: inputs whose probabilities are remembered; 0 for none.
+        device, dtype: see :func:`device_and_dtype`.
+        batch_tokens, cache_size: see :class:`InProcess`.
         trust_remote_code: whether the model may bring its own code.
 
     Raises:
@@ -141,9 +154,8 @@ class LocalScorer(InProcess):
 
         self.where = str(path)
         self.description = read_description(path, pair_format)
-        self.device, chosen = device_and_dtype(device, dtype)
-        super().__init__(self.device, batch_tokens)
-        self._cache: LRUCache[Key, Probabilities] = LRUCache(cache_size)
+        where, chosen = device_and_dtype(device, dtype)
+        super().__init__(where, batch_tokens, cache_size)
         folder = Path(path).expanduser()
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         self.encoder = PairEncoder(tokenizer, self.description.pair_format)
@@ -155,30 +167,12 @@ class LocalScorer(InProcess):
         model.config.pad_token_id = self.pad
         self.model = model.eval().requires_grad_(False).to(self.device)
 
+    def read(self, chains: Sequence[Chain]) -> list[Reading]:
+        return [*self.encoder.encode_chains([(chain.question, chain.steps) for chain in chains])]
+
     @torch.inference_mode()
-    def _probabilities(self, batch: Sequence[Key]) -> list[Probabilities]:
-        id_BT, mask_BT = padded([torch.tensor(ids) for ids in batch], self.pad)
+    def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        id_BT, mask_BT = padded([torch.tensor(item.ids) for item in batch], self.pad)
         logits_BC = self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device)).logits.float()
-        if logits_BC.shape[-1] != len(LABELS):
-            raise StepRMError(f"{self.where} gave {logits_BC.shape[-1]} scores for a step, not {len(LABELS)}")
-        order, temperature = self.description.order, self.description.temperature
-        rows = logits_BC.softmax(-1).tolist()
-        return [calibrated(row, order, temperature, self.where) for row in rows]
-
-    def score_now(self, chains: Sequence[Chain]) -> list[StepScores]:
-        """Scores of responses, in this thread.
-
-        Raises:
-            StepRMError: scores that are not finite.
-        """
-        every = [(chain.question, chain.steps[:at], step) for chain in chains for at, step in enumerate(chain.steps)]
-        inputs = iter(self.encoder.encode_all(every))
-        encoded = [list(itertools.islice(inputs, len(chain.steps))) for chain in chains]
-        wanted = dict.fromkeys(item.ids for chain in encoded for item in chain)
-        # Copied out first: what is needed now may leave the cache while the rest is computed.
-        known = {ids: self._cache[ids] for ids in wanted if ids in self._cache}
-        for batch in length_buckets([ids for ids in wanted if ids not in known], self.batch_tokens):
-            known.update(zip(batch, self._probabilities(batch), strict=True))
-        if self._cache.maxsize:
-            self._cache.update({ids: known[ids] for ids in wanted})
-        return [scores_of(chain, known) for chain in encoded]
+        order, temperature = self.description.labels, self.description.temperature
+        return [[calibrated(row, order, temperature, self.where)] for row in logits_BC.softmax(-1).tolist()]

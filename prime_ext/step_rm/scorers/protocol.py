@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every scorer of steps takes and gives.
+"""What every scorer of steps takes and gives, and what all share: each distinct input is scored once, and remembered.
 
-A scorer turns responses that are cut into steps into the probabilities of the three classes of every step. What goes
-wrong has two forms. A model or a server that cannot work at all (other classes, no label map, scores that are not
-finite, a request that is refused) raises :class:`~prime_ext.step_rm.labels.StepRMError` with one line. A server that
-does not answer in time makes a :class:`ScoringFailure` for the responses concerned. Neither is ever made a score.
+A model or a server that cannot work at all (other classes, no label map, scores that are not finite, a request that is
+refused) raises :class:`~prime_ext.step_rm.labels.StepRMError` with one line. A server that does not answer in time is a
+:class:`ScoringFailure` of the responses concerned. Neither is ever made a score.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from prime_ext.step_rm.description import PairInput
+from cachetools import LRUCache
+
+from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import LABELS, StepRMError
 
+# Of wrong, neutral and right (-1, 0, 1).
 Probabilities = tuple[float, float, float]
-# An input: its tokens, or its text for a server that tokenises.
-Key = tuple[int, ...] | str
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StepScores:
     """The scores of a response.
 
     Attributes:
-        probabilities: of wrong, neutral and right (-1, 0, 1), for each step; they sum to 1.
+        probabilities: of each step; they sum to 1.
         contexts_cut: steps whose previous steps, or question, were too long and lost tokens.
         steps_cut: steps that were too long themselves.
     """
@@ -61,25 +61,64 @@ class ScoringFailure:
 
 
 Outcome = StepScores | ScoringFailure
+# The inputs of a response, each of a step or of all steps; or why it cannot be read.
+Reading = list[Input] | ScoringFailure
+# Probabilities of the steps of an input, or why there are none.
+Known = dict[Input, list[Probabilities] | ScoringFailure]
 
 
-class StepScorer(Protocol):
-    """Scores responses; calls may overlap."""
+class StepScorer(ABC):
+    """Scores responses; calls may overlap.
 
+    Args:
+        cache_size: inputs whose probabilities are remembered; 0 for none.
+    """
+
+    def __init__(self, cache_size: int):
+        self._cache: LRUCache[Input, list[Probabilities]] = LRUCache(cache_size)
+
+    @abstractmethod
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
         """One outcome per response, in order. Raises ``StepRMError``."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Give back connections and threads."""
 
+    @abstractmethod
+    def read(self, chains: Sequence[Chain]) -> list[Reading]:
+        """What the model reads of each response."""
 
-def scores_of(inputs: Sequence[PairInput], known: Mapping[Key, Probabilities]) -> StepScores:
-    """Scores of one response from the probabilities of its inputs."""
-    return StepScores(
-        tuple(known[item.ids] for item in inputs),
-        sum(item.context_cut for item in inputs),
-        sum(item.step_cut for item in inputs),
-    )
+    def begin(self, chains: Sequence[Chain]) -> tuple[list[Reading], Known, list[Input]]:
+        """What is read of the responses, what is known of it, and the distinct inputs that are to be scored."""
+        read = self.read(chains)
+        wanted = dict.fromkeys(item for inputs in read if isinstance(inputs, list) for item in inputs)
+        # Copied out first: what is needed now may leave the cache while the rest is computed.
+        known: Known = {item: self._cache[item] for item in wanted if item in self._cache}
+        return read, known, [item for item in wanted if item not in known]
+
+    def remember(self, known: Known) -> None:
+        """The scores of inputs; failures are forgotten."""
+        if self._cache.maxsize:
+            self._cache.update({item: rows for item, rows in known.items() if isinstance(rows, list)})
+
+
+def outcome_of(inputs: Reading, known: Known) -> Outcome:
+    """What is known of a response; if any of its inputs has failed, it has."""
+    if isinstance(inputs, ScoringFailure):
+        return inputs
+    rows: list[Probabilities] = []
+    for item in inputs:
+        found = known[item]
+        if isinstance(found, ScoringFailure):
+            return found
+        rows += found
+    return StepScores(tuple(rows), sum(item.context_cut for item in inputs), sum(item.step_cut for item in inputs))
+
+
+def right_or_wrong(right: Sequence[float]) -> list[Probabilities]:
+    """Probabilities of steps from those of being right: what is not right is wrong, and nothing is neutral."""
+    return [(1.0 - value, 0.0, value) for value in right]
 
 
 def check_probabilities(values: Sequence[float], n_classes: int, where: str) -> None:

@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published process reward models that read a response once and say behind each step whether it was right.
 
-Token classifiers (TRL's PRM trainer, Skywork, Qwen2.5-Math-PRM with its own code), and causal language models that
-answer with one of two tokens: ``+`` or ``-`` behind each step tag (Math-Shepherd), or as a turn of a chat in which each
-step is a turn of the user (RLHFlow).
+Token classifiers, and causal language models that answer with one of two tokens: docs/reference/step_rm.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from cachetools import LRUCache
 
+from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.local import (
-    InProcess,
-    check_fit,
-    device_and_dtype,
-    length_buckets,
-    padded,
-    usable_positions,
-)
-from prime_ext.step_rm.scorers.protocol import Chain, Key, Outcome, ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.local import InProcess, check_fit, device_and_dtype, padded, usable_positions
+from prime_ext.step_rm.scorers.protocol import Chain, Probabilities, Reading, ScoringFailure, right_or_wrong
 from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps, messages_of
 
 # Stands for the content of a turn while the chat template is applied; a character that no text has.
@@ -40,8 +31,7 @@ class TokenReader:
     Args:
         path: folder, or name on the hub.
         layout: ``plain`` (TRL: the prompt as it is), ``chat`` (through the chat template) or ``turns`` (RLHFlow).
-        separator: text behind each step; for TRL usually a line break, for Qwen2.5-Math-PRM ``<extra_0>``; not read
-            with ``turns``.
+        separator: text behind each step; not read with ``turns``.
         positive_label: class that means "right".
         answer_tokens: of a causal language model in place of a classifier: what it says of a right and of a wrong step.
         max_length: tokens of an input at most; None: what the model's positions allow.
@@ -104,6 +94,13 @@ class TokenReader:
             ends.append(len(ids) - 1)
         return TokenizedSteps(ids, len(prompt_ids), tuple(ends))
 
+    def inputs(self, chain: Chain) -> Reading:
+        """What the model reads of a response at once; one that is too long for it is not scored."""
+        tokens = self.tokens(chain.question, chain.steps)
+        if tokens.ends and len(tokens) > self.max_length:
+            return ScoringFailure(f"{len(tokens)} tokens, {self.where} takes {self.max_length}")
+        return [Input(tuple(tokens.ids), tokens.ends)] if tokens.ends else []
+
     def _turns(self, messages: list[dict[str, Any]], steps: Sequence[str]) -> TokenizedSteps:
         """The chat; the end of a step is the last token before its answer."""
         *before, asked = messages
@@ -131,8 +128,7 @@ class TokenClassifier:
 
     Args:
         reader: of the model; its weights are read from the same place.
-        device: ``cpu``, ``cuda``, ...; None: an accelerator if torch sees one.
-        dtype: of the weights; None: float32 on the CPU, bfloat16 elsewhere.
+        device, dtype: see :func:`~prime_ext.step_rm.scorers.local.device_and_dtype`.
 
     Raises:
         StepRMError: the model does not fit its tokenizer, or torch has no such dtype.
@@ -151,8 +147,8 @@ class TokenClassifier:
         self.model = model.eval().requires_grad_(False).to(self.device)
 
     @torch.inference_mode()
-    def probabilities(self, batch: Sequence[TokenizedSteps]) -> list[list[float]]:
-        """Of each step of each response, in one pass.
+    def probabilities(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
+        """That each step of each response is right, from one pass.
 
         Raises:
             StepRMError: the model gives something else than a number for each class, or one that is not finite.
@@ -170,68 +166,15 @@ class TokenClassifier:
         return found
 
 
-class ResponseScores:
-    """From responses to what a model reads, and from probabilities to outcomes; remembers what was scored.
-
-    Args:
-        reader: of the model.
-        cache_size: responses whose scores are remembered; 0 for none.
-    """
-
-    def __init__(self, reader: TokenReader, cache_size: int):
-        self._reader = reader
-        self._cache: LRUCache[Key, list[float]] = LRUCache(cache_size)
-
-    def open(self, chains: Sequence[Chain]) -> tuple[dict[Key, TokenizedSteps], list[Key], dict[Key, Any]]:
-        """The tokens of each response, its key, and what is known of it: scores, or a :class:`ScoringFailure`."""
-        encoded = [self._reader.tokens(chain.question, chain.steps) for chain in chains]
-        keys: list[Key] = [(*tokens.ids, *tokens.ends) for tokens in encoded]
-        known: dict[Key, Any] = {key: self._cache[key] for key in keys if key in self._cache}
-        limit = self._reader.max_length
-        for key, tokens in zip(keys, encoded, strict=True):
-            if not tokens.ends:
-                known[key] = []
-            elif len(tokens) > limit:
-                known[key] = ScoringFailure(f"{len(tokens)} tokens, {self._reader.where} takes {limit}")
-        missing = {key: tokens for key, tokens in zip(keys, encoded, strict=True) if key not in known}
-        return missing, keys, known
-
-    def keep(self, found: Mapping[Key, list[float]]) -> None:
-        """Remember the probabilities that steps are right."""
-        if self._cache.maxsize:
-            self._cache.update(found)
-
-    @staticmethod
-    def outcome(right: list[float] | ScoringFailure) -> Outcome:
-        """What is not right is wrong, and nothing is neutral."""
-        if isinstance(right, ScoringFailure):
-            return right
-        return StepScores(tuple((1.0 - value, 0.0, value) for value in right))
-
-
 class TokenClassifierScorer(InProcess):
-    """A token classifier as a scorer of steps.
+    """A token classifier as a scorer of steps, an input for each response."""
 
-    Args:
-        model: the classifier.
-        batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
-        cache_size: responses whose scores are remembered; 0 for none.
-    """
+    def __init__(self, model: TokenClassifier, batch_tokens: int | None, cache_size: int):
+        super().__init__(model.device, batch_tokens, cache_size)
+        self.model = model
 
-    def __init__(self, model: TokenClassifier, batch_tokens: int | None = None, cache_size: int = 0):
-        super().__init__(model.device, batch_tokens)
-        self.model, self._responses = model, ResponseScores(model.reader, cache_size)
+    def read(self, chains: Sequence[Chain]) -> list[Reading]:
+        return [self.model.reader.inputs(chain) for chain in chains]
 
-    def score_now(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses, in this thread; one that is too long for the model is not scored.
-
-        Raises:
-            StepRMError: scores that are not finite.
-        """
-        missing, keys, known = self._responses.open(chains)
-        found: dict[Key, list[float]] = {}
-        for batch in length_buckets(list(missing), self.batch_tokens):
-            found.update(zip(batch, self.model.probabilities([missing[key] for key in batch]), strict=True))
-        self._responses.keep(found)
-        known.update(found)
-        return [self._responses.outcome(known[key]) for key in keys]
+    def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        return [right_or_wrong(right) for right in self.model.probabilities(batch)]

@@ -43,16 +43,17 @@ def default_conditions(settings: StepRMSettings) -> list[str]:
 
 def summary(results: dict[str, Any], output_dir: str) -> str:
     """A few lines for people."""
-    lines = [f"best checkpoint: step {results['best_step']} of {results['steps']}"]
-    lines += [f"temperature {results['temperature']:.4f}"]
-    for name in ("validation", "test"):
-        if name in results:
-            part = results[name]
-            lines.append(
-                f"{name}: {part['steps']} steps, accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f}), "
-                f"macro-F1 {part['macro_f1']:.4f}, ECE {part['ece']:.4f}"
-            )
-    return "\n".join([*lines, f"written to {output_dir}: model/, results.json, metrics.jsonl"])
+    said = (
+        f"{name}: {part['steps']} steps, accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f}), "
+        f"macro-F1 {part['macro_f1']:.4f}, ECE {part['ece']:.4f}\n"
+        for name in ("validation", "test")
+        if (part := results.get(name))
+    )
+    return (
+        f"best checkpoint: step {results['best_step']} of {results['steps']}\n"
+        f"temperature {results['temperature']:.4f}\n{''.join(said)}"
+        f"written to {output_dir}: model/, results.json, metrics.jsonl"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 """The splits as token ids."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from prime_ext.step_rm.description import PairEncoder
+from prime_ext.step_rm.description import Input, PairEncoder
 from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import SPLITS
-from prime_ext.step_rm.records import StoredStep, read_steps
+from prime_ext.step_rm.records import LabelledStep, read_steps
 from prime_ext.step_rm.scorers.local import padded
 
 # Rows that are tokenised in one call.
@@ -46,6 +47,15 @@ class StepDataset(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"input_ids": self.ids[index], "labels": self.classes[index]}
 
+    def add(self, row: LabelledStep, item: Input) -> None:
+        """A row as the model reads it."""
+        self.ids.append(np.asarray(item.ids, dtype=np.int32))
+        self.classes.append(LABELS.index(row.label))
+        self.step_index.append(row.step_index)
+        self.sources.append(row.source)
+        self.contexts_cut += item.context_cut
+        self.steps_cut += item.step_cut
+
     def digest(self) -> str:
         """Hash of inputs and classes, in order."""
         state = hashlib.blake2b(np.asarray(self.classes, dtype=np.int8).tobytes(), digest_size=8)
@@ -56,8 +66,7 @@ class StepDataset(torch.utils.data.Dataset):
     def counts(self) -> dict[str, int]:
         """Rows, rows of each label, and over-long ones."""
         labels = {f"label {label}": self.classes.count(at) for at, label in enumerate(LABELS)}
-        cut = {"previous steps cut": self.contexts_cut, "steps cut": self.steps_cut}
-        return {"steps": len(self), **labels, **cut}
+        return {"steps": len(self), **labels, "previous steps cut": self.contexts_cut, "steps cut": self.steps_cut}
 
 
 def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, StepDataset]:
@@ -68,19 +77,17 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, StepDat
     """
     splits = {name: StepDataset() for name in SPLITS}
     places: dict[str, str] = {}
-    waiting: list[StoredStep] = []
     for path in paths:
-        for number, row in enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1):
-            if places.setdefault(row.group, row.split) != row.split:
-                raise StepRMError(
-                    f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
-                    "elsewhere; convert all files in one go, or with the same shares and seed"
-                )
-            waiting.append(row)
-            if len(waiting) == ROWS_AT_ONCE:
-                _add(splits, waiting, encoder)
-                waiting = []
-    _add(splits, waiting, encoder)
+        rows = enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1)
+        while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            encoded = encoder.encode_all([(row.question, row.previous, row.current) for _, row in part])
+            for (number, row), item in zip(part, encoded, strict=True):
+                if places.setdefault(row.group, row.split) != row.split:
+                    raise StepRMError(
+                        f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
+                        "elsewhere; convert all files in one go, or with the same shares and seed"
+                    )
+                splits[row.split].add(row, item)
     for name in ("train", "validation"):
         if len(splits[name]) == 0:
             raise StepRMError(
@@ -90,18 +97,6 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, StepDat
     if len(set(splits["train"].classes)) < 2:
         raise StepRMError(f"all steps to train on have the label {LABELS[splits['train'].classes[0]]}")
     return splits
-
-
-def _add(splits: dict[str, StepDataset], rows: Sequence[StoredStep], encoder: PairEncoder) -> None:
-    encoded = encoder.encode_all([(row.question, row.previous, row.current) for row in rows])
-    for row, item in zip(rows, encoded, strict=True):
-        split = splits[row.split]
-        split.ids.append(np.asarray(item.ids, dtype=np.int32))
-        split.classes.append(LABELS.index(row.label))
-        split.step_index.append(row.step_index)
-        split.sources.append(row.source)
-        split.contexts_cut += item.context_cut
-        split.steps_cut += item.step_cut
 
 
 def collate(rows: Sequence[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:

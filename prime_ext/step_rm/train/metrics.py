@@ -25,15 +25,11 @@ def confusion(predicted_N: torch.Tensor, class_N: torch.Tensor) -> torch.Tensor:
     return torch.bincount(class_N * n + predicted_N, minlength=n * n).reshape(n, n)
 
 
-def class_f1(confusion_CC: torch.Tensor) -> torch.Tensor:
-    """F1 of each class, (C,): 2 TP / (2 TP + FP + FN); nan for a class that neither occurs nor is predicted."""
-    hit_C = confusion_CC.diagonal().double()
-    return 2 * hit_C / (confusion_CC.sum(0) + confusion_CC.sum(1)).double()
-
-
-def macro_f1(confusion_CC: torch.Tensor) -> float:
-    """Mean F1 over the classes that occur or are predicted."""
-    return float(class_f1(confusion_CC).nanmean())
+def class_rates(confusion_CC: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Precision, recall and F1, 2 TP / (2 TP + FP + FN), of each class, (C,); nan for none that it could be of."""
+    hit_C, predicted_C, true_C = confusion_CC.diagonal(), confusion_CC.sum(0), confusion_CC.sum(1)
+    f1_C = 2 * hit_C.double() / (predicted_C + true_C)
+    return {"precision": hit_C / predicted_C, "recall": hit_C / true_C, "f1": f1_C}
 
 
 def expected_calibration_error(probability_NC: torch.Tensor, class_N: torch.Tensor) -> float:
@@ -74,7 +70,8 @@ def headline(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float 
     predicted_N = scaled_NC.argmax(-1)
     return {
         "accuracy": float((predicted_N == class_N).double().mean()),
-        "macro_f1": macro_f1(confusion(predicted_N, class_N)),
+        # Of the classes that occur or are predicted.
+        "macro_f1": float(class_rates(confusion(predicted_N, class_N))["f1"].nanmean()),
         "nll": float(F.cross_entropy(scaled_NC, class_N)),
         "ece": expected_calibration_error(scaled_NC.softmax(-1), class_N),
     }
@@ -87,41 +84,33 @@ def report(
     sources: Sequence[str],
     temperature: float,
 ) -> dict[str, Any]:
-    """Everything about one split.
+    """Everything about one split; numbers are of the logits over the temperature, those in ``uncalibrated`` of logits.
 
     Args:
-        logits_NC: before division by the temperature.
-        class_N: true classes.
-        step_index: from 0, of each step.
-        sources: of each step.
-        temperature: of the calibrated numbers; the ones without it are in ``uncalibrated``.
+        logits_NC, class_N: scores and true classes.
+        step_index, sources: of each step; the index counts from 0.
+        temperature: by which the logits are divided.
     """
-    predicted_N = logits_NC.argmax(-1)
-    table_CC = confusion(predicted_N, class_N)
-    count_C, f1_C = table_CC.sum(1), class_f1(table_CC)
+    table_CC = confusion(logits_NC.argmax(-1), class_N)
+    rates = class_rates(table_CC)
     places: dict[str, list[int]] = defaultdict(list)
     origins: dict[str, list[int]] = defaultdict(list)
     for row, (index, source) in enumerate(zip(step_index, sources, strict=True)):
         places[str(index) if index < LAST_INDEX else f"{LAST_INDEX}+"].append(row)
         origins[source].append(row)
 
-    def part(rows: list[int]) -> dict[str, float]:
+    def part(rows: Sequence[int]) -> dict[str, float]:
         chosen = torch.tensor(rows)
-        values = headline(logits_NC[chosen], class_N[chosen], temperature)
         majority = float(torch.bincount(class_N[chosen], minlength=len(LABELS)).max() / len(rows))
-        return {"steps": len(rows), "majority": majority, **values}
+        return {"steps": len(rows), "majority": majority, **headline(logits_NC[chosen], class_N[chosen], temperature)}
 
     return {
-        "steps": len(class_N),
-        "majority": float(count_C.max() / len(class_N)),
-        **headline(logits_NC, class_N, temperature),
+        **part(range(len(class_N))),
         "uncalibrated": {key: headline(logits_NC, class_N)[key] for key in ("nll", "ece")},
         "classes": {
             str(label): {
-                "steps": int(count_C[at]),
-                "precision": _ratio(table_CC[at, at], table_CC[:, at].sum()),
-                "recall": _ratio(table_CC[at, at], count_C[at]),
-                "f1": None if f1_C[at].isnan() else float(f1_C[at]),
+                "steps": int(table_CC[at].sum()),
+                **{name: None if rate_C[at].isnan() else float(rate_C[at]) for name, rate_C in rates.items()},
             }
             for at, label in enumerate(LABELS)
         },
@@ -131,27 +120,48 @@ def report(
     }
 
 
-def _ratio(part: torch.Tensor, whole: torch.Tensor) -> float | None:
-    return float(part / whole) if whole else None
-
-
 # ---- the model card ----
 
+_CARD = """---
+library_name: transformers
+pipeline_tag: text-classification
+---
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+# Step reward model
+
+Judges one step of a response as {labels} (wrong, neutral, right). It reads {question}{shown} and the current step \
+({format.layout} layout, at most {format.max_length} tokens). The step score is the probability of the label 1.
+
+{blind}Made from `{base}`. Logits are to be divided by the temperature {temperature:.4f}; the scorers of prime_ext do \
+so, a server alone does not.
+
+## Data
+
+{data}
+Splits are by question; near duplicates of a question are on the same side.
+
+## Results
+
+{results}{tested}Versions: {versions}.
+"""
+_BLIND = "It never sees the question, so it cannot check a step against it.\n\n"
+_TESTED = "The validation split chose checkpoint and temperature; the test split was read once, at the end.\n\n"
+_OF_PARTS = {
+    "steps": "steps", "majority": "majority", "accuracy": "accuracy", "macro_f1": "macro-F1", "nll": "NLL", "ece": "ECE"
+}  # fmt: skip
+_OF_CLASSES = {"steps": "steps", "precision": "precision", "recall": "recall", "f1": "F1"}
 
 
-def _table(heading: str, rows: dict[str, dict[str, Any]], columns: dict[str, str]) -> list[str]:
-    """A row for each name, with its steps and the columns by their headings."""
-    lines = [f"| {heading} | steps | {' | '.join(columns.values())} |", "| --- " * (2 + len(columns)) + "|"]
+def _table(heading: str, rows: dict[str, dict[str, Any]], columns: dict[str, str]) -> str:
+    """A row for each name, with the columns by their headings."""
+    lines = [f"| {heading} | {' | '.join(columns.values())} |", "| --- " * (1 + len(columns)) + "|"]
     for name, row in rows.items():
-        lines.append(f"| {name} | {row['steps']} | {' | '.join(_number(row[key]) for key in columns)} |")
-    return [*lines, ""]
-
-
-_OF_PARTS = {"majority": "majority", "accuracy": "accuracy", "macro_f1": "macro-F1", "nll": "NLL", "ece": "ECE"}
-_OF_CLASSES = {"precision": "precision", "recall": "recall", "f1": "F1"}
+        cells = (
+            "-" if row[key] is None else f"{row[key]:.4f}" if isinstance(row[key], float) else str(row[key])
+            for key in columns
+        )
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def model_card(
@@ -159,55 +169,28 @@ def model_card(
 ) -> str:
     """Markdown: what the model is, how to use it, and how good it is.
 
-    Args:
-        base: name of the model it was made of.
-        pair_format: what it reads.
-        temperature: its logits are divided by it.
-        results: a report by split, and ``data`` with the counts by split.
-        versions: of the libraries.
+    ``results`` holds a :func:`report` by split, and in ``data`` the counts by split; ``base`` is what it was made of.
     """
-    shown = "all previous steps" if pair_format.previous == 0 else f"the previous {pair_format.previous} step(s)"
-    question = "the question, " if pair_format.question else ""
-    columns = list(next(iter(results["data"].values())))
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: text-classification",
-        "---",
-        "",
-        "# Step reward model",
-        "",
-        f"Judges one step of a response as {', '.join(map(str, LABELS))} (wrong, neutral, right). It reads {question}"
-        f"{shown} and the current step ({pair_format.layout} layout, at most {pair_format.max_length} tokens). "
-        "The step score is the probability of the label 1.",
-        "",
-        *([] if pair_format.question else ["It never sees the question, so it cannot check a step against it.", ""]),
-        f"Made from `{base}`. Logits are to be divided by the temperature {temperature:.4f}; the scorers of prime_ext "
-        "do so, a server alone does not.",
-        "",
-        "## Data",
-        "",
-        "| split | " + " | ".join(columns) + " |",
-        "| --- " * (1 + len(columns)) + "|",
-        *(f"| {name} | " + " | ".join(map(str, counts.values())) + " |" for name, counts in results["data"].items()),
-        "",
-        "Splits are by question; near duplicates of a question are on the same side.",
-        "",
-        "## Results",
-        "",
-    ]
     reports: dict[str, dict[str, Any]] = {name: results[name] for name in ("validation", "test") if name in results}
-    lines += _table("split", reports, _OF_PARTS)
+    parts = [_table("split", reports, _OF_PARTS)]
     for name, part in reports.items():
         before = part["uncalibrated"]
-        lines += [f"### {name.capitalize()}", ""]
-        lines += [f"Without the temperature: NLL {before['nll']:.4f}, ECE {before['ece']:.4f}.", ""]
-        lines += _table("label", part["classes"], _OF_CLASSES)
-        lines += _table("step index", part["by_step_index"], _OF_PARTS) + _table("source", part["by_source"], _OF_PARTS)
-    if "test" in results:
-        lines += [
-            "The validation split chose checkpoint and temperature; the test split was read once, at the end.",
-            "",
-        ]
-    lines += ["Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."]
-    return "\n".join(lines) + "\n"
+        parts.append(
+            f"### {name.capitalize()}\n\nWithout the temperature: NLL {before['nll']:.4f}, ECE {before['ece']:.4f}.\n"
+        )
+        parts.append(_table("label", part["classes"], _OF_CLASSES))
+        parts += [_table(what, part[f"by_{what.replace(' ', '_')}"], _OF_PARTS) for what in ("step index", "source")]
+    columns = {name: name for name in next(iter(results["data"].values()))}
+    return _CARD.format(
+        labels=", ".join(map(str, LABELS)),
+        question="the question, " if pair_format.question else "",
+        shown=f"the previous {pair_format.previous} step(s)" if pair_format.previous else "all previous steps",
+        format=pair_format,
+        blind="" if pair_format.question else _BLIND,
+        base=base,
+        temperature=temperature,
+        data=_table("split", results["data"], columns),
+        results="\n".join(parts) + "\n",
+        tested=_TESTED if "test" in results else "",
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+    )

@@ -44,33 +44,26 @@ def load_model(settings: ModelSettings) -> Any:
     Raises:
         StepRMError: a head with other classes.
     """
-    config = AutoConfig.from_pretrained(settings.path, trust_remote_code=settings.trust_remote_code)
+    path, remote = settings.path, {"trust_remote_code": settings.trust_remote_code}
+    config = AutoConfig.from_pretrained(path, **remote)
     has_head = any("SequenceClassification" in name for name in config.architectures or [])
     if has_head and not settings.new_head:
-        order = class_order(config.id2label, settings.path + "; with model.new_head=true its head is replaced; it")
+        order = class_order(config.id2label, path + "; with model.new_head=true its head is replaced; it")
         if order != LABELS:
             raise StepRMError(
-                f"{settings.path} has the classes in the order {order}, training uses {LABELS}; "
+                f"{path} has the classes in the order {order}, training uses {LABELS}; "
                 "with model.new_head=true its head is replaced"
             )
     # Says that probabilities are a softmax; servers read it.
     config.num_labels, config.problem_type = len(LABELS), "single_label_classification"
     config.id2label, config.label2id = dict(ID2LABEL), dict(LABEL2ID)
-    if has_head and settings.new_head:
-        return _with_new_head(settings, config)
-    return AutoModelForSequenceClassification.from_pretrained(
-        settings.path, config=config, dtype="float32", trust_remote_code=settings.trust_remote_code
-    )
-
-
-def _with_new_head(settings: ModelSettings, config: Any) -> Any:
-    body = AutoModel.from_pretrained(
-        settings.path, dtype="float32", trust_remote_code=settings.trust_remote_code
-    ).state_dict()
-    model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=settings.trust_remote_code)
+    if not (has_head and settings.new_head):
+        return AutoModelForSequenceClassification.from_pretrained(path, config=config, dtype="float32", **remote)
+    body = AutoModel.from_pretrained(path, dtype="float32", **remote).state_dict()
+    model = AutoModelForSequenceClassification.from_config(config, **remote)
     missing, _ = model.base_model.load_state_dict(body, strict=False)
     if missing:
-        raise StepRMError(f"{settings.path} lacks the weights {missing[0]} and {len(missing) - 1} more")
+        raise StepRMError(f"{path} lacks the weights {missing[0]} and {len(missing) - 1} more")
     return model
 
 
@@ -92,8 +85,7 @@ class MetricsFile(TrainerCallback):
 def weighted_loss(weight_C: torch.Tensor | None) -> Any:
     """Cross-entropy summed with class weights, over the number of inputs of the optimiser step.
 
-    Weights have the mean 1 over the training split, so the scale of the loss does not depend on them, and neither does
-    the result on how the inputs of an optimiser step are cut into passes.
+    So it does not depend on how these are cut into passes; its scale not on the weights, whose mean is 1.
     """
 
     def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -171,17 +163,16 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     folder = Path(settings.trainer.output_dir).expanduser()
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
         raise StepRMError("trainer.device=cuda, but torch sees no such device")
+    path = settings.model.path
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            settings.model.path, trust_remote_code=settings.model.trust_remote_code
-        )
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=settings.model.trust_remote_code)
     except OSError as error:
-        raise StepRMError(f"model.path={settings.model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise StepRMError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
     pair_format = settings.data.pair_format()
     splits = load_splits(settings.data.paths, PairEncoder(tokenizer, pair_format))
     weight_C = class_weights(settings.optim.class_weights, splits["train"].classes)
     model = load_model(settings.model)
-    pad = check_fit(model, tokenizer, pair_format.max_length, settings.model.path)
+    pad = check_fit(model, tokenizer, pair_format.max_length, path)
     model.config.pad_token_id = pad
     checkpoint = check_run(folder, settings, splits)
     callbacks: list[TrainerCallback] = [MetricsFile(folder / METRICS_FILE)]
@@ -198,7 +189,11 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         callbacks=callbacks,
     )
     trainer.train(resume_from_checkpoint=checkpoint)
-    return finish(trainer, settings, splits, tokenizer, folder)
+    results = evaluated(trainer, splits, settings.trainer.calibrate)
+    if trainer.is_world_process_zero():
+        export(trainer.model, tokenizer, settings, results, folder)
+        write_json(folder / "results.json", results)
+    return results
 
 
 def _compute_metrics(prediction: Any) -> dict[str, float]:
@@ -208,38 +203,31 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
     return headline(logits_NC, torch.as_tensor(prediction.label_ids))
 
 
-def finish(
-    trainer: Trainer, settings: StepRMSettings, splits: dict[str, StepDataset], tokenizer: Any, folder: Path
-) -> dict[str, Any]:
-    """Calibrate on the validation split, evaluate both, and write ``model/`` and ``results.json``."""
+def evaluated(trainer: Trainer, splits: dict[str, StepDataset], calibrate: bool) -> dict[str, Any]:
+    """The temperature, from the validation split, and a report of that and the test split."""
     outputs = {}
     for name in ("validation", "test"):
         if len(splits[name]):
             prediction = trainer.predict(splits[name], metric_key_prefix=name)
             outputs[name] = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
-    temperature = fit_temperature(*outputs["validation"]) if settings.trainer.calibrate else 1.0
-    results: dict[str, Any] = {
+    temperature = fit_temperature(*outputs["validation"]) if calibrate else 1.0
+    reports = {
+        name: report(*output, splits[name].step_index, splits[name].sources, temperature)
+        for name, output in outputs.items()
+    }
+    return {
         "temperature": temperature,
         "best_step": trainer.state.best_global_step,
         "steps": trainer.state.global_step,
         "data": {name: split.counts() for name, split in splits.items()},
+        **reports,
     }
-    for name, (logits_NC, class_N) in outputs.items():
-        split = splits[name]
-        results[name] = report(logits_NC, class_N, split.step_index, split.sources, temperature)
-    if trainer.is_world_process_zero():
-        export(trainer.model, tokenizer, settings, results, folder)
-        write_json(folder / "results.json", results)
-    return results
 
 
 def export(model: Any, tokenizer: Any, settings: StepRMSettings, results: dict[str, Any], folder: Path) -> None:
     """Write ``model/`` under a temporary name and rename it; an earlier one is replaced."""
-    versions = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    numbers = {"torch": torch.__version__, "transformers": transformers.__version__}
+    versions = {"python": platform.python_version(), **numbers}
     pair_format, temperature = settings.data.pair_format(), results["temperature"]
     training = {"settings": settings.of_result, "data": results["data"], "versions": versions}
     description = Description(pair_format, temperature, LABELS, training)

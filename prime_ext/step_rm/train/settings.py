@@ -48,7 +48,6 @@ class DataSettings(PairFormat):
         return [self.files] if isinstance(self.files, str) else self.files
 
     def pair_format(self) -> PairFormat:
-        """What the model reads."""
         return PairFormat(**{each.name: getattr(self, each.name) for each in fields(PairFormat)})
 
 

@@ -1,19 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward manager `pspo_wrs`: from a response to its reward, and everything that is not a reward."""
+"""The reward managers: from a response to its reward, and everything that is not a reward."""
 
+import asyncio
 import json
 import math
 
+import numpy as np
 import pytest
 from omegaconf import open_dict
-from pspo_rows import TOKENIZER, Calculator, Constant, configuration, manager, numbered, reward
+from pspo_rows import TOKENIZER, Calculator, Constant, composed, configuration, manager, numbered, reward, row
+from tiny_llama import save_llama
+from verl.trainer.ppo.reward import load_reward_manager
 
+import prime_ext.plugin  # noqa: F401
+from eval.prm_data import Response
+from eval.prm_scorers import ClassifierScorer
 from prime_ext.config.checks import SettingsError
+from prime_ext.config.compose import compose_config
+from prime_ext.reward.compute_score import compute_score
+from prime_ext.reward.managers import PSPORewardManager, StepScoresRewardManager
 from prime_ext.reward.pspo_info import pspo_metrics
-from prime_ext.reward.pspo_manager import PSPORewardManager
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+from prime_ext.utils.text_tokens import join_steps
 
 GOOD = numbered("2*3=6", "6+1=7", "so the answer is 7")
+
+
+class Same:
+    """A scorer with one answer to everything."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    async def score(self, chain, tokens):
+        return self.outcome
 
 
 def steps(n):
@@ -110,15 +131,11 @@ def test_asynchronous_reward_functions_and_their_extra_info_are_passed_on():
 
 @pytest.mark.parametrize("columns", [{}, {"reward_model": None}, {"reward_model": {"ground_truth": ""}}])
 def test_rows_without_a_gold_answer_are_not_judged_and_have_no_reward_that_needs_one(columns):
-    _, info = reward(GOOD, **columns)
-    assert "acc" not in info and info["reward_failure"] == 0.0
+    for _, info in (reward(GOOD, **columns), reward(GOOD, manager(configuration(judge=False)), **GOLD)):
+        assert "acc" not in info and info["reward_failure"] == 0.0
     needs_it = manager(configuration(outcome_coefficient=0.5), compute_score=answers)
     amount, info = reward(GOOD, needs_it, **columns)
     assert (amount, info["reward_failure"]) == (0.0, 1.0) and "pspo.outcome_coefficient" in info["failure_detail"]
-
-
-def test_nothing_is_judged_where_it_is_not_asked_for():
-    assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
 
 
 def test_a_verifier_that_breaks_spoils_the_reward_only_where_the_reward_needs_it():
@@ -152,16 +169,6 @@ def test_one_step_is_worth_nothing_unless_it_is_to_be_kept():
     assert reward("2*3=6", kept)[0] == pytest.approx(0.9 * weibull(1))
 
 
-class Same:
-    """A scorer with one answer to everything."""
-
-    def __init__(self, outcome):
-        self.outcome = outcome
-
-    async def score(self, chain, tokens):
-        return self.outcome
-
-
 @pytest.mark.parametrize(
     ("scorer", "n", "detail"),
     [
@@ -176,13 +183,6 @@ def test_a_response_that_cannot_be_scored_is_a_failure_with_its_reason(scorer, n
     amount, info = reward(steps(n), manager(configuration("chain@pspo=pspo_released"), scorer))
     assert (amount, info["reward_failure"], info["n_steps"], info["chain_reward"]) == (0.0, 1.0, n, None)
     assert detail in info["failure_detail"]
-
-
-def test_steps_that_were_cut_are_counted():
-    cut = StepScores(((0.1, 0.1, 0.8),) * 3, contexts_cut=2, steps_cut=1)
-    _, info = reward(GOOD, manager(scorer=Same(cut)))
-    assert (info["contexts_cut"], info["steps_cut"]) == (2.0, 1.0)
-    assert pspo_metrics([info, reward(GOOD)[1]])["pspo/steps_cut"] == 0.5
 
 
 def test_a_pattern_that_takes_too_long_makes_one_step(monkeypatch):
@@ -216,13 +216,16 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
         reward(steps(9), manager(**judge), reward_model={"ground_truth": "x"})[1],
         reward("", manager(**judge))[1],
         reward(GOOD, manager(scorer=Same(ScoringFailure("no answer in 60 s"))))[1],
+        reward(GOOD, manager(scorer=Same(StepScores(((0.1, 0.1, 0.8),) * 3, contexts_cut=3, steps_cut=1))))[1],
     ]
     metrics = pspo_metrics(infos)
-    assert (metrics["pspo/n_steps/mean"], metrics["pspo/n_steps/max"]) == (15 / 4, 9)
+    assert (metrics["pspo/n_steps/mean"], metrics["pspo/n_steps/max"]) == (18 / 5, 9)
     shares = [metrics[f"pspo/steps_{name}"] for name in ("at_most_1", "3_to_5", "above_8")]
-    assert shares == [0.25, 0.5, 0.25]
-    assert metrics["pspo/acc"] == 0.5 and metrics["pspo/reward_failure"] == 0.25
-    assert metrics["pspo/chain_reward"] == pytest.approx(sum(info["chain_reward"] for info in infos[:3]) / 3)
+    assert shares == [0.2, 0.6, 0.2]
+    assert metrics["pspo/acc"] == 0.5 and metrics["pspo/reward_failure"] == 0.2
+    known = [info["chain_reward"] for number, info in enumerate(infos) if number != 3]
+    assert metrics["pspo/chain_reward"] == pytest.approx(sum(known) / 4)
+    assert (metrics["pspo/contexts_cut"], metrics["pspo/steps_cut"]) == (3 / 4, 1 / 4)
     assert pspo_metrics([]) == {}
 
 
@@ -238,3 +241,81 @@ def test_one_json_line_for_each_response(tmp_path):
     assert sum(step["paid"] for step in first["steps"]) == pytest.approx(first["score"])
     assert (empty["n_steps"], empty["steps"], empty["failure"]) == (0, [], "")
     assert last["n_steps"] == 2 and last["acc"] is None
+
+
+# ---- what PRIME's managers add ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "response", "right"),
+    [
+        ("Compute 2+3*4.", r"\boxed{2+3*4}", 0.0),
+        ("Compute 2+3*4.", r"\boxed{14}", 1.0),
+        ("Four threes and a two?", r"\boxed{2+3*4}", 1.0),
+    ],
+)
+def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer(question, response, right):
+    columns = {"data_source": "math", "reward_model": {"ground_truth": "14"}, "extra_info": {"index": 3}}
+    columns["raw_prompt"] = np.array([{"role": "user", "content": question}], dtype=object)
+
+    async def judged(of):
+        return await of.run_single(row(response, **columns))
+
+    async def prime():
+        return await judged(load_reward_manager(compose_config("prime_trainer", []), TOKENIZER))
+
+    found = asyncio.run(prime())
+    assert found["reward_score"] == found["reward_extra_info"]["acc"] == right
+    assert asyncio.run(judged(manager(compute_score=compute_score)))["reward_extra_info"]["acc"] == right
+
+
+STEPS = ("2*3=6", "6+1=8", "so the answer is 7")
+PROMPT = [{"role": "user", "content": "What is 2*3+1?"}]
+
+
+def needs_prompt(data_source, solution_str, ground_truth, extra_info):
+    right = float(solution_str.split()[-1:] == [ground_truth])
+    assert extra_info["raw_prompt"] == PROMPT
+    return {"score": right, "acc": right, "verdict": "correct" if right else "wrong", "grader_failure": 0.0}
+
+
+def told(text, *overrides, scorer=None):
+    """The reward and what ``naive_with_step_scores`` says beside it."""
+    config = composed("variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu")
+    of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, scorer=scorer)
+    result = of.loop.run_until_complete(of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD)))
+    return result["reward_score"], result["reward_extra_info"]
+
+
+def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
+    scorer = Calculator()
+    amount, info = told(numbered(*STEPS), scorer=scorer)
+    ((chain, tokens),) = scorer.asked
+    assert chain.question == "What is 2*3+1?" and tokens == info["n_tokens"] == len(numbered(*STEPS)) + 1
+    assert amount == info["acc"] == info["score"] == 1.0 and info["verdict"] == "correct"
+    assert json.loads(info["step_scores"]) == pytest.approx([0.9, 0.05, 0.1])
+    assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0
+    # Steps are those of prime.steps.
+    told("2*3=6;6+1=7", "prime.steps.splitter=delimiters", 'prime.steps.delimiters=[";"]', scorer=scorer)
+    assert scorer.asked[1][0].steps == ("2*3=6;", "6+1=7")
+
+
+def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():
+    amount, info = told(numbered(*STEPS), scorer=Same(ScoringFailure("no answer in 60 s")))
+    assert amount == info["acc"] == 1.0
+    assert (info["reward_failure"], info["failure_detail"]) == (1.0, "step scorer: no answer in 60 s")
+    assert (info["step_scores"], info["n_steps"]) == ("[]", 3)
+    # verl stacks infos by key.
+    assert info.keys() == told("", scorer=Calculator())[1].keys()
+
+
+@pytest.mark.parametrize("layout", ["plain", "chat"])
+def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
+    path = str(save_llama(tmp_path, 3, classes=2))
+    words = ["step_scorer.architecture=token_classification", f"step_scorer.layout={layout}"]
+    alone = ClassifierScorer(TokenClassifier(TokenReader(path, layout=layout)))
+    for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
+        lines = numbered(*texts).splitlines(keepends=True)
+        (expected,) = alone.score([alone.tokens(Response("What is 2*3+1?", *join_steps(lines), tuple(lines)))])
+        _, info = told(numbered(*texts), *words, f"step_scorer.model_path={path}")
+        assert json.loads(info["step_scores"]) == pytest.approx(expected["probability"], abs=1e-6)

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reward managers of verl's reward loop (``reward.reward_manager.name``), which asks for one response at a time.
+
+* ``naive_with_prompt``: verl's ``naive``, which tells the reward function the prompt too.
+* ``naive_with_step_scores``: the same, and the scores of the steps of ``prime.steps`` beside it in the extra info, for
+  ``prime.process.scorer=step_scorer``. What becomes of a response without scores is ``prime.verifier.on_failure``.
+* ``pspo_wrs``: step scores, accumulated and shaped (arXiv 2411.11681), with the sections ``pspo`` and ``step_scorer``.
+  A response without scores has the reward 0 in place of one; what becomes of it is ``pspo.on_failure``.
+"""
+
+import asyncio
+import inspect
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager import register
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
+
+from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.process_shaping import paid_at_steps
+from prime_ext.algorithms.step_credit import StepCredit
+from prime_ext.config import pspo_settings, step_scorer_settings
+from prime_ext.config.chain_settings import chain_arguments
+from prime_ext.config.checks import read
+from prime_ext.config.reward_settings import StepSettings
+from prime_ext.reward.compute_score import reward_info
+from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
+from prime_ext.reward.step_scoring import ScoredSteps, StepScoring, response_ids
+from prime_ext.verifiers.verdict import Outcome, grader_failed
+
+logger = logging.getLogger(__name__)
+
+NAME = "naive_with_prompt"
+_LARGEST = torch.finfo(torch.float32).max
+
+
+@register(NAME)
+class PromptRewardManager(NaiveRewardManager):
+    """Tells the reward function the messages of the prompt, as ``extra_info["raw_prompt"]``."""
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        data = data[-1:]
+        extras = data.non_tensor_batch
+        info = np.empty(1, dtype=object)
+        given = extras["extra_info"][0] if "extra_info" in extras else {}
+        info[0] = {**given, "raw_prompt": extras["raw_prompt"][0]}
+        return await super().run_single(DataProto(batch=data.batch, non_tensor_batch={**extras, "extra_info": info}))
+
+
+@register(step_scorer_settings.MANAGER)
+class StepScoresRewardManager(PromptRewardManager):
+    """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
+
+    Args:
+        config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer: as verl gives them; the
+            tokenizer is the policy's, the step scorer has its own.
+        scorer: scores responses; None for the scorer of this node, as the settings say.
+
+    Raises:
+        SettingsError: a section is missing or wrong.
+        StepRMError: without Ray, a model that cannot work.
+    """
+
+    def __init__(
+        self,
+        config: DictConfig,
+        tokenizer: Any,
+        compute_score: Any,
+        reward_router_address: str | None = None,
+        reward_model_tokenizer: Any = None,
+        scorer: NodeStepScorer | SharedStepScorer | None = None,
+    ):
+        super().__init__(config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer)
+        steps = read(StepSettings, OmegaConf.to_container(config.prime.steps, resolve=True), "prime.steps")
+        scorer = scorer or connect(step_scorer_settings.scorer_of(config), reward_router_address)
+        self._scoring = StepScoring(steps, tokenizer, scorer)
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
+        failure = self._scoring.failure_info(scored, [f"step scorer: {scored.reason}"] if scored.reason else [])
+        return {**judged, "reward_extra_info": {**judged["reward_extra_info"], **scored.info(), **failure}}
+
+
+@dataclass(frozen=True)
+class PricedChain:
+    """The reward of a response; all is None where its scores are missing.
+
+    Attributes:
+        reward: in all.
+        factor: h(n), the rule for single steps included.
+        score: the accumulated score F; None where every step is paid for itself.
+        paid: what the end of each step is paid; empty if nothing is paid at steps. It sums to the reward.
+    """
+
+    reward: float | None = None
+    factor: float | None = None
+    score: float | None = None
+    paid: tuple[float, ...] = ()
+
+
+class ChainPricing:
+    """Accumulation, shaping and credit as the section ``pspo`` says.
+
+    Everything is computed in float64, and refused if float32, in which rewards travel, cannot hold it: the shape
+    ``released`` grows without bound.
+    """
+
+    def __init__(self, settings: pspo_settings.PSPOSettings):
+        self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
+        self._credit = StepCredit(settings.credit, settings.credit_temperature, settings.credit_threshold or 0.0)
+        self._accumulates = settings.accumulation.mode != "none"
+        self._at_steps = not self._accumulates or settings.accumulation.reward_position == "step_ends"
+
+    def __call__(self, scores: Sequence[float]) -> PricedChain:
+        """The reward of a response with these scores of its steps; without a step it is 0.
+
+        Raises:
+            ValueError: scores that cannot be accumulated, or a reward that is not finite.
+        """
+        if not scores:
+            return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
+        score_BS = torch.tensor([list(scores)], dtype=torch.float64)
+        mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
+        paid: tuple[float, ...] = ()
+        if self._at_steps:
+            paid = tuple(paid_at_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
+        if self._accumulates:
+            value = self._chain(score_BS, mask_BS)
+            reward, factor, score = float(value.reward_B), float(value.factor_B), float(value.score_B)
+        else:
+            shaped = self._chain.shape != "none"
+            factor = float(self._chain.length_factor(mask_BS.sum(-1))) if shaped else 1.0
+            reward, score = math.fsum(paid), None
+        if not all(abs(amount) <= _LARGEST for amount in (reward, *paid)):
+            raise ValueError(f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold")
+        return PricedChain(reward, factor, score, paid)
+
+
+@register(pspo_settings.MANAGER)
+class PSPORewardManager(RewardManagerBase):
+    """Rewards step scores; arguments are those of :class:`StepScoresRewardManager`."""
+
+    def __init__(
+        self,
+        config: DictConfig,
+        tokenizer: Any,
+        compute_score: Any,
+        reward_router_address: str | None = None,
+        reward_model_tokenizer: Any = None,
+        scorer: NodeStepScorer | SharedStepScorer | None = None,
+    ):
+        super().__init__(config, tokenizer, compute_score)
+        self.settings, scorer_settings = pspo_settings.sections_of(config)
+        scorer = scorer or connect(scorer_settings, reward_router_address)
+        self._scoring = StepScoring(self.settings.steps, tokenizer, scorer)
+        self._price = ChainPricing(self.settings)
+        self._log = _log_file(self.settings.log_path) if self.settings.log_path else None
+        self._router = (
+            {"reward_router_address": reward_router_address, "reward_model_tokenizer": reward_model_tokenizer}
+            if reward_router_address is not None
+            else {}
+        )
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        row = data[-1:][0]
+        scored, verdict = await asyncio.gather(self._scoring(row), self._judged(row))
+        priced, reason = self._priced(scored)
+        reasons = [f"step scorer: {reason}"] if reason else []
+        bonus = 0.0
+        if self.settings.outcome_coefficient > 0:
+            if verdict is None:
+                reasons.append("verifier: the row has no gold answer, and pspo.outcome_coefficient is above 0")
+            elif verdict["grader_failure"]:
+                reasons.append(f"verifier: {verdict['verifier_detail'] or verdict.get('verdict', 'no verdict')}")
+            else:
+                bonus = self.settings.outcome_coefficient * float(verdict["acc"])
+        reward = 0.0 if reasons or priced.reward is None else priced.reward + bonus
+        info = {
+            **(verdict or {}),
+            **scored.info(),
+            "step_rewards": json.dumps(priced.paid),
+            "chain_score": priced.score,
+            "chain_factor": priced.factor,
+            "chain_reward": priced.reward,
+            "outcome_reward": bonus,
+            **self._scoring.failure_info(scored, reasons),
+            "score": reward,
+        }
+        if self._log is not None:
+            with self._log.open("a", encoding="utf-8") as lines:
+                record = _record(row.non_tensor_batch, scored, priced, info)
+                lines.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return {"reward_score": reward, "reward_extra_info": info}
+
+    def _priced(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
+        """What the scores are worth, or why there is no such number."""
+        if scored.scores is None:
+            return PricedChain(), scored.reason
+        try:
+            return self._price(scored.scores.scores), ""
+        except ValueError as error:
+            return PricedChain(), str(error)
+
+    async def _judged(self, row: Any) -> dict[str, Any] | None:
+        """The verdict, with ``acc`` and ``grader_failure``; None if it is not asked for or there is no gold answer."""
+        ids, extras = response_ids(row), row.non_tensor_batch
+        section = extras.get("reward_model")
+        gold = section.get("ground_truth") if isinstance(section, Mapping) else None
+        if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):
+            return None
+        start = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        arguments = {
+            "data_source": str(extras.get("data_source", "unknown")),
+            "ground_truth": gold,
+            "extra_info": {**(extras.get("extra_info") or {}), "raw_prompt": extras.get("raw_prompt")},
+            **self._router,
+        }
+        try:
+            text = await loop.run_in_executor(None, lambda: self.tokenizer.decode(ids, skip_special_tokens=True))
+            if inspect.iscoroutinefunction(self.compute_score):
+                result = await self.compute_score(solution_str=text, **arguments)
+            else:
+                result = await loop.run_in_executor(None, lambda: self.compute_score(solution_str=text, **arguments))
+            values = dict(result) if isinstance(result, Mapping) else {"score": float(result)}
+            return {"acc": float(values["score"]), "grader_failure": 0.0, "verifier_detail": "", **values}
+        except Exception as error:
+            logger.exception("the reward function broke")
+            detail = f"{type(error).__name__}: {error}"
+            return reward_info(grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail))
+
+
+def _log_file(folder: str) -> Path:
+    """The file of this process: lines of several nodes in one file of a shared disk could mix."""
+    node = f"{ray.get_runtime_context().get_node_id()[:8]}_" if ray.is_initialized() else ""
+    path = Path(folder).expanduser() / f"responses_{node}{os.getpid()}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _record(
+    extras: Mapping[str, Any], scored: ScoredSteps, priced: PricedChain, info: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A line of the log."""
+    names = ("n_tokens", "chain_score", "chain_factor", "chain_reward", "outcome_reward", "acc", "pred", "score")
+    texts, nothing = scored.cut.texts, [None] * len(scored.cut.texts)
+    values = nothing if scored.scores is None else scored.scores.scores
+    return {
+        "global_step": int(extras["global_steps"]) if extras.get("global_steps") is not None else None,
+        "uid": str(extras.get("uid", "")),
+        "rollout": int(extras["session_id"]) if extras.get("session_id") is not None else None,
+        "data_source": str(extras.get("data_source", "")),
+        "n_steps": len(texts),
+        "steps": [
+            {"text": text, "score": value, "paid": amount}
+            for text, value, amount in zip(texts, values, priced.paid or nothing, strict=True)
+        ],
+        **{name: info.get(name) for name in names},
+        "failure": info["failure_detail"],
+    }
