@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from prime_ext.algorithms.estimators import ESTIMATORS, estimator_of
-from prime_ext.algorithms.returns import last_token_mask, whiten
+from prime_ext.algorithms.returns import kept, last_token_mask, whiten
 from prime_ext.algorithms.reward_source import RewardSource
 
 __all__ = ["RewardSource", "combine_sources", "last_token_mask", "outcome_source", "source_return"]
@@ -31,8 +31,7 @@ def outcome_source(
     mask_BT = response_mask_BT
     if estimator in ESTIMATORS and ESTIMATORS[estimator].uses_groups:
         mask_BT = last_token_mask(response_mask_BT)
-        total_B = torch.where(response_mask_BT.bool(), reward_BT, reward_BT.new_zeros(())).sum(-1)
-        reward_BT = total_B[:, None] * mask_BT
+        reward_BT = kept(reward_BT, response_mask_BT).sum(-1, keepdim=True) * mask_BT
     return RewardSource(reward_BT, mask_BT, estimator=estimator, **options)
 
 
@@ -51,8 +50,9 @@ def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B:
     if column is None:
         advantage_BT = estimator.advantage(source, response_mask_BT, group_B)
     else:
-        advantage_B1 = estimator.advantage(column, column.mask_BT, group_B)
-        advantage_BT = advantage_B1 * response_mask_BT.to(advantage_B1.dtype)
+        advantage_BT = estimator.advantage(column, column.mask_BT, group_B) * response_mask_BT.to(
+            column.reward_BT.dtype
+        )
     if source.absent_B is not None:
         advantage_BT = advantage_BT.masked_fill(source.absent_B[:, None], 0.0)
     if source.clip is not None:

@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from tensordict import TensorDict
 
-from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.algorithms.process_reward import prefix_values, step_rewards
-from prime_ext.algorithms.steps import step_spans
+from prime_ext.algorithms.implicit_reward import log_ratio, prefix_values
+from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps
 from prime_ext.prm.worker import REFERENCE_LOG_PROBS, PRMLoss, padded_responses
 
 # One value per response token.
@@ -29,7 +28,8 @@ def step_scores(
         ValueError: no such score.
     """
     if score == "step":
-        return step_rewards(beta * log_ratio_BT, step_spans(end_BT, mask_BT))
+        spans = step_spans(end_BT, mask_BT)
+        return place_at_ends(sum_over_steps(beta * log_ratio_BT, spans), spans)
     if score not in ("prefix", "prefix_mean"):
         raise ValueError(f"step score must be prefix, prefix_mean or step, got {score!r}")
     value_BT, mean_BT = prefix_values(log_ratio_BT, mask_BT, beta)

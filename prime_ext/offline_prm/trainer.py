@@ -210,13 +210,12 @@ class OfflineTrainer:
         label_B = torch.tensor([float(example.label or 0.0) for example in examples])
         group_B = torch.tensor([example.group for example in examples])
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
-        loss, options = PRM_LOSSES[self.settings.prm.loss], dict(self.settings.prm.prepare_options)
-        score_B = None
+        loss, score_B = PRM_LOSSES[self.settings.prm.loss], None
         if self.settings.prm.loss == "kto" and self.settings.prm.kto.mismatched:
-            options["mismatched_B"] = self._mismatched(group_B, valid_B, sequences)
+            score_B = self._mismatched(group_B, valid_B, sequences)
         elif loss.needs_scores:
             score_B = self._log_ratio_sums(sequences)
-        rows = loss.prepare(label_B, group_B, valid_B, score_B, **options)
+        rows = loss.prepare(label_B, group_B, valid_B, score_B, **self.settings.prm.prepare_options)
         kept = rows.counts_B.nonzero()[:, 0]
         rows = rows[kept]
         columns = {LABEL: rows.target_B, WEIGHT: rows.weight_B, OFFSET: rows.offset_B}

@@ -12,7 +12,6 @@ from prime_ext.algorithms.advantage import combine_sources, last_token_mask
 from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
-from prime_ext.algorithms.leave_one_out import group_sizes
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
@@ -306,7 +305,7 @@ class PrimeStep(StepTensors):
         if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
             ratio = metrics["prime/process/return_std"] / metrics["prime/outcome/return_std"]
             metrics["prime/process/return_std_over_outcome"] = ratio
-        alone = (group_sizes(self.group_B, self.valid_B) == 1).sum()
+        alone = (PromptGroups.of(self.group_B, self.valid_B).size_B == 1).sum()
         metrics["prime/rollouts_without_baseline"] = int(alone)
         if alone:
             logger.warning("%d rollouts are alone in their group: no baseline, no advantage", int(alone))

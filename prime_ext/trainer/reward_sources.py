@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from prime_ext.algorithms.advantage import RewardSource, outcome_source, source_return
-from prime_ext.algorithms.advantage_forms import low_probability_cuts
+from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.estimators.step_based import low_probability_cuts
+from prime_ext.algorithms.implicit_reward import implicit_values
 from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS, OutcomeRelativeScale
-from prime_ext.algorithms.process_reward import implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import return_to_go
 from prime_ext.algorithms.step_credit import StepCredit
-from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings

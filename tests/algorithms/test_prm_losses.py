@@ -208,7 +208,7 @@ def test_kto_takes_its_anchor_from_mismatched_pairs_if_given_and_never_below_zer
     label_B, valid_B = torch.tensor([1.0, 0.0]), torch.ones(2, dtype=torch.bool)
     prepare = PRM_LOSSES["kto"].prepare
     assert prepare(label_B, torch.zeros(2), valid_B, torch.tensor([1.0, 2.0])).offset_B.tolist() == [1.5, 1.5]
-    rows = prepare(label_B, torch.zeros(2), valid_B, torch.tensor([1.0, 2.0]), mismatched_B=torch.tensor([0.2, 0.6]))
+    rows = prepare(label_B, torch.zeros(2), valid_B, torch.tensor([0.2, 0.6]))
     assert rows.offset_B.tolist() == pytest.approx([0.4, 0.4])
     assert not prepare(label_B, torch.zeros(2), valid_B, torch.tensor([-3.0, 2.0])).offset_B.any()
     rows = prepare(label_B, torch.zeros(2), valid_B, torch.zeros(2), desirable_weight=3.0)
