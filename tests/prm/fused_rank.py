@@ -38,6 +38,13 @@ def own_rows(rollouts):
     return rollouts
 
 
+def guarded(worker, rollouts):
+    """What the comparison before a worker's first pass has found now."""
+    worker._guard_metrics = {}
+    worker._guard(rollouts.data())
+    return worker._guard_metrics
+
+
 def message_of(function):
     try:
         function()
@@ -58,8 +65,8 @@ def main(_, work_dir):
     rollouts = own_rows(engines.Rollouts(ROWS, 5, 12, VOCABULARY))
     reference = engines.score(workers[None], rollouts)
     for backend, worker in workers.items():
-        results["guard", backend] = worker.guard_fused_log_probs(rollouts.data(), "prm.model")
-        results["guard again", backend] = worker.guard_fused_log_probs(rollouts.data(), "prm.model")
+        results["guard", backend] = guarded(worker, rollouts)
+        results["guard again", backend] = guarded(worker, rollouts)
         results["before", backend] = gathered(engines.score(worker, rollouts))
         data = rollouts.prm_data(reference, ROWS)
         results["interleaved", backend] = gathered(worker.update_and_score(data)[engines.PRM_LOG_PROBS])
@@ -115,7 +122,7 @@ def main(_, work_dir):
         if "temperature" in kwargs
         else scaled_forward(engines.module_of(scaled), *args, **kwargs)
     )
-    results["scaled logits"] = message_of(lambda: scaled.guard_fused_log_probs(rollouts.data(), "prm.model"))
+    results["scaled logits"] = message_of(lambda: guarded(scaled, rollouts))
     results["unknown backend"] = message_of(lambda: build(fused="magic"))
     finish(results, work_dir)
 

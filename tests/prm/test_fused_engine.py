@@ -72,7 +72,7 @@ def test_the_guard_compares_once(results):
 
 def test_the_guard_stops_a_model_whose_logits_are_not_what_the_fused_pass_thinks(results):
     message = results["scaled logits"]
-    assert "log-probabilities of prm.model differ by at most" in message and "use_fused_kernels=false" in message
+    assert "log-probabilities of the PRM (prm) differ by at most" in message and "use_fused_kernels=false" in message
 
 
 def test_an_unknown_backend_is_an_error(results):
