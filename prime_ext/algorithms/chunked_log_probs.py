@@ -110,7 +110,8 @@ def chunked_log_probs(
     Raises:
         ValueError: shapes do not fit, or chunk or temperature is not positive.
     """
-    return _computed(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy=False)[0]
+    log_prob_N: torch.Tensor = _computed(hidden_NH, weight_VH, target_N, chunk, temperature, False)[0]
+    return log_prob_N
 
 
 def chunked_log_probs_and_entropy(
@@ -125,7 +126,8 @@ def chunked_log_probs_and_entropy(
     Holds the logits of two chunks at once instead of one. Arguments and errors are those of
     :func:`chunked_log_probs`.
     """
-    return _computed(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy=True)
+    log_prob_N, entropy_N = _computed(hidden_NH, weight_VH, target_N, chunk, temperature, True)
+    return log_prob_N, entropy_N
 
 
 def _computed(

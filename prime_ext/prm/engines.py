@@ -44,7 +44,7 @@ def average_weights(source: Any, target: Any, decay: float) -> None:
     # verl moves weights to the host without waiting; reading them there would not wait either.
     get_torch_device().synchronize()
     if decay:
-        update_average(*zip(*pairs.values(), strict=True), decay)
+        update_average([old for old, _ in pairs.values()], [new for _, new in pairs.values()], decay)
         return
     for old, new in pairs.values():
         old.copy_(new)

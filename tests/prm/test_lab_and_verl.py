@@ -12,7 +12,6 @@ import pytest
 import test_policy_loss
 import torch
 from gloo_ranks import finish, run_ranks
-from launch import write_model
 
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
@@ -158,10 +157,8 @@ def main(model_path, work_dir):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    model = tmp_path_factory.mktemp("model")
-    write_model(model)
-    return run_ranks(PROGRAM, [model], tmp_path_factory.mktemp("rank"), 1)
+def results(model_path, tmp_path_factory):
+    return run_ranks(PROGRAM, [model_path], tmp_path_factory.mktemp("rank"), 1)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

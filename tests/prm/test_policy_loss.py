@@ -12,8 +12,7 @@ import pytest
 import torch
 from fsdp1_on_cpu import allow_fsdp1
 from gloo_ranks import finish, run_ranks
-from launch import write_model
-from plain_prm import assert_updates_close, assert_weights_close, mini_batches
+from plain_prm import assert_updates_close, assert_weights_close, mini_batches, write_model
 from transformers import LlamaForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
