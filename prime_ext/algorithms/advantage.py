@@ -50,9 +50,8 @@ def source_return(source: RewardSource, response_mask_BT: torch.Tensor, group_B:
     if column is None:
         advantage_BT = estimator.advantage(source, response_mask_BT, group_B)
     else:
-        advantage_BT = estimator.advantage(column, column.mask_BT, group_B) * response_mask_BT.to(
-            column.reward_BT.dtype
-        )
+        advantage_B1 = estimator.advantage(column, column.mask_BT, group_B)
+        advantage_BT = advantage_B1 * response_mask_BT.to(advantage_B1.dtype)
     if source.absent_B is not None:
         advantage_BT = advantage_BT.masked_fill(source.absent_B[:, None], 0.0)
     if source.clip is not None:

@@ -186,8 +186,8 @@ class ImplicitPRMWorker(TrainingWorker):
         self._role = role
         self._trainable_layers = trainable_layers
         self._bias = None if bias is None else OutcomeBias(bias)
-        # Whether fused log-probabilities have still to be compared, and what that found, until the next metrics.
-        self._unguarded = bool(self.engine_config.use_fused_kernels)
+        # Whether fused and plain log-probabilities were compared, and what that found, until the next metrics.
+        self._guarded = False
         self._guard_metrics: dict[str, float] = {}
         self._update_metrics: dict | None = None
 
@@ -312,8 +312,8 @@ class ImplicitPRMWorker(TrainingWorker):
 
     def _guard(self, data: TensorDict) -> None:
         """Compare fused and plain log-probabilities on the first batch; these passes are none of the training's."""
-        if self._unguarded:
-            self._unguarded, counted = False, self._passes.forward
+        if self.engine_config.use_fused_kernels and not self._guarded:
+            self._guarded, counted = True, self._passes.forward
             difference = guard_fused_log_probs(self, data, f"the PRM ({self._role})")
             self._guard_metrics["fused_log_prob_difference"] = difference
             self._passes.forward = counted

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from prime_ext.algorithms.advantage import RewardSource, outcome_source, source_return
 from prime_ext.algorithms.accumulation import StepScore
+from prime_ext.algorithms.advantage import RewardSource, outcome_source, source_return
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators.step_based import low_probability_cuts
 from prime_ext.algorithms.implicit_reward import implicit_values

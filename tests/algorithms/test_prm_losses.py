@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rollout_batches import NAN, Batch, batches, orders
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
+from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.algorithms.prm_losses.kto import mismatched_partners
 
 LOSSES = sorted(PRM_LOSSES)
@@ -271,3 +272,11 @@ def test_labels_of_less_precision_do_not_round_the_loss():
     loss = PRM_LOSSES["ce"].loss(ratio_BT, torch.ones(1, 2), rows, 1.0)
     loss.backward()
     assert float(loss) == pytest.approx(math.log(2), rel=1e-12) and ratio_BT.grad.tolist() == [[-0.5, -0.5]]
+
+
+@pytest.mark.parametrize(
+    ("mean", "logit"),
+    [(0.5, 0.0), (0.3, math.log(0.3 / 0.7)), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)],
+)
+def test_the_starting_value_of_a_bias_is_bounded(mean, logit):
+    assert logit_of_mean(mean) == logit

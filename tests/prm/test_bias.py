@@ -15,7 +15,6 @@ import torch.distributed as dist
 from gloo_ranks import finish
 from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
-from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.generate.export import BIAS_FILE, export
 from prime_ext.prm.worker import WEIGHT
 
@@ -131,13 +130,6 @@ def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
 
 def test_it_is_the_same_on_all_ranks(runs):
     assert len(set(runs[2][0]["of all ranks"])) == 1
-
-
-@pytest.mark.parametrize(
-    ("mean", "logit"), [(0.5, 0.0), (0.3, START), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)]
-)
-def test_the_starting_value_is_bounded(mean, logit):
-    assert logit_of_mean(mean) == logit
 
 
 def test_it_skips_the_steps_that_the_engine_skips(results):

@@ -76,9 +76,7 @@ class PRMLossFunction:
         if not self.needs_scores:
             return self.rows(label_B, PromptGroups.of(group_B, valid_B), **options)
         if score_B is None:
-            raise ValueError(
-                f"PRM loss {self.name!r} needs the summed log-ratios before the update (score_B)"
-            )
+            raise ValueError(f"PRM loss {self.name!r} needs the summed log-ratios before the update (score_B)")
         score_B = kept(score_B.detach(), valid_B)
         if not score_B.isfinite().all():
             raise ValueError(f"PRM loss {self.name!r}: the summed log-ratios before the update are not finite")
