@@ -69,8 +69,9 @@ class PRMReplay:
             self._batches[number] = dict(batch)
         else:
             self._settle()
-            self._batches[number] = self.folder / _name(number)
-            _write(self.folder / _name(number), batch)
+            path = self.folder / _name(number)
+            _write(path, batch)
+            self._batches[number] = path
         for old in sorted(self._batches)[: -self.settings.batches]:
             gone = self._batches.pop(old)
             if isinstance(gone, Path):

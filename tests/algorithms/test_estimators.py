@@ -276,6 +276,7 @@ def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_
     ]
     total_BT = parts[0] + weight * parts[1]
     torch.testing.assert_close(result[1], total_BT)
+    torch.testing.assert_close(sum(result[2].values()), total_BT)
     whitens = ESTIMATORS[one].whitens or ESTIMATORS[other].whitens
     torch.testing.assert_close(result[0], whiten(total_BT, batch.mask_BT) if whitens else total_BT)
 

@@ -82,6 +82,7 @@ def test_statistics_are_those_of_the_global_batch_in_any_order(name, batch, disc
     back_BT = scaled_BT[torch.tensor(order).argsort()]
     wanted = [(reward - shift) / (expected + epsilon) for reward in rewards]
     assert valid_values(batch, back_BT) == pytest.approx(wanted, rel=1e-6, abs=1e-7)
+    assert name != "prefix_std" or not back_BT[~batch.mask_BT.bool()].any()
 
 
 def test_what_is_almost_nothing_is_not_blown_up():
