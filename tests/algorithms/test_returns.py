@@ -91,6 +91,7 @@ def test_what_is_almost_nothing_is_not_blown_up():
     assert NORMALIZATIONS["return_std"](reward_BT, mask_BT, 1.0)[0].tolist() == [pytest.approx([0.5857864, 0.0])]
     scaled_BT, deviation = NORMALIZATIONS["return_std"](torch.full((1, 1), 3.0), torch.ones(1, 1), 1.0)
     assert float(deviation) == 0.0 and float(scaled_BT) == pytest.approx(3e6)
+    assert float(NORMALIZATIONS["prefix_std"](torch.zeros(1, 2), mask_BT, 1.0)[1]) == pytest.approx(1e-6)
 
 
 def test_the_relative_scale_is_the_ratio_of_running_means_limited_and_resumed():
